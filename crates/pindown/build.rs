@@ -1,8 +1,8 @@
-//! Compiles the kernel programs (`bpf/pindown.bpf.c`) with clang, and sets the cfg `pindown_bpf` if that went well.
+//! Compiles the kernel programs (`bpf/pindown.bpf.c`) with clang, and sets the cfg `pindown_bpf` if this succeeds.
 //!
-//! Without clang or libbpf's headers the crate builds all the same, with a warning: it can then use a running
-//! `pindown-helper`, and cannot load the programs itself. `PINDOWN_BPF=off` asks for that; so does a build without the
-//! feature `bpf`, which gives no warning.
+//! Without clang or libbpf's headers the crate still builds, with a warning. It can then use a running
+//! `pindown-helper`, but cannot load the programs itself. `PINDOWN_BPF=off` requests such a build, and so does a build
+//! without the feature `bpf`, which gives no warning.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn main() {
         }
         Err(reason) => {
             println!("cargo::warning=built without the kernel programs: {reason}");
-            // Packages that bring what is missing change these directories: then it is tried again.
+            // Installing the missing packages changes these directories, and cargo then runs this script again.
             for directory in ["/usr/bin", "/usr/include"] {
                 println!("cargo::rerun-if-changed={directory}");
             }
@@ -45,7 +45,7 @@ fn compile() -> Result<(), String> {
     let clang = env::var("PINDOWN_CLANG").unwrap_or_else(|_| "clang".into());
     let out = PathBuf::from(env::var("OUT_DIR").map_err(|e| e.to_string())?);
     run(&clang, "0", &out.join("pindown.bpf.o"))?;
-    // What the tests must find to be wrong.
+    // A variant that the tests must reject.
     run(&clang, "1", &out.join("pindown-entry-only.bpf.o"))
 }
 

@@ -1,11 +1,11 @@
-//! Instruction budgets: the cost of an operation, counted and not timed, so that a later feature cannot spend what an
-//! earlier one saved.
+//! Instruction budgets: the cost of each operation is counted in instructions instead of time, so that a later feature
+//! cannot use up what an earlier one saved.
 //!
-//! The benchmark `budget` of the library runs each operation under valgrind by gungraun, in two builds: that of the workspace
-//! (link-time optimization, one codegen unit), and that of a crate outside it with the default release profile, as users build
-//! the library (`downstream`). crates/percale/benches/budget.toml holds the ceilings, one `"name" = instructions` a line; the
-//! names of the second build begin with "downstream ". A benchmark without a ceiling, a ceiling without a benchmark and a count
-//! above its ceiling all fail.
+//! The benchmark `budget` of the library runs each operation under valgrind with gungraun, in two builds: the build of
+//! the workspace (link-time optimization, one codegen unit), and the build of a crate outside it with the default
+//! release profile, as users build the library (`downstream`). crates/percale/benches/budget.toml contains the
+//! ceilings, one `"name" = instructions` per line. The names of the second build begin with "downstream ". The check
+//! fails for a benchmark without a ceiling, a ceiling without a benchmark, and a count above its ceiling.
 
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, VALGRIND};
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Sets the ceilings to what is counted now and 5 % more: review the difference before you commit it
+    /// Sets the ceilings to the current counts plus 5 %; review the difference before you commit it
     #[arg(long)]
     update: bool,
     /// Prints the counts as one JSON object
@@ -33,15 +33,15 @@ pub(crate) struct Arguments {
 const BENCHMARK: &str = "budget";
 const RUNNER: &str = "gungraun-runner";
 const CEILINGS: &str = "crates/percale/benches/budget.toml";
-/// The crate outside the workspace, and the target directory of its build.
+/// The directory of the crate outside the workspace, and the target directory of its build.
 const DOWNSTREAM: &str = "downstream";
 
-/// Room above the count when a ceiling is set: compilers and C libraries differ a little.
+/// The factor between a count and its new ceiling: compilers and C libraries differ a little.
 const ROOM: f64 = 1.05;
 
 type Counts = BTreeMap<String, u64>;
 
-/// How the library is built for the counts.
+/// The two builds of the library.
 #[derive(Clone, Copy)]
 enum Build {
     /// As part of the workspace.
@@ -51,7 +51,7 @@ enum Build {
 }
 
 impl Build {
-    /// What the names of its operations begin with.
+    /// Returns the prefix of the names of this build's operations.
     const fn prefix(self) -> &'static str {
         match self {
             Self::Workspace => "",
@@ -59,7 +59,7 @@ impl Build {
         }
     }
 
-    /// Cargo, ready for a command on the benchmark's package, and the target directory.
+    /// Returns a cargo program for commands on the benchmark's package, and the target directory.
     fn cargo(self, place: &Place) -> (Program, PathBuf) {
         match self {
             Self::Workspace => (place.cargo(), place.target.clone()),
@@ -96,7 +96,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(steps.finish())
 }
 
-/// Counts and compares.
+/// Counts the instructions and compares them with the ceilings.
 pub(crate) fn check(place: &Place) -> Outcome<Findings> {
     if !place.targets("percale", "bench").contains(&BENCHMARK) {
         return Ok(Findings::skipped(format!("crates/percale has no benchmark named {BENCHMARK}")));
@@ -130,7 +130,7 @@ fn verdict(count: Option<u64>, ceiling: Option<u64>) -> &'static str {
     }
 }
 
-/// Runs the benchmark in both builds and reads the instructions of each operation.
+/// Runs the benchmark in both builds and returns the instructions of each operation.
 fn count(place: &Place) -> Outcome<Counts> {
     let runner = runner(place)?;
     let mut counts = count_build(place, Build::Workspace, &runner)?;
@@ -140,7 +140,7 @@ fn count(place: &Place) -> Outcome<Counts> {
 
 fn count_build(place: &Place, build: Build, runner: &Path) -> Outcome<Counts> {
     let (cargo, target) = build.cargo(place);
-    // gungraun would compare with earlier runs, which is not wanted here.
+    // Removes earlier results, because gungraun would compare with them.
     fs::remove_dir_all(target.join("gungraun")).ok();
     let program = cargo.args(["bench", "--quiet", "-p", build.package(), "--bench", BENCHMARK]);
     let program = program.args(["--", "--output-format=json"]).env("GUNGRAUN_RUNNER", runner);
@@ -153,7 +153,8 @@ fn count_build(place: &Place, build: Build, runner: &Path) -> Outcome<Counts> {
     if counts.is_empty() { Err(Failure::new("no operation was counted")) } else { Ok(counts) }
 }
 
-/// One benchmark's name (`ring::send.8`) and instructions, from gungraun's summary (version 7 of its layout).
+/// Returns the name (`ring::send.8`) and the instructions of one benchmark from gungraun's summary (version 7 of its
+/// layout).
 fn counted(summary: &Value) -> Option<(String, u64)> {
     let path = summary["module_path"].as_str()?;
     let path = path.split_once("::").map_or(path, |(_file, path)| path);
@@ -166,7 +167,8 @@ fn counted(summary: &Value) -> Option<(String, u64)> {
     Some((name, instructions))
 }
 
-/// The runner must have the version of the library in Cargo.lock. Its own speed does not matter: it is built quickly.
+/// Installs the runner in the version of the library in Cargo.lock. The speed of the runner does not matter, so it is
+/// built quickly.
 fn runner(place: &Place) -> Outcome<PathBuf> {
     let lock = fs::read_to_string(place.root.join("Cargo.lock"))?;
     let version = version_in(&lock, "gungraun").ok_or_else(|| Failure::new("Cargo.lock names no gungraun"))?;

@@ -1,5 +1,5 @@
-//! A program that may hang, leave processes behind, or be one of a pair: it runs in a process group of its own, its output goes to a file, and it is
-//! ended by its process IDs.
+//! Starts a program that may hang, leave processes behind, or be one of a pair. It runs in a separate process group,
+//! its output is written to a file, and it is ended by its process IDs.
 
 use crate::failure::{Failure, Outcome};
 use crate::processes;
@@ -12,10 +12,10 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a client is polled.
+/// The interval at which a client is polled.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// A client that was started. Dropping it ends it.
+/// A running client. Dropping it ends the client.
 pub(crate) struct Client {
     child: Child,
     said: PathBuf,
@@ -30,7 +30,7 @@ impl Client {
         let file = File::create(said).map_err(Failure::during(said.display()))?;
         let shown = program.shown();
         let mut command = program.into_command();
-        // Files that a crashing program leaves behind are there too.
+        // A crashing program may leave files in its working directory.
         if command.get_current_dir().is_none() {
             command.current_dir(directory);
         }
@@ -39,7 +39,7 @@ impl Client {
         Ok(Self { child, said: said.to_owned(), status: None })
     }
 
-    /// Whether it still runs.
+    /// Returns whether the client is still running.
     pub(crate) fn is_running(&mut self) -> bool {
         if self.status.is_none() && has_ended(&self.child) {
             self.finish();
@@ -47,12 +47,12 @@ impl Client {
         self.status.is_none()
     }
 
-    /// How it ended, once it was seen to have.
+    /// Returns the exit status, once the end was noticed.
     pub(crate) fn ended(&self) -> Option<ExitStatus> {
         self.status
     }
 
-    /// Waits for its end, until the deadline; then it is ended, and there is no status.
+    /// Waits until the client ends. At the deadline the client is ended, and `None` is returned.
     pub(crate) fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
         while self.is_running() && Instant::now() < deadline {
             thread::sleep(GLANCE);
@@ -69,10 +69,10 @@ impl Client {
         fs::read(&self.said).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
-    /// Ends it, its children, and its group, and reaps it. Until then its process ID is not reused.
+    /// Ends the client, its children and its group, and reaps it. Until then its process ID is not reused.
     fn finish(&mut self) {
         processes::end_with_children(self.child.id());
-        // Without members there is no such group, which is not an error.
+        // If the group has no members, the call fails, which is not an error.
         kill_process_group(Pid::from_child(&self.child), Signal::KILL).ok();
         self.status = self.child.wait().ok();
     }
@@ -86,7 +86,7 @@ impl Drop for Client {
     }
 }
 
-/// Whether a child has ended, without reaping it.
+/// Returns whether a child has ended, without reaping it.
 fn has_ended(child: &Child) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     matches!(waitid(WaitId::Pid(Pid::from_child(child)), options), Ok(Some(_)))
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn one_that_hangs_is_ended_with_what_it_started() {
-        // A child in a session of its own is not in our group: it is found by its parent.
+        // A child in a session of its own is not in the client's group. It is found by its parent.
         let mut client = start("setsid sleep 1000 & echo $!; wait", "ended");
         let deadline = Instant::now() + Duration::from_secs(60);
         while client.said().is_empty() && Instant::now() < deadline {

@@ -1,9 +1,9 @@
-//! Requirement coverage: which requirements are proved by tests that ran and passed.
+//! Requirement coverage: the requirements that are proved by tests that ran and passed.
 //!
-//! A requirement is proved, in one cell of the table, if a test there carries its mark and passed, and no test that
-//! carries it failed. A cell is a transport and an API (`shm/rust`), read from the test's module path; a test without a
-//! transport in its path proves its requirement as such, which the column `any` counts. `proved` is the requirement
-//! proved in any cell.
+//! A requirement is proved in one cell of the table if a test in that cell with its mark passed and no such test
+//! failed. A cell is a transport and an API (`shm/rust`), read from the test's module path. A test without a transport
+//! in its path proves its requirement in general, which the column `any` counts. The column `proved` counts the
+//! requirements that are proved in any cell.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     /// Lists the requirements that are not proved
     #[arg(long)]
     missing: bool,
-    /// With --missing: those not proved in this cell, such as shm/rust
+    /// With --missing: only the requirements that are not proved in this cell, such as shm/rust
     #[arg(long, requires = "missing")]
     cell: Option<String>,
     /// Prints everything as one JSON object
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 const ANY: &str = "any";
 const FACES: [&str; 2] = ["rust", "c"];
 
-/// The results of the tests of one cell: the requirements with a pass and those with a failure.
+/// The test results of one cell: the requirements with a passed test and those with a failed test.
 #[derive(Default)]
 struct Cell {
     passed: BTreeSet<String>,
@@ -45,10 +45,10 @@ impl Cell {
     }
 }
 
-/// Everything known after reading the results.
+/// The requirements and the results that were read.
 struct Proofs {
     cells: BTreeMap<String, Cell>,
-    /// Marks of requirements that the document lacks, with a test that carries them.
+    /// Marks that are not in the document, each with a test that has the mark.
     unknown: BTreeMap<String, String>,
 }
 
@@ -121,7 +121,7 @@ impl Proofs {
         proofs
     }
 
-    /// Proved somewhere, and failed nowhere.
+    /// Returns whether a requirement is proved in some cell and failed in no cell.
     fn proves(&self, id: &str) -> bool {
         self.cells.values().any(|cell| cell.proves(id)) && !self.cells.values().any(|cell| cell.failed.contains(id))
     }
@@ -138,7 +138,7 @@ impl Proofs {
         Ok(ids.filter(|id| is_counted(all, id, name) && !cell.proves(id)).collect())
     }
 
-    /// By area and column: the cells, and `proved` for all of them together.
+    /// Returns the counts by area and column: the cells, and `proved` for all cells together.
     fn count<'a>(&'a self, all: &'a Requirements) -> BTreeMap<&'a str, BTreeMap<&'a str, Count>> {
         let mut areas: BTreeMap<&str, BTreeMap<&str, Count>> = BTreeMap::new();
         for (id, requirement) in all {
@@ -157,14 +157,14 @@ impl Proofs {
     }
 }
 
-/// Whether a requirement is about the transport of a cell.
+/// Returns whether a requirement applies to the transport of a cell.
 fn is_counted(all: &Requirements, id: &str, cell: &str) -> bool {
     let transport = cell.split('/').next().unwrap_or_default();
     cell == ANY || all[id].is_about(transport)
 }
 
-/// The cell of a test: the first transport and the first API that its path names. Tests of this workspace are in Rust,
-/// so a path with a transport and no API counts for the Rust API.
+/// Returns the cell of a test: the first transport and the first API in its path. Tests of this workspace are written
+/// in Rust, so a path with a transport and without an API counts for the Rust API.
 fn cell_of(path: &str) -> String {
     let modules = || path.split("::").take(path.matches("::").count());
     let Some(transport) = modules().find(|module| TRANSPORTS.contains(module)) else { return ANY.to_owned() };

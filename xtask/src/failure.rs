@@ -1,12 +1,12 @@
-//! Why a chore could not be done, in words for its user.
+//! The error type of the tasks, with messages for users.
 
 use std::fmt;
 
-/// An error, and what to do about it where that is known.
+/// An error, with the next step where that is known.
 #[derive(Debug)]
 pub(crate) struct Failure(String);
 
-/// What a chore's parts return.
+/// The result type of the tasks.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
@@ -14,7 +14,7 @@ impl Failure {
         Self(what.into())
     }
 
-    /// For `map_err`: keeps the cause and adds the action during which it occurred.
+    /// Returns a function for `map_err` that keeps the cause and adds the action that failed.
     pub(crate) fn during<E: fmt::Display>(doing: impl fmt::Display) -> impl FnOnce(E) -> Self {
         move |cause| Self(format!("{doing}: {cause}"))
     }

@@ -1,4 +1,4 @@
-//! Runs the fuzz targets of fuzz/, which is a workspace of its own (libFuzzer wants a C++ compiler, nothing else does).
+//! Runs the fuzz targets of fuzz/, which is a separate workspace because libFuzzer needs a C++ compiler.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -10,14 +10,14 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How long each target runs
+    /// The time for which each target runs
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Only these targets
     targets: Vec<String>,
 }
 
-/// The targets, each with the kind of input for which it tries arbitrary bytes.
+/// The targets, each with the kind of input that it parses from arbitrary bytes.
 const TARGETS: [(&str, &str); 6] = [
     ("ring", "what a peer may write into a ring it shares with us"),
     ("stream", "what a peer may send on a TCP connection"),
@@ -27,7 +27,7 @@ const TARGETS: [(&str, &str); 6] = [
     ("handshake", "what a stranger may send before it is known"),
 ];
 
-/// The number of lines that are shown of a target that failed.
+/// The number of output lines that are shown for a failed target.
 const LINES: usize = 30;
 
 pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
@@ -49,8 +49,8 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(steps.finish())
 }
 
-/// Builds and runs one target. Stable Rust has no sanitizers, so none is asked for: the parts under test are safe code
-/// or check every access, and a panic or an overflow is what is looked for.
+/// Builds and runs one target. Stable Rust has no sanitizers, so none is used: the code under test is safe or checks
+/// every access, and the targets search for panics and overflows.
 fn fuzz(place: &Place, name: &str, seconds: u64) -> Outcome<Findings> {
     let artifacts = place.root.join("fuzz/artifacts").join(name);
     let before = inputs(&artifacts);
@@ -79,7 +79,7 @@ fn fuzz(place: &Place, name: &str, seconds: u64) -> Outcome<Findings> {
     ))
 }
 
-/// The inputs that made a target fail, which libFuzzer keeps.
+/// Returns the inputs that made a target fail, which libFuzzer stores.
 fn inputs(directory: &PathBuf) -> Vec<PathBuf> {
     fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }

@@ -1,39 +1,39 @@
-//! Reads what `cargo test -- --show-output` prints.
+//! Reads the output of `cargo test -- --show-output`.
 //!
-//! A test that cannot be done on a machine passes, and prints a line that begins with "skipped": it has proved nothing,
-//! and is counted separately.
+//! A test that cannot run on a machine passes and prints a line that begins with "skipped". It proves nothing and is
+//! counted separately.
 //!
-//! Stable Rust prints no machine-readable results, so the lines for people are read. The harness writes its lines to
-//! standard output, piece by piece; the tests' helper processes and Cargo write to standard error. So the two are
-//! read apart: in one pipe a helper's warning would come to stand within a test's line. A test that writes past the
-//! harness can still break a line, so what was read is counted against the totals that the harness prints for each
-//! program; a difference is a failure and never a silent loss.
+//! Stable Rust has no machine-readable results, so the text output is parsed. The harness writes its lines to standard
+//! output in pieces. The helper processes of tests and Cargo write to standard error. The two streams are read
+//! separately, because in one pipe a helper's warning could appear inside a test's line. A test that writes past the
+//! harness can still break a line, so the lines that were read are compared with the totals that the harness prints for
+//! each program. A difference is reported as a failure.
 
 use crate::results::{Ending, TestResult};
 use std::collections::VecDeque;
 
-/// Reads lines one by one.
+/// Parses the output line by line.
 pub(crate) struct Reader {
     step: &'static str,
-    /// Programs that Cargo has announced, before their first tests.
+    /// The programs that Cargo has announced and whose tests have not begun.
     announced: VecDeque<String>,
     program: String,
-    /// Where this program's tests begin in `tests`.
+    /// The index in `tests` of the first test of this program.
     first: usize,
     pub(crate) tests: Vec<TestResult>,
-    /// Test programs with totals that do not agree with the lines read, and programs that ended without totals.
+    /// Test programs whose totals do not agree with the lines read, and programs that ended without totals.
     pub(crate) unread: Vec<String>,
     is_open: bool,
-    /// What tests that passed have printed follows, up to the list of their names. It may look like anything, also like
-    /// a test program's: some tests run one.
+    /// Set while the lines are the output of passed tests, up to the list of their names. The output may look like
+    /// anything, including a test program's, because some tests run one.
     in_output: bool,
-    /// Those names follow.
+    /// Set while the lines are the names of passed tests.
     in_names: bool,
-    /// The test that the output belongs to.
+    /// The test whose output is being read.
     speaker: Option<String>,
 }
 
-/// What a line said.
+/// The kind of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// Cargo is about to start a test program.
@@ -42,11 +42,11 @@ pub(crate) enum Line {
     Program,
     /// One test ended.
     Test(Ending),
-    /// A program's totals.
+    /// The totals of a program.
     Totals,
-    /// What a test that passed has printed.
+    /// The output of a passed test.
     Output,
-    /// Something else: a compiler's message, a failed test's output.
+    /// Another line, such as a compiler message or the output of a failed test.
     Other,
 }
 
@@ -66,7 +66,7 @@ impl Reader {
         }
     }
 
-    /// Reads a line of standard error. What was printed there before a line of standard output must come first.
+    /// Reads a line of standard error. It must be passed before lines of standard output that were printed later.
     pub(crate) fn read_error(&mut self, line: &str) -> Line {
         let Some(program) = program_in(line.trim_start()) else { return Line::Other };
         self.announced.push_back(program);
@@ -76,7 +76,7 @@ impl Reader {
     /// Reads a line of standard output.
     pub(crate) fn read(&mut self, line: &str) -> Line {
         if line == "successes:" {
-            // It stands before the output, and before the names.
+            // The line occurs before the output and again before the names.
             (self.in_output, self.in_names, self.speaker) = (!self.in_output, self.in_output, None);
             return Line::Output;
         }
@@ -89,7 +89,8 @@ impl Reader {
             return Line::Output;
         }
         let trimmed = line.trim_start();
-        // A program of documentation tests may begin several times; what a failed test has printed begins nothing.
+        // A program of documentation tests may begin several times. In the output of a failed test, the line has no
+        // effect.
         if begins(trimmed) && !(self.is_open && self.announced.is_empty()) {
             self.end();
             if let Some(program) = self.announced.pop_front() {
@@ -115,7 +116,7 @@ impl Reader {
         Line::Test(ending)
     }
 
-    /// A line of what tests that passed have printed.
+    /// Reads a line of the output of passed tests.
     fn hear(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
             self.speaker = Some(name.strip_suffix(" - should panic").unwrap_or(name).to_owned());
@@ -128,21 +129,21 @@ impl Reader {
         }
     }
 
-    /// Ends the input: no more lines come.
+    /// Ends the input. No more lines follow.
     pub(crate) fn close(&mut self) {
         self.end();
         let silent = self.announced.drain(..).map(|program| format!("{program}: its tests did not begin"));
         self.unread.extend(silent);
     }
 
-    /// The program that is running has ended.
+    /// Ends the running program.
     fn end(&mut self) {
         if std::mem::take(&mut self.is_open) {
             self.unread.push(format!("{}: ended before its tests did", self.program));
         }
     }
 
-    /// The program that is running.
+    /// Returns the running program.
     pub(crate) fn program(&self) -> &str {
         &self.program
     }
@@ -152,14 +153,14 @@ impl Reader {
     }
 }
 
-/// Whether a test says with this line that it could not be done.
+/// Returns whether a test reports in this line that it could not run.
 fn says_skipped(line: &str) -> bool {
     line.get(..7).is_some_and(|word| word.eq_ignore_ascii_case("skipped"))
         && matches!(line.as_bytes().get(7), Some(b':' | b' '))
 }
 
-/// The program in "Running unittests src/lib.rs (target/debug/deps/percale-3f1c)", "Running tests/conformance.rs (...)"
-/// and "Doc-tests percale".
+/// Returns the program named in "Running unittests src/lib.rs (target/debug/deps/percale-3f1c)", "Running
+/// tests/conformance.rs (...)" or "Doc-tests percale".
 fn program_in(line: &str) -> Option<String> {
     if let Some(package) = line.strip_prefix("Doc-tests ") {
         return Some(format!("{package} (documentation)"));
@@ -171,7 +172,7 @@ fn program_in(line: &str) -> Option<String> {
     Some(format!("{name} ({source})"))
 }
 
-/// Whether this is "running 3 tests", the first line of a program.
+/// Returns whether this is the first line of a program, "running 3 tests".
 fn begins(line: &str) -> bool {
     let mut words = line.split(' ');
     words.next() == Some("running")
@@ -179,14 +180,15 @@ fn begins(line: &str) -> bool {
         && matches!((words.next(), words.next()), (Some("test" | "tests"), None))
 }
 
-/// The counts in "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s".
+/// Returns the counts in "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in
+/// 0.00s".
 fn totals_in(line: &str) -> Option<(usize, usize, usize)> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let mut counts = counts.split("; ").map(|count| count.split(' ').next().unwrap_or_default().parse().ok());
     Some((counts.next()??, counts.next()??, counts.next()??))
 }
 
-/// The test in "test a::b ... ok", "... FAILED", "... ignored, needs root".
+/// Returns the test and its result in "test a::b ... ok", "... FAILED" or "... ignored, needs root".
 fn test_in(line: &str) -> Option<(&str, Ending)> {
     let (name, ending) = line.strip_prefix("test ")?.split_once(" ... ")?;
     let ending = match ending {
@@ -203,7 +205,7 @@ mod tests {
     use super::{Line, Reader};
     use crate::results::Ending;
 
-    /// Lines that begin with "! " are of standard error.
+    /// Reads lines. Lines that begin with "! " are from standard error.
     fn read(text: &str) -> Reader {
         let mut reader = Reader::new("tests");
         for line in text.lines() {

@@ -1,4 +1,4 @@
-//! What this machine and this checkout are, for documents and saved results. Never names the machine itself.
+//! The machine and the checkout, for documents and saved results. The host name is never included.
 
 use crate::place::Place;
 use crate::program::Program;
@@ -6,7 +6,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-/// The machine's processor, cores and kernel, in one line each.
+/// Returns the machine's processor, cores and kernel, one line each.
 pub(crate) fn description() -> Vec<String> {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
@@ -26,12 +26,12 @@ pub(crate) fn description() -> Vec<String> {
     ]
 }
 
-/// Today's date, as 2026-01-31.
+/// Returns today's date, in the form 2026-01-31.
 pub(crate) fn date() -> String {
     said(Program::new("date").args(["-u", "+%F"])).unwrap_or_else(|| "an unknown day".into())
 }
 
-/// The commit that is checked out, with `+` if tracked files differ from it.
+/// Returns the commit that is checked out, followed by `+` if tracked files differ from it.
 pub(crate) fn commit(place: &Place) -> String {
     let git = |arguments: &[&str]| said(Program::new("git").arg("-C").arg(&place.root).args(arguments));
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".into() };
@@ -39,8 +39,8 @@ pub(crate) fn commit(place: &Place) -> String {
     if changes.is_empty() { commit } else { commit + "+" }
 }
 
-/// Whether this is a run of continuous integration (`CI` is set, as `.ci/run` and the usual services do). Such a run must have all that checks
-/// need: what would be skipped or weaker elsewhere fails there.
+/// Returns whether this is a run of continuous integration (`CI` is set, as by `.ci/run` and the usual services). Such
+/// a run must have everything that the checks need: a check that would be skipped or weaker elsewhere fails there.
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| says_yes(&value))
 }
@@ -49,8 +49,8 @@ fn says_yes(value: &str) -> bool {
     !matches!(value, "" | "0" | "false")
 }
 
-/// How much of the machine others use now, from 0 to 1: looks for a fifth of a second. Call it while nothing of one's
-/// own runs.
+/// Measures for a fifth of a second the share of the machine that other processes use, from 0 to 1. Must be called
+/// while none of the caller's programs runs.
 pub(crate) fn busy() -> f64 {
     let before = ticks();
     thread::sleep(Duration::from_millis(200));
@@ -59,14 +59,14 @@ pub(crate) fn busy() -> f64 {
     if passed == 0 { 0.0 } else { worked as f64 / passed as f64 }
 }
 
-/// Time that all cores have worked, and all time, since the machine started.
+/// Returns the time that all cores have worked, and the total time, since the machine started.
 fn ticks() -> (u64, u64) {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     ticks_in(text.lines().next().unwrap_or_default())
 }
 
-/// The first line of /proc/stat: user, nice, system, idle, waiting for disks, interrupts (two), stolen; guests' time
-/// after that is counted as user's already.
+/// Parses the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal. The guest times after
+/// these are already included in user.
 fn ticks_in(line: &str) -> (u64, u64) {
     let fields: Vec<u64> = line.split_whitespace().skip(1).take(8).filter_map(|field| field.parse().ok()).collect();
     let all: u64 = fields.iter().sum();

@@ -1,8 +1,8 @@
-//! The project's own chores, one file each: `cargo xtask --help` lists them.
+//! The project's tasks, one file each. `cargo xtask --help` lists them.
 //!
-//! A chore runs other programs and reads what they print. It holds no state but what it leaves under the target
-//! directory (`percale-results.json`, `bench/`, `tools/`), and it needs nothing that cargo does not bring, or says by
-//! name what it misses.
+//! A task runs other programs and reads their output. It keeps no state except files under the target directory
+//! (`percale-results.json`, `bench/`, `tools/`). It needs nothing besides cargo, or reports the name of the missing
+//! program.
 
 mod budget;
 mod client;
@@ -36,7 +36,7 @@ use failure::Outcome;
 use place::Place;
 use std::process::ExitCode;
 
-/// percale's chores.
+/// percale's tasks.
 #[derive(Parser)]
 #[command(name = "cargo xtask", version, about)]
 struct Arguments {
@@ -46,9 +46,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Everything that must hold: lints, layers, tests, loom models, examples, a run of the command, budgets, documents
+    /// All checks: lints, layers, tests, loom models, examples, a run of the command, budgets, documentation
     Test(test::Arguments),
-    /// Which requirements are proved by tests that ran and passed, by area, transport and face
+    /// The requirements that are proved by tests that ran and passed, by area, transport and API
     Coverage(coverage::Arguments),
     /// Instructions per operation (valgrind) against their checked-in ceilings
     Budget(budget::Arguments),
@@ -66,7 +66,8 @@ enum Chore {
     Pindown(pindown::Arguments),
     /// Unmodified clients over the provider: libfabric's programs, MPI libraries and their tests
     Interop(interop::Arguments),
-    /// The provider under sanitizers: every call with odd arguments, every order of closing, every level and API version
+    /// The provider under sanitizers: every call with unusual arguments, every order of closing, every level and API
+    /// version
     Walk(walk::Arguments),
     /// Programs on a kernel with soft-RoCE, in a virtual machine
     Guest(guest::Arguments),
@@ -82,7 +83,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs a chore. A failure's exit code without an error: it ran, printed its findings, and they are not good.
+/// Runs a task. The exit code is a failure without an error if the task ran and its findings are bad.
 fn run(chore: &Chore) -> Outcome<ExitCode> {
     let place = Place::find()?;
     let is_good = match chore {
@@ -97,7 +98,7 @@ fn run(chore: &Chore) -> Outcome<ExitCode> {
         Chore::Pindown(arguments) => pindown::run(&place, arguments),
         Chore::Interop(arguments) => interop::run(&place, arguments),
         Chore::Walk(arguments) => walk::run(&place, arguments),
-        // Another program's exit code.
+        // The exit code is that of another program.
         Chore::Guest(arguments) => return guest::run(&place, arguments),
         Chore::Report(arguments) => report::run(&place, arguments),
     }?;

@@ -1,12 +1,12 @@
-//! System packages: what some checks need besides Rust, installed where that is possible.
+//! System packages that some checks need besides Rust. They are installed where that is possible.
 
 use crate::failure::{Failure, Outcome};
 use crate::program::{Program, on_path};
 use std::path::Path;
 use std::time::Duration;
 
-/// A program, a compiler with an option that it must be able to link with, or a file by its absolute path; and the Debian package that brings
-/// it.
+/// A program, a compiler with an option that it must be able to link with, or a file by its absolute path. Each with
+/// the Debian package that contains it.
 #[derive(Clone, Copy)]
 pub(crate) struct Needed {
     pub(crate) program: &'static str,
@@ -31,7 +31,7 @@ const VENV: Needed = Needed { program: "/usr/share/doc/python3-venv/copyright", 
 const JEMALLOC: Needed = Needed { program: "/usr/lib/LIBRARIES/libjemalloc.so.2", package: "libjemalloc2" };
 const MIMALLOC: Needed = Needed { program: "/usr/lib/LIBRARIES/libmimalloc.so.2", package: "libmimalloc2.0" };
 
-/// What `cargo xtask test` checks with, besides Rust and a C linker: each with what misses it where it is absent.
+/// The packages that `cargo xtask test` needs besides Rust and a C linker, each with the checks that need it.
 pub(crate) const TESTS: [(Needed, &str); 14] = [
     (CLANG, "pindown's kernel programs and every test that watches memory by them; the C tests under AddressSanitizer"),
     (SANITIZERS, "the walk: the provider under AddressSanitizer and UndefinedBehaviorSanitizer"),
@@ -55,7 +55,7 @@ impl Needed {
             return links(compiler, option);
         }
         match self.program.split_once("LIBRARIES") {
-            // Where a library lies depends on the machine's architecture.
+            // The directory of a library depends on the machine's architecture.
             Some((before, after)) => {
                 let library = format!("{before}{}-linux-gnu{after}", std::env::consts::ARCH);
                 Path::new(&library).exists()
@@ -65,18 +65,18 @@ impl Needed {
     }
 }
 
-/// Whether a compiler makes a program with this option: libraries that the option needs may be missing.
+/// Returns whether a compiler can build a program with this option. Libraries that the option needs may be missing.
 fn links(compiler: &str, option: &str) -> bool {
     let probe = format!("echo 'int main(void) {{ return 0; }}' | {compiler} {option} -x c - -o /dev/null");
     let output = Program::new("sh").args(["-c", &probe]).limit(Duration::from_secs(60)).output();
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Ensures that these programs are installed: installs the missing ones as root on Debian, otherwise fails with a list
+/// Ensures that these programs are installed. Installs the missing ones as root on Debian; otherwise fails with a list
 /// of them.
 ///
 /// # Errors
-/// If some are still missing: names them and the command that brings them.
+/// Returns an error that names the packages that are still missing and the command that installs them.
 pub(crate) fn ensure(needed: &[Needed]) -> Outcome {
     let missing = || needed.iter().copied().filter(|n| !n.is_here());
     if missing().next().is_none() {
@@ -95,7 +95,7 @@ pub(crate) fn ensure(needed: &[Needed]) -> Outcome {
     };
     let mut install = vec!["install", "-y", "--no-install-recommends"];
     install.extend(&packages);
-    // A machine's package lists may be fresh already; a new one has none.
+    // The package lists of a machine may be current already. A new machine has no lists.
     if apt(&install).is_err() {
         apt(&["update"]).and_then(|()| apt(&install)).map_err(Failure::during(&by_hand))?;
     }

@@ -1,4 +1,4 @@
-//! `percale perf`, as chores run it: one JSON object a row on standard output.
+//! Runs `percale perf`, which prints one JSON object per row on standard output.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -15,13 +15,13 @@ pub(crate) struct Row {
     pub(crate) transport: String,
     pub(crate) op: String,
     pub(crate) bytes: u64,
-    /// One way, nanoseconds; rates may have none.
+    /// The one-way latency in nanoseconds, which rates may lack.
     pub(crate) p50_ns: Option<f64>,
     pub(crate) p99_ns: Option<f64>,
     /// Messages per second.
     pub(crate) rate: Option<f64>,
     pub(crate) bytes_per_s: Option<f64>,
-    /// What a plain program reaches on this machine in the same run.
+    /// The latency of a plain program on this machine in the same run.
     pub(crate) limit_p50_ns: Option<f64>,
     /// "percale" (allocated by the library) or "ordinary".
     #[serde(default)]
@@ -35,9 +35,9 @@ pub(crate) struct Row {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(crate) struct Collective {
     pub(crate) what: String,
-    /// Of a member's elements; a barrier has none.
+    /// The size of a member's elements in bytes. A barrier has none.
     pub(crate) bytes: Option<u64>,
-    /// Of one collective, nanoseconds.
+    /// The time of one collective in nanoseconds.
     pub(crate) p50_ns: Option<f64>,
 }
 
@@ -69,7 +69,7 @@ impl Perf {
     }
 }
 
-/// Rows as JSON objects one after the other, or as arrays of them.
+/// Reads rows from a sequence of JSON objects or of arrays of them.
 fn rows<T: DeserializeOwned>(text: &str) -> Outcome<Vec<T>> {
     let mut found = Vec::new();
     for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
@@ -86,7 +86,7 @@ fn rows<T: DeserializeOwned>(text: &str) -> Outcome<Vec<T>> {
 }
 
 impl Row {
-    /// What cannot be true of this row, whatever the machine. Times are never judged.
+    /// Returns a statement about this row that cannot be true on any machine, if there is one. Times are never checked.
     pub(crate) fn nonsense(&self) -> Option<&'static str> {
         let is_good = |figure: Option<f64>| figure.is_none_or(|value| value.is_finite() && value > 0.0);
         let figures = [self.p50_ns, self.p99_ns, self.rate, self.bytes_per_s, self.limit_p50_ns];

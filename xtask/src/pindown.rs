@@ -1,4 +1,4 @@
-//! Builds libpindown.so and places it with its header and pkg-config file.
+//! Builds libpindown.so and installs it with its header and pkg-config file.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Where to: DIR/lib, DIR/include and DIR/lib/pkgconfig
+    /// The destination: DIR/lib, DIR/include and DIR/lib/pkgconfig
     #[arg(long, value_name = "DIR")]
     prefix: PathBuf,
 }
 
-/// What a program that was linked with the library asks for: another number when old programs cannot run with a new one.
+/// The name that programs linked with the library look for. Its number changes when old programs cannot run with a new
+/// library.
 const SONAME: &str = "libpindown.so.0";
 
 pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
@@ -39,7 +40,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(true)
 }
 
-/// A program that has the old file mapped keeps it: the new one is another file.
+/// A running program keeps the old file mapped, because the new library is a new file.
 fn put(path: &Path, bytes: &[u8]) -> Outcome<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;

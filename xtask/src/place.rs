@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The repository as cargo sees it.
+/// The repository as cargo describes it.
 pub(crate) struct Place {
     pub(crate) root: PathBuf,
     pub(crate) target: PathBuf,
@@ -29,7 +29,7 @@ pub(crate) struct Package {
     pub(crate) manifest_path: PathBuf,
     pub(crate) targets: Vec<Target>,
     pub(crate) dependencies: Vec<Dependency>,
-    /// The features, with what each of them turns on.
+    /// The features, each with the features that it enables.
     pub(crate) features: BTreeMap<String, Vec<String>>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// "dev", "build", or none.
     pub(crate) kind: Option<String>,
-    /// Where it is, if it is not of a registry.
+    /// The path, if the dependency is not from a registry.
     pub(crate) path: Option<PathBuf>,
 }
 
@@ -62,24 +62,24 @@ impl Place {
         Ok(Self { root: metadata.workspace_root, target: metadata.target_directory, packages: metadata.packages })
     }
 
-    /// Cargo, run in the repository's root.
+    /// Returns a cargo program that runs in the root of the repository.
     pub(crate) fn cargo(&self) -> Program {
         Program::cargo(&self.root)
     }
 
-    /// The crates of the workspace.
+    /// Returns the crates of the workspace.
     pub(crate) fn packages(&self) -> &[Package] {
         &self.packages
     }
 
-    /// The names of a package's targets of one kind: "example", "bench".
+    /// Returns the names of a package's targets of one kind ("example", "bench").
     pub(crate) fn targets(&self, package: &str, kind: &str) -> Vec<&str> {
         let packages = self.packages.iter().filter(|p| p.name == package);
         let targets = packages.flat_map(|p| &p.targets).filter(|t| t.kind.iter().any(|k| k == kind));
         targets.map(|t| t.name.as_str()).collect()
     }
 
-    /// Writes JSON to a file under the target directory, through a temporary one: a reader sees all or nothing.
+    /// Writes JSON to a file under the target directory. A temporary file makes the write atomic for readers.
     pub(crate) fn save(&self, file: &str, value: &impl serde::Serialize) -> Outcome<PathBuf> {
         let path = self.target.join(file);
         if let Some(parent) = path.parent() {
@@ -91,7 +91,7 @@ impl Place {
         Ok(path)
     }
 
-    /// Reads what `save` wrote; `None` if there is no such file.
+    /// Reads a file that `save` wrote. Returns `None` if there is no such file.
     pub(crate) fn load<T: DeserializeOwned>(&self, file: &str) -> Outcome<Option<T>> {
         let path = self.target.join(file);
         if !path.exists() {

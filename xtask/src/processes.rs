@@ -1,10 +1,10 @@
-//! The processes of this machine, as /proc shows them.
+//! The processes of this machine, read from /proc.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 
-/// Ends a process and everything it started, children first found, parents first ended, so that no parent starts a
-/// child anew.
+/// Ends a process and all its descendants. The descendants are collected first, and parents are ended before their
+/// children, so that no parent starts a child again.
 pub(crate) fn end_with_children(id: u32) {
     let mut doomed = vec![id];
     let all = parents();
@@ -15,33 +15,33 @@ pub(crate) fn end_with_children(id: u32) {
     }
     for id in doomed {
         if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-            // It may have ended meanwhile, which is what is wanted.
+            // The process may have ended in the meantime, which is not an error.
             kill_process(pid, Signal::KILL).ok();
         }
     }
 }
 
-/// Every process with its parent.
+/// Returns all processes with their parents.
 fn parents() -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     ids.filter_map(|id| Some((id, parent_in(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)?))).collect()
 }
 
-/// The parent in a line of /proc/ID/stat: the second field after the name, which stands in parentheses and may hold
-/// anything.
+/// Returns the parent in a line of /proc/ID/stat: the second field after the name. The name is in parentheses and may
+/// contain any characters.
 fn parent_in(stat: &str) -> Option<u32> {
     let (_, after) = stat.rsplit_once(')')?;
     after.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Whether some process listens on this TCP port (IPv4 or IPv6).
+/// Returns whether a process listens on this TCP port (IPv4 or IPv6).
 pub(crate) fn listens_on(port: u16) -> bool {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|file| fs::read_to_string(file).unwrap_or_default());
     tables.iter().any(|table| table.lines().skip(1).any(|line| is_listener(line, port)))
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free at the time of the call.
 pub(crate) fn free_port() -> std::io::Result<u16> {
     Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

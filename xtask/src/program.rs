@@ -1,6 +1,6 @@
-//! Running one other program: with a time limit, its output passed through, gathered, or read line by line.
+//! Runs another program with a time limit. Its output is passed through, collected, or read line by line.
 //!
-//! A program that runs past its limit is ended with all its children; nothing is left behind.
+//! A program that exceeds its limit is ended with all its children.
 
 use crate::failure::{Failure, Outcome};
 use crate::processes;
@@ -17,16 +17,17 @@ use std::time::Duration;
 /// Longer than any step takes on a slow machine, and short enough to notice a hang.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// How much of what a program that failed said is shown: a panic's message and its trace's end.
+/// The number of output lines that are shown for a failed program: enough for a panic message and the end of its
+/// backtrace.
 const LAST_LINES: usize = 20;
 
-/// A program about to run.
+/// A program before it runs.
 pub(crate) struct Program {
     command: Command,
     limit: Duration,
 }
 
-/// What a program printed and how it ended.
+/// The output of a program and its exit status.
 pub(crate) struct Output {
     pub(crate) shown: String,
     pub(crate) status: ExitStatus,
@@ -76,22 +77,22 @@ impl Program {
         self
     }
 
-    /// Returns the command as it was built, for callers that run it in another way.
+    /// Returns the command, for callers that run it in another way.
     pub(crate) fn into_command(self) -> Command {
         self.command
     }
 
-    /// The command line, for people.
+    /// Returns the command line for messages.
     pub(crate) fn shown(&self) -> String {
         let name = Path::new(self.command.get_program()).file_name().unwrap_or_default();
         let words = std::iter::once(name).chain(self.command.get_args());
         words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
     }
 
-    /// Runs it with its output passed through.
+    /// Runs the program with its output passed through.
     ///
     /// # Errors
-    /// If it cannot be started, runs too long, or ends in failure.
+    /// Fails if the program cannot be started, exceeds its limit, or returns a failure.
     pub(crate) fn passed(mut self) -> Outcome {
         let shown = self.shown();
         self.command.stdin(Stdio::null());
@@ -100,12 +101,12 @@ impl Program {
         if status.success() { Ok(()) } else { Err(Failure::new(format!("`{shown}` failed ({status})"))) }
     }
 
-    /// Runs it and gives each line it prints, on either stream, in the order printed.
+    /// Runs the program and calls `each` for every output line of either stream, in the order of printing.
     pub(crate) fn lines(mut self, mut each: impl FnMut(&str)) -> Outcome<ExitStatus> {
         let (reader, writer) = std::io::pipe()?;
         self.command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
         let (mut child, watch) = self.start()?;
-        // The command holds copies of the pipe's writing end: without this the pipe never ends.
+        // The command holds copies of the pipe's write end. The pipe would never end if they stayed open.
         drop(self);
         let mut reader = BufReader::new(reader);
         let mut line = Vec::new();
@@ -117,19 +118,20 @@ impl Program {
         Ok(status)
     }
 
-    /// Runs it and gives each line it prints, with its stream. What it printed on standard error before a line of
-    /// standard output is given before that line.
+    /// Runs the program and calls `each` for every output line, with its stream. Lines of standard error that were
+    /// printed before a line of standard output are passed before that line.
     pub(crate) fn streams(mut self, mut each: impl FnMut(Stream, &str)) -> Outcome<ExitStatus> {
         let (output, output_end) = std::io::pipe()?;
         let (error, error_end) = std::io::pipe()?;
         self.command.stdin(Stdio::null()).stdout(output_end).stderr(error_end);
         let (mut child, watch) = self.start()?;
-        // The command holds the pipes' writing ends: without this they never end.
+        // The command holds the write ends of the pipes, which would never end if they stayed open.
         drop(self);
         let (mut output, mut error) = (Lines::of(output)?, Lines::of(error)?);
         while output.is_open || error.is_open {
             wait_for(&output, &error)?;
-            // What stands on standard error when a piece of standard output has been read was there before some of it.
+            // Data on standard error that is present after a read of standard output was printed before a part of that
+            // output.
             let more = output.read_some()?;
             while error.read_some()? {}
             error.give(|line| each(Stream::Error, line));
@@ -141,7 +143,7 @@ impl Program {
         Ok(status)
     }
 
-    /// Runs it and gathers what it prints.
+    /// Runs the program and collects its output.
     pub(crate) fn output(mut self) -> Outcome<Output> {
         let shown = self.shown();
         self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -153,7 +155,7 @@ impl Program {
         Ok(Output { shown, status, stdout, stderr })
     }
 
-    /// Starts it in the background, with its output discarded; it is ended when the returned value is dropped.
+    /// Starts the program in the background and discards its output. Dropping the returned value ends the program.
     pub(crate) fn background(mut self) -> Outcome<Background> {
         self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let shown = self.shown();
@@ -170,10 +172,10 @@ impl Program {
 }
 
 impl Output {
-    /// What it printed on standard output.
+    /// Returns the standard output of the program.
     ///
     /// # Errors
-    /// If it ended in failure: with the end of what it said.
+    /// Fails if the program returned a failure. The error contains the end of its output.
     pub(crate) fn success(&self) -> Outcome<&str> {
         if self.status.success() {
             return Ok(&self.stdout);
@@ -185,11 +187,11 @@ impl Output {
     }
 }
 
-/// A program in the background; ended with all its children when dropped.
+/// A program in the background. Dropping it ends the program with all its children.
 pub(crate) struct Background(Child);
 
 impl Background {
-    /// Whether it has ended by itself.
+    /// Returns whether the program has ended by itself.
     pub(crate) fn has_ended(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(Some(_)))
     }
@@ -200,12 +202,12 @@ impl Drop for Background {
         if !self.has_ended() {
             processes::end_with_children(self.0.id());
         }
-        // Reaps the ended process; a failure of that is ignored, as there is no caller to report it to.
+        // Reaps the ended process. An error is ignored, because there is no caller to report it to.
         self.0.wait().ok();
     }
 }
 
-/// Ends a program that runs past its limit.
+/// Ends a program that exceeds its limit.
 struct Watch {
     done: mpsc::Sender<()>,
     thread: JoinHandle<bool>,
@@ -247,14 +249,14 @@ impl Watch {
     }
 }
 
-/// One of the two streams that a program prints to.
+/// The two output streams of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stream {
     Output,
     Error,
 }
 
-/// What has come through a pipe, as lines; reading does not block.
+/// The lines that a pipe has delivered. Reading does not block.
 struct Lines {
     pipe: PipeReader,
     bytes: Vec<u8>,
@@ -268,7 +270,7 @@ impl Lines {
         Ok(Self { pipe, bytes: Vec::new(), is_open: true })
     }
 
-    /// Reads a piece, if one is there.
+    /// Reads available data, if there is any.
     fn read_some(&mut self) -> Outcome<bool> {
         let mut piece = [0; 1 << 14];
         match self.pipe.read(&mut piece) {
@@ -283,7 +285,7 @@ impl Lines {
         Ok(false)
     }
 
-    /// Gives the lines that are whole, and at the pipe's end what is left.
+    /// Calls `each` for the complete lines and, at the end of the pipe, for the rest.
     fn give(&mut self, mut each: impl FnMut(&str)) {
         let mut whole = self.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         if !self.is_open {
@@ -296,7 +298,7 @@ impl Lines {
     }
 }
 
-/// Waits until one of the open pipes has something, or has ended.
+/// Waits until one of the open pipes has data or has ended.
 fn wait_for(first: &Lines, second: &Lines) -> Outcome {
     let open = [first, second].into_iter().filter(|lines| lines.is_open);
     let mut wanted: Vec<_> = open.map(|lines| PollFd::new(&lines.pipe, PollFlags::IN)).collect();
@@ -310,7 +312,7 @@ fn gather(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut stream) = stream {
-            // What was read before an error is what there is to show.
+            // If the read fails, the output read so far is returned.
             stream.read_to_end(&mut bytes).ok();
         }
         bytes
@@ -321,11 +323,11 @@ fn join(thread: JoinHandle<Vec<u8>>) -> String {
     String::from_utf8_lossy(&thread.join().unwrap_or_default()).into_owned()
 }
 
-/// Where a program of this name is, if it is on the search path.
+/// Returns the path of the program of this name, if it is on the search path.
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    // Debian keeps `ip` here, which is not on an ordinary user's search path.
+    // Debian installs `ip` in this directory, which is not on the search path of an ordinary user.
     places.push("/usr/sbin".into());
     places.into_iter().map(|directory| directory.join(name)).find(|file| file.is_file())
 }

@@ -1,4 +1,4 @@
-//! Builds the libfabric provider and puts it where libfabric can find it, with the headers of what it has beyond libfabric.
+//! Builds the libfabric provider and places it where libfabric can find it, with the headers of its extensions.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 pub(crate) struct Arguments {}
 
-/// libfabric loads only files with names that end like this.
+/// libfabric loads only files whose names have this ending.
 pub(crate) const NAME: &str = "libpercale-fi.so";
 
-/// What libfabric looks for in it.
+/// The symbol that libfabric looks up in the provider.
 const ENTRY: &str = "fi_prov_ini";
 
-/// What C programs include that use more of it than libfabric knows.
+/// The headers of the provider's extensions, which C programs include.
 const HEADERS: [&str; 2] = ["crates/percale-ofi/include/percale_fi_ext.h", "crates/pindown/include/pindown.h"];
 
 pub(crate) fn run(place: &Place, _arguments: &Arguments) -> Outcome<bool> {
@@ -23,14 +23,14 @@ pub(crate) fn run(place: &Place, _arguments: &Arguments) -> Outcome<bool> {
     Ok(true)
 }
 
-/// Builds it; returns the directory to name in FI_PROVIDER_PATH.
+/// Builds the provider. Returns the directory to name in FI_PROVIDER_PATH.
 pub(crate) fn build(place: &Place) -> Outcome<PathBuf> {
     place.cargo().args(["build", "--release", "--quiet", "-p", "percale-ofi", "--lib"]).passed()?;
     let built = place.target.join("release").join("libpercale_fi.so");
     let directory = place.target.join("provider");
     fs::create_dir_all(&directory)?;
     let path = directory.join(NAME);
-    // A program that has the old one mapped keeps it: the new one is another file.
+    // A running program keeps the old file mapped, because the new library is a new file.
     let fresh = path.with_extension("new");
     fs::copy(&built, &fresh).map_err(Failure::during(format!("copying {}", built.display())))?;
     fs::rename(&fresh, &path)?;
@@ -45,7 +45,8 @@ pub(crate) fn build(place: &Place) -> Outcome<PathBuf> {
     Ok(directory)
 }
 
-/// A program may load other libraries with the names that this one has inside.
+/// Checks that the library exports only its entry point. A program may load other libraries that define the same
+/// internal names.
 fn exports_only(library: &Path, entry: &str) -> Outcome<()> {
     let listed = Program::new("nm").args(["-D", "--defined-only"]).arg(library).output()?;
     let names: Vec<_> = listed.success()?.lines().filter_map(|line| line.rsplit(' ').next()).collect();

@@ -1,7 +1,9 @@
-//! Writes docs/benchmarks.md: percale beside the machine's own limits and beside its peers, losses included.
+//! Writes docs/benchmarks.md: percale compared with the machine's limits and with its peers, including the cases in
+//! which percale is slower.
 //!
-//! Nothing in that file is written by hand. Figures come from `percale perf` and `cargo xtask peers`, run now or taken
-//! from their last runs under the target directory, and from the last run of `cargo xtask guest` that measured.
+//! Nothing in that file is written by hand. The figures are those of `percale perf` and `cargo xtask peers`, which are
+//! run now or taken from their last runs under the target directory, and of the last measuring run of `cargo xtask
+//! guest`.
 
 use crate::failure::{Failure, Outcome};
 use crate::guest::figures;
@@ -19,12 +21,12 @@ use std::time::Duration;
 const PERF_FILE: &str = "bench/perf.json";
 const DOCUMENT: &str = "docs/benchmarks.md";
 
-/// A figure this much above its limit is marked: it is where work would pay.
+/// A figure that exceeds its limit by this factor is marked, because improvements are most useful there.
 const FAR: f64 = 1.25;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Measures anew even if earlier runs are there
+    /// Measures again even if there are earlier runs
     #[arg(long)]
     fresh: bool,
     /// Rounds of the comparison with the peers
@@ -58,7 +60,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
         Some(run) => run,
         None => peers::measure(place, &peers::Arguments::all(arguments.rounds))?,
     };
-    // They take a virtual machine: `cargo xtask guest` measures them.
+    // These figures need a virtual machine: `cargo xtask guest` measures them.
     let guest: Option<figures::Run> = place.load(figures::FILE)?;
     if arguments.json {
         let figures = Figures { perf: &perf, peers: &peers, guest: guest.as_ref() };

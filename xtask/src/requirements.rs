@@ -1,7 +1,7 @@
-//! docs/requirements.md, read: one requirement a line, and the marks that tests carry.
+//! Reads docs/requirements.md, which has one requirement per line, and the marks of tests.
 //!
 //! A line is `ID [tag] (source) precondition: action -> observable result`. A source `(own, shm tcp)` names the
-//! transports a requirement is about; without names it is about all of them.
+//! transports that a requirement applies to. Without names it applies to all of them.
 //!
 //! A test's mark is a line of its documentation: `Requirements: AV-002, AV-003.` A name of a marked test belongs to one file of the workspace,
 //! because results name a test by its function only: the same function may run in several programs and on several transports.
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The transports there are or will be, as test paths and sources spell them.
+/// The existing and planned transports, as test paths and sources spell them.
 pub(crate) const TRANSPORTS: [&str; 5] = ["loopback", "shm", "tcp", "sim", "verbs"];
 
 /// One requirement.
@@ -20,7 +20,7 @@ pub(crate) const TRANSPORTS: [&str; 5] = ["loopback", "shm", "tcp", "sim", "verb
 pub(crate) struct Requirement {
     pub(crate) area: String,
     pub(crate) text: String,
-    /// The transports it is about; empty: all.
+    /// The transports that the requirement applies to. An empty list stands for all.
     transports: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ fn requirement_in(line: &str) -> Option<(String, Requirement)> {
     if !is_id {
         return None;
     }
-    // A source may hold parentheses of its own: "(001 + fi_getinfo(3)) ...".
+    // A source may contain parentheses: "(001 + fi_getinfo(3)) ...".
     let (source, text) = rest.split_once(") ")?;
     let words = source.split([',', ' ']).filter(|word| TRANSPORTS.contains(word));
     let transports = words.map(str::to_owned).collect();

@@ -1,6 +1,8 @@
-//! What the tests did: target/percale-results.json, written by `cargo xtask test`, read by `cargo xtask coverage`.
+//! The results of the tests: target/percale-results.json, which `cargo xtask test` writes and `cargo xtask coverage`
+//! reads.
 //!
-//! Each step that runs tests replaces its own results and keeps the others', so that a single step can be run again.
+//! Each step that runs tests replaces its own results and keeps those of other steps, so that a single step can be run
+//! again.
 
 use crate::failure::Outcome;
 use crate::place::Place;
@@ -8,36 +10,36 @@ use serde::{Deserialize, Serialize};
 
 const FILE: &str = "percale-results.json";
 
-/// How one test ended.
+/// The result of one test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Ending {
     Passed,
     Failed,
     Ignored,
-    /// It could not be done on this machine, and reported that.
+    /// The test could not run on this machine, and reported that.
     Skipped,
 }
 
-/// One test that cargo ran, or was told to ignore.
+/// One test that cargo ran or was told to ignore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TestResult {
-    /// The step that ran it: "tests", "loom".
+    /// The step that ran the test: "tests", "loom".
     pub(crate) step: String,
     /// The test program: "conformance", "percale (src/lib.rs)".
     pub(crate) program: String,
     /// The test's path within its program: "shm::rust::a_message_arrives_whole".
     pub(crate) name: String,
     pub(crate) ending: Ending,
-    /// Why it was skipped, as the test printed it.
+    /// The reason why the test was skipped, as the test printed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) because: Option<String>,
 }
 
-/// All of them.
+/// The results of all tests.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Results {
-    /// The commit they were run on, with a mark if the tree had changes besides.
+    /// The commit on which the tests ran, with a mark if the tree had other changes.
     pub(crate) commit: String,
     pub(crate) tests: Vec<TestResult>,
 }
@@ -52,7 +54,7 @@ impl Results {
         let mut results = Self::load(place)?.unwrap_or_default();
         let commit = crate::machine::commit(place);
         if results.commit != commit {
-            // Results of other sources prove nothing about these.
+            // Results of other sources do not apply to these.
             results.tests.clear();
         }
         results.commit = commit;

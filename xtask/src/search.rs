@@ -1,5 +1,5 @@
-//! The search for faults: builds a program of percale-conformance and runs it. `percale-search` searches in one process (module `search`),
-//! `search-processes` with several (module `search_processes`).
+//! The search for faults: builds a program of percale-conformance and runs it. `percale-search` runs in one process
+//! (module `search`), `search-processes` in several (module `search_processes`).
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -10,30 +10,31 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How long; fractions are allowed
+    /// The time limit in minutes; fractions are allowed
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
-    /// The first seed; further runs count up from it. Without: one from the clock
+    /// The first seed; further runs count up from it. The default is taken from the clock
     #[arg(long)]
     seed: Option<u64>,
     /// sim, loopback, shm, tcp or verbs (shm or tcp with --processes), several separated by commas, or all
     #[arg(long, default_value = "all")]
     transport: String,
-    /// Searches with several processes, which are killed, stopped and forked, execute other programs and meet strangers
+    /// Searches with several processes, which are killed, stopped and forked, execute other programs and meet unrelated
+    /// processes
     #[arg(long)]
     processes: bool,
-    /// Builds the search with AddressSanitizer, by the nightly compiler
+    /// Builds the search with AddressSanitizer and the nightly compiler
     #[arg(long, requires = "processes")]
     asan: bool,
-    /// The result as one JSON object
+    /// Prints the result as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// The seed from which runs of every check count.
+/// The seed from which the runs of every check count up.
 const FIXED: u64 = 1;
 
-/// Minutes of a check on fixed seeds, and again on fresh ones.
+/// The time in minutes that a check takes on fixed seeds, and again on fresh seeds.
 const CHECK: f64 = 1.05;
 
 /// A program that searches.
@@ -51,12 +52,12 @@ impl Searcher {
         }
     }
 
-    /// The program, built, for so many minutes.
+    /// Builds the program and returns it with a limit of this many minutes.
     fn program(self, place: &Place, minutes: f64) -> Outcome<Program> {
         let build = ["build", "--quiet", "--profile", "search", "-p", "percale-conformance", "--bin", self.name()];
         place.cargo().args(build).passed()?;
         if let Self::Alone = self {
-            // What it runs over in the place of libibverbs; it looks for it beside itself.
+            // The double of libibverbs, which the program looks for in its own directory.
             place.cargo().args(["build", "--quiet", "--profile", "search", "-p", "percale-verbs-double"]).passed()?;
         }
         let program = Program::new(place.target.join("search").join(self.name()));
@@ -83,7 +84,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     }
 }
 
-/// A part of `cargo xtask test`: for half of the time on seeds that every check has, and for half of it on others.
+/// A step of `cargo xtask test`: half of the time on the seeds of every check, and half of it on fresh seeds.
 pub(crate) fn check(place: &Place) -> Outcome<Findings> {
     let (mut runs, mut failed, mut operations, mut lives) = (0, 0, 0, 0);
     let fixed = FIXED.to_string();
@@ -119,7 +120,7 @@ pub(crate) fn check(place: &Place) -> Outcome<Findings> {
     Ok(Findings::new(usize::try_from(runs).unwrap_or(usize::MAX), failed, note))
 }
 
-/// What a program found: the object that it prints last.
+/// Returns the findings of a program: the JSON object that it prints last.
 fn found(program: Program) -> Outcome<Value> {
     let (shown, mut printed) = (program.shown(), String::new());
     let status = program.lines(|line| printed = line.to_owned())?;

@@ -1,22 +1,22 @@
-//! A chore's steps: run one after the other, each timed, with a summary at the end.
+//! The steps of a task. They run one after the other, each is timed, and a summary is printed at the end.
 //!
-//! A step that fails does not stop those after it: one run shows everything that is wrong. A check that is not possible
-//! here is skipped with its reason, and the summary lists it.
+//! A failed step does not stop the following ones, so one run shows all failures. A check that is not possible on the
+//! machine is skipped, and the summary lists it with the reason.
 
 use crate::failure::Outcome;
 use crate::table::table;
 use std::time::{Duration, Instant};
 
-/// What a step found.
+/// The findings of a step.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    /// Tests (or examples, models, rows) that are as they should be.
+    /// The number of tests (or examples, models, rows) that passed.
     pub(crate) passed: usize,
-    /// Tests (or examples, models, rows) that failed.
+    /// The number of tests (or examples, models, rows) that failed.
     pub(crate) failed: usize,
-    /// A few words for the summary.
+    /// A short text for the summary.
     pub(crate) note: String,
-    /// Lines for the end of the run: what was not checked, and why.
+    /// Lines for the end of the run: checks that were skipped, with the reasons.
     remarks: Vec<String>,
     is_skipped: bool,
 }
@@ -26,7 +26,7 @@ impl Findings {
         Self { passed, failed, note: note.into(), ..Self::default() }
     }
 
-    /// Nothing could be checked, and why.
+    /// Returns the findings of a step that could not check anything, with the reason.
     pub(crate) fn skipped(why: impl Into<String>) -> Self {
         Self { note: why.into(), is_skipped: true, ..Self::default() }
     }
@@ -45,19 +45,19 @@ impl Findings {
     }
 }
 
-/// Steps that have run.
+/// The steps that have run.
 pub(crate) struct Steps {
     total: usize,
     done: Vec<(&'static str, Findings, Duration)>,
 }
 
 impl Steps {
-    /// `total` steps are about to run.
+    /// Starts a run of `total` steps.
     pub(crate) fn new(total: usize) -> Self {
         Self { total, done: Vec::new() }
     }
 
-    /// Runs one. An error is one failure.
+    /// Runs one step. An error counts as one failure.
     pub(crate) fn run(&mut self, name: &'static str, about: &str, step: impl FnOnce() -> Outcome<Findings>) {
         println!("[{}/{}] {name}: {about}", self.done.len() + 1, self.total);
         let start = Instant::now();
@@ -71,7 +71,7 @@ impl Steps {
         self.done.push((name, findings, elapsed));
     }
 
-    /// Prints the summary and, alone on the last line, the totals. Returns whether nothing failed.
+    /// Prints the summary and, on a separate last line, the totals. Returns whether there were no failures.
     pub(crate) fn finish(self) -> bool {
         let mut shown = table(["step", "", "passed", "failed", "seconds", "note"], 2);
         if let Some(column) = shown.column_mut(5) {

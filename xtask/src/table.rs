@@ -1,8 +1,9 @@
-//! Tables on the terminal and in documents, and how figures look in them.
+//! Tables on the terminal and in documents, and the format of figures in them.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-/// An empty table with these column heads; all columns but the first `text` are numbers, set to the right.
+/// Creates an empty table with these column heads. The first `text` columns are text, the others are numbers, which are
+/// aligned to the right.
 pub(crate) fn table<S: Into<String>>(heads: impl IntoIterator<Item = S>, text: usize) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
@@ -13,22 +14,22 @@ pub(crate) fn table<S: Into<String>>(heads: impl IntoIterator<Item = S>, text: u
     table
 }
 
-/// A span of time: nanoseconds below 10 µs, microseconds from there.
+/// Formats a time: in nanoseconds below 10 µs, in microseconds above.
 pub(crate) fn time(ns: f64) -> String {
     if ns < 10_000.0 { format!("{ns:.0} ns") } else { format!("{:.1} µs", ns / 1e3) }
 }
 
-/// Events per second.
+/// Formats a rate in events per second.
 pub(crate) fn rate(per_second: f64) -> String {
     if per_second < 1e6 { format!("{:.0} k/s", per_second / 1e3) } else { format!("{:.2} M/s", per_second / 1e6) }
 }
 
-/// Bytes per second.
+/// Formats a bandwidth in bytes per second.
 pub(crate) fn bandwidth(per_second: f64) -> String {
     format!("{:.2} GB/s", per_second / 1e9)
 }
 
-/// A message's size.
+/// Formats the size of a message.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         b if b >= 1 << 20 && b.is_multiple_of(1 << 20) => format!("{} MiB", b >> 20),

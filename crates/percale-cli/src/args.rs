@@ -15,46 +15,46 @@ pub(crate) struct Args {
     pub(crate) subcommand: Subcommand,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
-    /// Show which transports, devices and limits are here, and why others are not
+    /// Show which transports, devices and limits this machine has, and why others are not available
     Info {
         /// Print one JSON object for each line
         #[arg(long)]
         json: bool,
     },
-    /// Measure how fast messages and one-sided operations are here, beside what the machine could do at best; or what triggers, collectives,
-    /// addresses, windows or registering memory cost
+    /// Measure the speed of messages and one-sided operations on this machine, next to the best that the machine could
+    /// do; or the cost of triggers, collectives, addresses, windows or registrations
     Perf(Box<PerfArgs>),
-    /// Let others copy files from, or to, a directory
+    /// Serve a directory: clients copy files from it, or to it
     Serve(ServeArgs),
     /// Copy a file from or to a machine where `percale serve` runs
     Cp(CpArgs),
-    /// Show whether the registration cache is correct on this machine, whatever happens to the memory
+    /// Check that the registration cache stays correct on this machine while memory mappings change
     Torture(TortureArgs),
     /// A process that changes its memory for `percale torture`
     #[command(name = crate::torture::PART, hide = true)]
     TorturePart {
-        /// Which part it plays
+        /// The role of the process
         part: crate::torture::Part,
     },
-    /// A process with a registration cache that is measured
+    /// The measured process that has a registration cache
     #[command(name = crate::perf::registration::PART, hide = true)]
     RegistrationPart,
-    /// One of several processes that do something together
+    /// One of several processes that run a measurement together
     #[command(name = crate::perf::team::PART, hide = true)]
     TeamPart {
-        /// What they do
+        /// The work of the processes
         part: crate::perf::team::Part,
-        /// Stay on this processor
+        /// Pin to this processor
         #[arg(long)]
         processor: Option<usize>,
     },
     /// The second process of a measurement
     #[command(name = crate::perf::session::SECOND_PROCESS, hide = true)]
     SecondProcess {
-        /// Stay on this processor
+        /// Pin to this processor
         #[arg(long)]
         processor: Option<usize>,
     },

@@ -1,7 +1,8 @@
-//! A clock cheap enough to read twice for every message.
+//! A clock that is cheap enough to be read twice for every message.
 //!
-//! On x86-64 with an invariant time stamp counter (10 ns a reading) that counter, its rate measured against the
-//! monotonic clock; elsewhere the monotonic clock itself (about 20 ns). Readings compare only within one process.
+//! On x86-64 with an invariant time stamp counter, the clock is that counter (10 ns per reading), and its rate is
+//! measured against the monotonic clock. Elsewhere it is the monotonic clock itself (about 20 ns). Readings are
+//! comparable only within one process.
 
 #![expect(unsafe_code, reason = "reading the time stamp counter is an intrinsic; the blocks say why it is sound")]
 
@@ -11,12 +12,12 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: Instant,
-    /// Nanoseconds a tick; `None` where ticks are nanoseconds of the monotonic clock.
+    /// Nanoseconds per tick. `None` if a tick is a nanosecond of the monotonic clock.
     rate: Option<f64>,
 }
 
 impl Clock {
-    /// Calibrates; takes about 20 ms.
+    /// Calibrates the clock. This takes about 20 ms.
     pub(crate) fn calibrate() -> Self {
         let start = Instant::now();
         if !has_steady_counter() {
@@ -31,7 +32,7 @@ impl Clock {
         Self { start, rate }
     }
 
-    /// The time now, in ticks.
+    /// Returns the current time in ticks.
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         match self.rate {
@@ -40,7 +41,8 @@ impl Clock {
         }
     }
 
-    /// The time now, when all instructions before have been executed, and none behind has begun. (Stores may still be on their way.)
+    /// Returns the current time in ticks, read after all earlier instructions have executed and before any later one
+    /// begins. (Stores may still be in the store buffer.)
     #[inline]
     pub(crate) fn now_in_order(&self) -> u64 {
         match self.rate {
@@ -49,7 +51,7 @@ impl Clock {
         }
     }
 
-    /// The nanoseconds that so many ticks are.
+    /// Converts ticks to nanoseconds.
     pub(crate) fn nanoseconds(&self, ticks: u64) -> f64 {
         ticks as f64 * self.rate.unwrap_or(1.0)
     }
@@ -84,7 +86,7 @@ const fn counter() -> u64 {
     0
 }
 
-/// Whether the counter runs at one rate whatever the processor's frequency (CPUID 8000_0007H, EDX bit 8).
+/// Returns whether the counter runs at a constant rate at every processor frequency (CPUID 8000_0007H, EDX bit 8).
 #[cfg(target_arch = "x86_64")]
 fn has_steady_counter() -> bool {
     use std::arch::x86_64::__cpuid;
@@ -106,7 +108,7 @@ mod tests {
         let (ticks, start) = (clock.now(), Instant::now());
         std::thread::sleep(Duration::from_millis(30));
         let (measured, real) = (clock.nanoseconds(clock.now() - ticks), start.elapsed().as_nanos() as f64);
-        // A thread may be interrupted between the two readings: what is tested is the unit, not the speed.
+        // The thread may be preempted between the two readings, so this tests the unit and not the precision.
         assert!(measured > 0.5 * real && measured < 2.0 * real, "{measured} against {real}");
     }
 }

@@ -12,7 +12,7 @@ pub(crate) enum Failure {
     /// The other process ended or closed the connection during a measurement.
     #[error("the other process ended before the measurement did")]
     PeerEnded,
-    /// The other process reported a failure of its own.
+    /// The other process reported a failure.
     #[error("the other process failed: {0}")]
     Peer(String),
     /// A message did not arrive although the other process is alive.
@@ -21,10 +21,10 @@ pub(crate) enum Failure {
     /// The bytes of a message differ from those that were sent.
     #[error("wrong data: {0}")]
     Data(String),
-    /// The two processes do not understand each other.
+    /// The other process sent a message that this process does not accept.
     #[error("the other process sent what this version does not know ({0}); are both of the same version?")]
     Protocol(String),
-    /// The server of files refused or failed.
+    /// The file server refused a request, or failed.
     #[error("the server says: {0}")]
     Server(String),
     /// The operating system returned an error.
@@ -35,10 +35,10 @@ pub(crate) enum Failure {
         /// The system's error.
         source: io::Error,
     },
-    /// This machine does not let one process copy another's memory.
+    /// This machine does not allow a process to copy the memory of another.
     #[error("copying another process' memory is forbidden here: {0}")]
     Forbidden(io::Error),
-    /// A registration cache was wrong, or could not be tested.
+    /// A registration cache was incorrect, or could not be tested.
     #[error("{0}")]
     Torture(String),
     /// The costs of registrations could not be measured.
@@ -47,12 +47,12 @@ pub(crate) enum Failure {
     /// The costs of windows could not be measured.
     #[error("{0}")]
     Windows(String),
-    /// One of several processes ended, or failed.
+    /// One member process of a team ended or failed.
     #[error("process {number}: {why}")]
     Member {
-        /// Its number.
+        /// The number of the member.
         number: usize,
-        /// Its error, or how it ended.
+        /// The error, or the exit status.
         why: String,
     },
     /// percale returned an error.
@@ -66,7 +66,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// For `map_err`: an error of the operating system while trying to do `what`.
+    /// Makes a function for `map_err` that wraps an error of the operating system in the action `what`.
     pub(crate) fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |error| Self::System { what: what.into(), source: error.into() }
     }
@@ -80,7 +80,7 @@ impl Failure {
     }
 }
 
-/// For `map_err`: percale refused `what`.
+/// Makes a function for `map_err` that wraps an error of percale in the action `what`.
 pub(crate) fn percale<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> Failure {
     move |error| Failure::Percale { what, why: error.to_string() }
 }

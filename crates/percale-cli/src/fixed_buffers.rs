@@ -1,8 +1,9 @@
-//! io_uring's fixed buffers as a device: memory that is pinned for it, and transfers to and from what was pinned.
+//! io_uring's fixed buffers as a device: it pins memory, and transfers data to and from pinned pages.
 //!
-//! They hold pages exactly as an adapter's memory region does (FOLL_LONGTERM), and transfers through a slot access
-//! those pages whatever has meanwhile been mapped at their addresses. Every machine has them. The library implements
-//! them ([`BufferTable`]); here they transfer only bytes in which no value of this program lies.
+//! Fixed buffers hold pages exactly as the memory region of an RDMA adapter does (FOLL_LONGTERM): a transfer through a
+//! slot accesses the pinned pages, even if other memory has since been mapped at their addresses. They are available on
+//! every machine. The library implements them ([`BufferTable`]). This module transfers only memory that holds no Rust
+//! value of this program.
 
 #![expect(unsafe_code, reason = "has the device read and write pinned memory; the block states why it is sound")]
 
@@ -12,13 +13,14 @@ use percale::device::{BufferTable, Slot};
 use pindown::{Access, Pinned, Range, Registrar};
 use rustix::fd::BorrowedFd;
 
-/// Registrations at a time.
+/// The maximum number of concurrent registrations.
 pub(crate) const SLOTS: u32 = 4096;
 
-/// Rights that every registration has: pages are pinned for writing.
+/// The rights of every registration: pages are pinned for writing.
 pub(crate) const ACCESS: Access = Access::LOCAL_WRITE;
 
-/// The device. Clones share it. The local key of a registration is its slot, the remote key its number: slots are reused.
+/// The device. Clones share one table. The local key of a registration is its slot, and the remote key is its number.
+/// Slots are reused.
 #[derive(Clone)]
 pub(crate) struct FixedBuffers(BufferTable);
 
@@ -36,19 +38,19 @@ impl FixedBuffers {
         BufferTable::new(SLOTS).map(Self)
     }
 
-    /// Moves bytes between the start of `file` and the pages that are pinned in `slot`: those that lay at the addresses
-    /// `range` when they were pinned. All memory that is pinned here is [`crate::lot`]'s or percale's, in which no value of
-    /// this program lies.
+    /// Transfers bytes between the start of `file` and the pages pinned in `slot` that were mapped at the addresses
+    /// `range` when they were pinned. All memory pinned here belongs to [`crate::lot`] or to percale, and holds no Rust
+    /// value of this program.
     pub(crate) fn transfer(&self, slot: u32, range: Range, way: Way, file: BorrowedFd<'_>) -> io::Result<()> {
         use percale::device::Way as Direction;
         let (mut rest, mut moved) = (range, 0);
-        // The kernel transfers less at a time if another task wants the processor.
+        // The kernel may transfer less at a time if another task needs the processor.
         loop {
             let way = match way {
                 Way::ToFile => Direction::ToFile(moved),
                 Way::FromFile => Direction::FromFile(moved),
             };
-            // SAFETY: no value of this program lies in what is pinned here.
+            // SAFETY: the pinned memory holds no Rust value of this program.
             let now = unsafe { self.0.transfer(Some(slot), rest, way, file) }? as u64;
             moved += now;
             if moved == range.len() {

@@ -1,4 +1,4 @@
-//! The value of an argument that names a host and a port.
+//! Parses an argument that names a host and a port.
 
 /// Checks that the text has the form `HOST:PORT`.
 pub(crate) fn host_and_port(text: &str) -> Result<String, String> {

@@ -9,26 +9,26 @@ use crate::output::print_line;
 use crate::table::{RULED, left, right};
 use crate::units;
 
-/// A line of the result, also that of `--json`.
+/// A line of the output, and the object of a line of `--json`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 enum Line {
     Transport {
         name: String,
         available: bool,
-        /// Why not, or what it can do here.
+        /// Why the transport is not available, or its capabilities here.
         reason: String,
     },
     Device {
         name: String,
         kind: String,
         available: bool,
-        /// Why not, or where it is reached.
+        /// Why the device is not available, or its location.
         reason: String,
     },
     Limit {
         name: String,
-        /// Absent: not limited.
+        /// Absent if there is no limit.
         value: Option<u64>,
         /// The effect of the limit.
         meaning: String,

@@ -1,8 +1,8 @@
-//! The address by which processes of this machine reach each other, for any address family of the loopback interface.
+//! The loopback address through which processes of this machine reach each other, in either address family.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
-/// Loopback with any free port: of IPv4, or of IPv6 if loopback has no IPv4 address.
+/// Returns a loopback address with port 0 (any free port): IPv4, or IPv6 if the loopback interface has no IPv4 address.
 pub(crate) fn here() -> SocketAddr {
     let v4: IpAddr = Ipv4Addr::LOCALHOST.into();
     let ip = if has(v4) { v4 } else { Some(Ipv6Addr::LOCALHOST.into()).filter(|v6| has(*v6)).unwrap_or(v4) };

@@ -1,4 +1,5 @@
-//! Addresses that belong to one experiment alone. Every change of a mapping goes through here, by raw system call.
+//! A range of addresses reserved for one experiment. This module makes every change of a mapping, with raw system
+//! calls.
 
 #![expect(unsafe_code, reason = "changes mappings of this process; each block states why it is sound")]
 
@@ -8,17 +9,17 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use libc::{c_int, c_long};
 use pindown::Range;
 
-/// Addresses at which no value of this program lies and to which no reference points: changes of the memory there do
-/// not affect the program. It is read and written by system calls only.
+/// A range of addresses that holds no Rust value of this program and that no reference points to, so changes of the
+/// memory there do not affect the program. The memory is read and written by system calls only.
 #[derive(Debug)]
 pub(crate) struct Lot {
     range: Range,
-    /// Includes addresses around the lot, so that a hole in the lot is no larger than the lot: otherwise the kernel may place a new mapping in the
-    /// hole.
+    /// The reserved addresses around the lot. They keep a hole in the lot from being larger than the lot; otherwise the
+    /// kernel might place a new mapping in the hole.
     reserved: Range,
 }
 
-/// What may be done to memory.
+/// Protection flags that permit reading and writing.
 pub(crate) const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Converts the return value of a system call.
@@ -26,7 +27,7 @@ fn result(answer: c_long) -> io::Result<usize> {
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(answer as usize) }
 }
 
-/// Makes a range of `len` bytes from `start` on, which is known to be valid.
+/// Makes a range of `len` bytes from `start`.
 pub(crate) fn range(start: u64, len: u64) -> io::Result<Range> {
     Range::new(start, len).map_err(io::Error::other)
 }
@@ -37,7 +38,7 @@ impl Lot {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let before = pindown::page_size();
         let bytes = before + len + align;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping changes.
         let start =
             unsafe { libc::syscall(libc::SYS_mmap, 0_usize, bytes as usize, libc::PROT_NONE, flags, -1, 0_usize) };
         let start = result(start)? as u64;
@@ -45,22 +46,22 @@ impl Lot {
         Ok(Self { range: range_of_lot, reserved: range(start, bytes)? })
     }
 
-    /// Maps new memory, readable and writable, that is known to the caller only. `flags` are flags of mmap(2) besides those of private anonymous
-    /// memory.
+    /// Maps new memory, readable and writable, that only the caller uses. `flags` are flags of mmap(2) in addition to
+    /// those of private anonymous memory.
     pub(crate) fn memory(len: u64, flags: c_int) -> io::Result<Self> {
         let flags = flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping changes.
         let start = unsafe { libc::syscall(libc::SYS_mmap, 0_usize, len as usize, READ_WRITE, flags, -1, 0_usize) };
         Ok(Self::adopt(range(result(start)? as u64, len)?))
     }
 
-    /// Takes over addresses that no value of this program uses: an unused part of a stack, memory allocated by malloc,
-    /// sealed memory that is never accessed.
+    /// Takes over addresses that hold no Rust value of this program: an unused part of a stack, memory allocated by
+    /// malloc, or sealed memory that is never accessed.
     pub(crate) fn adopt(range: Range) -> Self {
         Self { range, reserved: range }
     }
 
-    /// All of them.
+    /// Returns the whole range.
     pub(crate) fn range(&self) -> Range {
         self.range
     }
@@ -68,19 +69,21 @@ impl Lot {
     /// Unmaps the addresses.
     pub(crate) fn release(&self) -> io::Result<()> {
         let Self { reserved, .. } = self;
-        // SAFETY: the lot, in which no value lies, and what was mapped around it and never touched.
+        // SAFETY: the lot holds no Rust value, and the reserved addresses around it were never accessed.
         result(unsafe { libc::syscall(libc::SYS_munmap, reserved.start() as usize, reserved.len() as usize) }).map(drop)
     }
 
-    /// System call `number`, which takes an address, a length and `rest`. No argument of `rest` is an address.
+    /// Makes the system call `number`, with an address, a length and `rest` as arguments. No argument of `rest` is an
+    /// address.
     pub(crate) fn call(&self, number: c_long, at: Range, rest: [usize; 4]) -> io::Result<usize> {
         self.own(at);
         let [a, b, c, d] = rest;
-        // SAFETY: the addresses are of the lot, in which no value lies.
+        // SAFETY: the addresses are in the lot, which holds no Rust value.
         result(unsafe { libc::syscall(number, at.start() as usize, at.len() as usize, a, b, c, d) })
     }
 
-    /// Maps over existing mappings, or with MAP_FIXED_NOREPLACE only into a hole. `flags` is without MAP_FIXED.
+    /// Maps memory in the lot, over existing mappings, or only into a hole if `flags` has MAP_FIXED_NOREPLACE. The
+    /// caller does not pass MAP_FIXED.
     pub(crate) fn map(
         &self,
         at: Range,
@@ -94,23 +97,23 @@ impl Lot {
         self.call(libc::SYS_mmap, at, rest).map(drop)
     }
 
-    /// madvise(2).
+    /// Calls madvise(2).
     pub(crate) fn advise(&self, at: Range, advice: c_int) -> io::Result<()> {
         self.call(libc::SYS_madvise, at, [advice as usize, 0, 0, 0]).map(drop)
     }
 
-    /// munmap(2).
+    /// Calls munmap(2).
     pub(crate) fn unmap(&self, at: Range) -> io::Result<()> {
         self.call(libc::SYS_munmap, at, [0; 4]).map(drop)
     }
 
-    /// mprotect(2).
+    /// Calls mprotect(2).
     pub(crate) fn protect(&self, at: Range, protection: c_int) -> io::Result<()> {
         self.call(libc::SYS_mprotect, at, [protection as usize, 0, 0, 0]).map(drop)
     }
 
-    /// mremap(2): to `to` of this lot; without it in place, or, with MREMAP_MAYMOVE, to any address of the kernel's choice. Returns
-    /// the address where the mapping starts now.
+    /// Calls mremap(2): moves the mapping to `to`, a range of this lot. Without `to` the mapping stays in place or,
+    /// with MREMAP_MAYMOVE, moves to an address that the kernel chooses. Returns the new start address of the mapping.
     pub(crate) fn remap(&self, at: Range, len: u64, flags: c_int, to: Option<Range>) -> io::Result<u64> {
         let flags = match to {
             Some(to) => {
@@ -123,26 +126,26 @@ impl Lot {
         self.call(libc::SYS_mremap, at, [len as usize, flags as usize, to, 0]).map(|start| start as u64)
     }
 
-    /// process_madvise(2) on this process.
+    /// Calls process_madvise(2) for this process.
     pub(crate) fn advise_process(&self, at: Range, advice: c_int) -> io::Result<()> {
         self.own(at);
         let this = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty())?;
         let base = std::ptr::without_provenance_mut(at.start() as usize);
         let vector = libc::iovec { iov_base: base, iov_len: at.len() as usize };
         let call = libc::SYS_process_madvise;
-        // SAFETY: the vector lives through the call; the addresses that it names are of the lot, in which no value lies.
+        // SAFETY: the vector lives until the call returns, and its addresses are in the lot, which holds no Rust value.
         let done = unsafe { libc::syscall(call, this.as_raw_fd(), &raw const vector, 1_usize, advice, 0_usize) };
         result(done).map(drop)
     }
 
-    /// shmat(2) of a segment at `at`, where it takes as many addresses as it has bytes: those of `at`.
+    /// Attaches a segment at `at` with shmat(2). The segment has the length of `at`.
     pub(crate) fn attach(&self, segment: c_int, at: Range, flags: c_int) -> io::Result<()> {
         self.own(at);
-        // SAFETY: the segment is as long as `at`, which is of the lot, in which no value lies.
+        // SAFETY: the segment is as long as `at`, which is in the lot, and the lot holds no Rust value.
         result(unsafe { libc::syscall(libc::SYS_shmat, segment, at.start() as usize, flags) }).map(drop)
     }
 
-    /// Panics if a range is not in the lot: that is an error of the torture itself, never of the machine.
+    /// Panics if a range is not in the lot, which is a bug of the torture program.
     fn own(&self, at: Range) {
         assert!(self.range.contains(at), "{at} is not of {}", self.range);
     }

@@ -36,7 +36,7 @@ mod worker;
 
 fn main() -> ExitCode {
     signals::ignore_file_size();
-    // Invalid usage ends here, with clap's message and exit code 2.
+    // On invalid usage, `parse` prints clap's message and exits with code 2.
     let args = Args::parse();
     let done = match &args.subcommand {
         Subcommand::Info { json } => info::run(*json),
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         Subcommand::Serve(args) => serve::run(args),
         Subcommand::Cp(args) => cp::run(args),
         Subcommand::Torture(args) => torture::run(args),
-        // A failure here was reported to the process that measures, which prints it.
+        // A failure here was reported to the measuring process, which prints it.
         Subcommand::SecondProcess { processor } => {
             return ExitCode::from(u8::from(perf::far::second_process(*processor).is_err()));
         }

@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::{Failure, Result};
 
-/// Prints to standard output; unlike `println!`, it does not panic if the reader is gone.
+/// Prints to standard output. Unlike `println!`, it does not panic if the reader has closed the pipe.
 pub(crate) fn print_line(text: &str) -> Result<()> {
     use std::io::Write;
     writeln!(std::io::stdout().lock(), "{text}").map_err(Failure::system("writing the results"))
@@ -16,7 +16,7 @@ pub(crate) fn say(text: &str) {
     let _printed: std::io::Result<()> = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// A bar on standard error, if that is a terminal.
+/// Makes a progress bar on standard error, which is visible only if that is a terminal.
 pub(crate) fn progress_bar(steps: u64) -> Result<ProgressBar> {
     let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr_with_hz(4));
     let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {msg}")

@@ -1,8 +1,8 @@
-//! The contents of messages, by which a lost, repeated, swapped or torn message is noticed.
+//! The contents of messages, which make lost, repeated, swapped and torn messages detectable.
 //!
-//! Message `index` of a round consists of 64-bit words that count up by an odd constant from a start that depends on
-//! the round, the index and the direction: no two messages of a run share a word in the same place. Making and
-//! checking it runs at the speed of memory.
+//! Message `index` of a round consists of 64-bit words that increase by an odd constant from a start value. The start
+//! value depends on the round, the index and the direction, so no two messages of a run have the same word at the same
+//! offset. Generating and checking the contents runs at the speed of memory.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,15 +12,15 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const INDEX: u64 = 0xd134_2543_de82_ef95;
 const ROUND: u64 = 0xbf58_476d_1ce4_e5b9;
 
-/// The size of the chunks on the stack for a message that is not a slice.
+/// The size of the stack buffer for a message that is not a slice.
 const CHUNK: usize = 4096;
 
 /// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// From the process that measures.
+    /// From the measuring process to the other.
     There,
-    /// To it.
+    /// From the other process to the measuring one.
     Back,
 }
 
@@ -30,9 +30,9 @@ pub(crate) enum Way {
 pub(crate) enum Part {
     /// Nothing.
     Nothing,
-    /// The first and the last 8 bytes: all that is affordable in a timed round.
+    /// The first and the last 8 bytes. A timed round has no time for more.
     Ends,
-    /// All of it.
+    /// The whole message.
     Whole,
 }
 
@@ -45,20 +45,21 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// The content of message `index` of round `round`, in direction `way`; `part` of it is written or checked.
+    /// Makes the content of message `index` of round `round` in direction `way`. `part` is the part that is written or
+    /// checked.
     #[inline]
     pub(crate) const fn new(round: u64, index: u64, way: Way, part: Part) -> Self {
         let start = round.wrapping_mul(ROUND).wrapping_add(index.wrapping_mul(INDEX)) ^ (way as u64);
         Self { start, index, part }
     }
 
-    /// The word at byte `offset`, a multiple of 8.
+    /// Returns the word at byte `offset`, a multiple of 8.
     #[inline]
     const fn word(self, offset: usize) -> [u8; 8] {
         self.start.wrapping_add(STEP.wrapping_mul((offset / 8) as u64)).to_le_bytes()
     }
 
-    /// Writes it to `bytes`.
+    /// Writes the content to `bytes`.
     #[inline]
     pub(crate) fn fill(self, bytes: &mut [u8]) {
         if self.part == Part::Nothing {
@@ -87,7 +88,7 @@ impl Content {
         rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
     }
 
-    /// Compares `bytes` with it.
+    /// Compares `bytes` with the content.
     #[inline]
     pub(crate) fn check(self, bytes: &[u8]) -> Result<()> {
         let wrong = match self.part {
@@ -110,7 +111,7 @@ impl Content {
         }
     }
 
-    /// Writes it to a message of `len` bytes that is not a slice: `put` gets offsets and bytes.
+    /// Writes the content of a message of `len` bytes that is not a slice. Calls `put` with offsets and bytes.
     #[inline]
     pub(crate) fn write_to(self, len: usize, mut put: impl FnMut(usize, &[u8])) {
         match self.part {
@@ -133,7 +134,7 @@ impl Content {
         }
     }
 
-    /// Compares a message of `len` bytes that is not a slice with it: `get` copies the bytes at an offset.
+    /// Compares a message of `len` bytes that is not a slice with the content. `get` copies the bytes at an offset.
     #[inline]
     pub(crate) fn check_from(self, len: usize, mut get: impl FnMut(usize, &mut [u8])) -> Result<()> {
         match self.part {
@@ -143,7 +144,7 @@ impl Content {
                 for (at, len) in [(0, first), (last, len - last)] {
                     let mut word = [0; 8];
                     get(at, &mut word[..len]);
-                    // A whole word is compared as one: this is done for every message of a stream.
+                    // A whole word is compared with one instruction, because this runs for every message of a stream.
                     let wanted = self.word(at);
                     let same = if len == 8 { word == wanted } else { word[..len] == wanted[..len] };
                     if !same {
@@ -165,7 +166,7 @@ impl Content {
         Ok(())
     }
 
-    /// The content from byte `offset` on, a multiple of 8.
+    /// Returns the content from byte `offset` on, a multiple of 8.
     const fn from(self, offset: usize) -> Self {
         Self { start: self.start.wrapping_add(STEP.wrapping_mul((offset / 8) as u64)), ..self }
     }
@@ -187,7 +188,7 @@ impl Content {
     }
 }
 
-/// The length of the first word and the offset of the last, in a message of `len` bytes.
+/// Returns the length of the first word and the offset of the last in a message of `len` bytes.
 #[inline]
 fn ends(len: usize) -> (usize, usize) {
     (len.min(8), len.saturating_sub(1) / 8 * 8)

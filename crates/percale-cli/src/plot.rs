@@ -1,5 +1,5 @@
-//! Pictures (SVG): panels of lines that show a value by a size, both on logarithmic axes; and the latencies as one of them, with a panel for each
-//! transport.
+//! Plots (SVG): panels of lines that show a value over a size, with logarithmic axes. The plot of latencies has a panel
+//! for each transport.
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::element::DashedPathElement;
@@ -23,7 +23,7 @@ pub(crate) const GREEN: RGBColor = RGBColor(44, 140, 60);
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) color: RGBColor,
-    /// Limits are drawn in grey and dashed, the other lines in color.
+    /// Whether the line is a limit. Limits are drawn in grey and dashed, the other lines in color.
     pub(crate) limit: bool,
     /// The points: sizes in bytes (or the other horizontal values), and the values shown.
     pub(crate) points: Vec<(f64, f64)>,
@@ -34,9 +34,9 @@ pub(crate) struct Series {
 pub(crate) enum Across {
     /// Sizes in bytes.
     Sizes,
-    /// How many addresses there are.
+    /// Numbers of addresses.
     Addresses,
-    /// How many operations wait.
+    /// Numbers of waiting operations.
     Queued,
 }
 
@@ -57,7 +57,7 @@ impl Across {
     }
 }
 
-/// One of the coordinate systems of a picture.
+/// One coordinate system of a plot.
 pub(crate) struct Panel {
     pub(crate) title: &'static str,
     pub(crate) across: Across,
@@ -67,7 +67,7 @@ pub(crate) struct Panel {
     pub(crate) series: Vec<Series>,
 }
 
-/// A time at a tick: few digits.
+/// Formats a time at a tick with few digits.
 pub(crate) fn time(nanoseconds: f64) -> String {
     match nanoseconds {
         t if t >= 0.9e9 => format!("{:.0} s", t / 1e9),
@@ -77,7 +77,7 @@ pub(crate) fn time(nanoseconds: f64) -> String {
     }
 }
 
-/// Draws these panels, side by side.
+/// Draws panels side by side.
 pub(crate) fn picture(title: &str, panels: &[Panel]) -> Result<String> {
     let mut picture = String::new();
     draw(&mut picture, title, panels).map_err(|error| Failure::System {
@@ -90,7 +90,7 @@ pub(crate) fn picture(title: &str, panels: &[Panel]) -> Result<String> {
 /// Draws all latencies among the rows.
 ///
 /// # Errors
-/// If there is none.
+/// Fails if there is none.
 pub(crate) fn latencies(rows: &[Row]) -> Result<String> {
     let panel = |transport| {
         let title = match transport {
@@ -126,7 +126,7 @@ fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
         (Operation::PutLatency, "put", GREEN, RGBColor(152, 214, 160)),
     ];
     for (op, name, color, light) in latencies {
-        // Where both kinds of memory were measured there are two lines; otherwise all sizes are one line.
+        // If both kinds of memory were measured, each has its own line; otherwise all sizes are one line.
         let both = of(op).any(|row| row.memory == Memory::Percale) && of(op).any(|row| row.memory == Memory::Ordinary);
         if both {
             let first = of(op).filter(|row| row.memory == Memory::Percale).map(|row| row.bytes).min().unwrap_or(0);
@@ -138,7 +138,7 @@ fn series(rows: &[Row], transport: Transport) -> Vec<Series> {
             add(format!("percale, {name}"), color, false, of(op).map(point).collect());
         }
     }
-    // If several operations have one size, the first limit is drawn.
+    // If several operations have the same size, the first limit is drawn.
     let limits = latencies.iter().flat_map(|&(op, ..)| of(op));
     add("limit of the machine".into(), GREY, true, limits.map(limit).collect());
     all
@@ -153,7 +153,7 @@ struct Powers {
 }
 
 impl Powers {
-    /// Makes the axis from the power below the smallest value to the one above the largest.
+    /// Makes the axis from the power below the smallest value to the power above the largest.
     fn around(values: impl Iterator<Item = f64>, base: f64, show: fn(f64) -> String) -> Self {
         let (low, high) = values.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
         let low = base.powf(low.log(base).floor());
@@ -291,7 +291,7 @@ mod tests {
         ] {
             assert!(picture.contains(text), "no {text}");
         }
-        // A circle for each point: no point is missing.
+        // There must be a circle for each point.
         let points: usize =
             [Transport::Shm, Transport::Tcp].iter().flat_map(|&t| series(&rows, t)).map(|s| s.points.len()).sum();
         assert_eq!(picture.matches("<circle").count(), points);

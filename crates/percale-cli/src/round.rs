@@ -1,4 +1,4 @@
-//! A round, as data: some hundred or thousand messages of one shape between the two processes.
+//! A round, as data: some hundreds or thousands of messages of one shape between the two processes.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,19 +7,19 @@ use crate::pattern::{Content, Part, Way};
 use crate::row::{Memory, Operation, Pattern};
 use crate::units::LONGEST;
 
-/// The most messages that may be under way in a stream.
+/// The maximum number of outstanding messages of a stream.
 pub(crate) const WINDOW: usize = 64;
 
-/// The memory that the messages of a stream may take together, if that is more than one message.
+/// The maximum total memory of the outstanding messages of a stream, unless one message is larger.
 const STREAM_MEMORY: usize = 4 << 20;
 
-/// Accesses below this length are timed in batches: reading the clock takes longer than some of them.
+/// Accesses shorter than this are timed in batches, because reading the clock takes longer than some of them.
 const SINGLE: usize = 4 << 10;
 
-/// The accesses of a batch.
+/// The number of accesses in a batch.
 const BATCH: u64 = 32;
 
-/// The memory that the slots of accesses take together, if that is more than one slot.
+/// The maximum total memory of the slots for accesses, unless one slot is larger.
 pub(crate) const SLOTS_MEMORY: usize = 512 << 10;
 
 /// The properties of the messages, or accesses, of a row.
@@ -27,14 +27,14 @@ pub(crate) const SLOTS_MEMORY: usize = 512 << 10;
 pub(crate) struct Shape {
     /// The operation. For limits it makes no difference whether messages have tags.
     pub(crate) op: Operation,
-    /// Length of a message.
+    /// The length of a message.
     pub(crate) bytes: usize,
-    /// The kind of memory that they are in.
+    /// The kind of memory of the messages.
     pub(crate) memory: Memory,
 }
 
 impl Shape {
-    /// How many messages a stream has under way.
+    /// Returns the number of outstanding messages of a stream.
     pub(crate) const fn window(&self) -> usize {
         let fit = STREAM_MEMORY / self.bytes;
         if fit == 0 {
@@ -46,13 +46,14 @@ impl Shape {
         }
     }
 
-    /// The distance of messages in memory: each starts at a page or, if short, at a cache line.
+    /// Returns the distance between messages in memory. Each message starts at a page or, if it is short, at a cache
+    /// line.
     pub(crate) const fn stride(&self) -> usize {
         self.bytes.next_multiple_of(if self.bytes < 4096 { 64 } else { 4096 })
     }
 
-    /// The number of slots for accesses in the memory. A round that is checked completely goes through all of them, a
-    /// timed one stays with the first.
+    /// Returns the number of slots for accesses in the memory. A round that is checked completely uses all of them in
+    /// turn; a timed round uses only the first.
     pub(crate) const fn slots(&self) -> usize {
         match SLOTS_MEMORY / self.stride() {
             0 => 1,
@@ -61,7 +62,7 @@ impl Shape {
         }
     }
 
-    /// How many operations make one sample of a timed round.
+    /// Returns the number of operations in one sample of a timed round.
     pub(crate) const fn batch(&self) -> u64 {
         match self.op.pattern() {
             Pattern::Access if self.bytes < SINGLE => BATCH,
@@ -77,7 +78,7 @@ impl Shape {
         Err(self.refused())
     }
 
-    /// The error for a shape that this version does not measure.
+    /// Returns the error for a shape that this version does not measure.
     pub(crate) fn refused(&self) -> Failure {
         Failure::Protocol(format!("{} of {} bytes", self.op.name(), self.bytes))
     }
@@ -86,13 +87,13 @@ impl Shape {
 /// One round.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Round {
-    /// Makes the data of this round unlike that of any other.
+    /// The number of the round. It makes the data different from that of any other round.
     pub(crate) number: u64,
     /// Untimed messages (or batches) at the start.
     pub(crate) warm: u64,
     /// The number of timed messages (or batches).
     pub(crate) count: u64,
-    /// How many accesses are timed together.
+    /// The number of accesses that are timed together.
     pub(crate) batch: u64,
     /// How much of each message is written before it is sent.
     pub(crate) write: Part,
@@ -102,10 +103,10 @@ pub(crate) struct Round {
     pub(crate) setting: usize,
 }
 
-/// The most messages in one round: it bounds the memory for samples.
+/// The maximum number of messages in one round. It bounds the memory for samples.
 pub(crate) const MOST: u64 = 1 << 20;
 
-/// The most untimed messages at the start of a round.
+/// The maximum number of untimed messages at the start of a round.
 pub(crate) const WARM: u64 = 64;
 
 impl Round {
@@ -119,17 +120,17 @@ impl Round {
         Err(Failure::Protocol(format!("a round of {count} messages in batches of {batch}, setting {setting}")))
     }
 
-    /// How many messages there are, or batches of accesses.
+    /// Returns the number of messages, or of batches of accesses.
     pub(crate) const fn messages(&self) -> u64 {
         self.warm.saturating_add(self.count)
     }
 
-    /// How many accesses there are.
+    /// Returns the number of accesses.
     pub(crate) const fn accesses(&self) -> u64 {
         self.messages().saturating_mul(self.batch)
     }
 
-    /// The slot of access `index`, of so many slots.
+    /// Returns the slot of access `index`, out of `slots` slots.
     pub(crate) const fn slot(&self, index: u64, slots: usize) -> usize {
         match self.check {
             Part::Whole => (index % slots as u64) as usize,
@@ -137,25 +138,25 @@ impl Round {
         }
     }
 
-    /// The indices of the last access to each slot that was accessed.
+    /// Returns the indices of the last access to each slot that was accessed.
     pub(crate) fn last_of_slots(&self, slots: usize) -> std::ops::Range<u64> {
         let used = if self.check == Part::Whole { slots as u64 } else { 1 };
         self.messages().saturating_sub(used)..self.messages()
     }
 
-    /// The content to write before sending.
+    /// Returns the content to write before sending.
     #[inline]
     pub(crate) const fn written(&self, index: u64, way: Way) -> Content {
         Content::new(self.number, index, way, self.write)
     }
 
-    /// The content to check after receiving.
+    /// Returns the content to check after receiving.
     #[inline]
     pub(crate) const fn checked(&self, index: u64, way: Way) -> Content {
         Content::new(self.number, index, way, self.check)
     }
 
-    /// The number of messages that each side has checked completely when the round is over.
+    /// Returns the number of messages that each side has checked completely at the end of the round.
     pub(crate) fn verified(&self) -> u64 {
         if self.check == Part::Whole { self.messages() } else { 0 }
     }

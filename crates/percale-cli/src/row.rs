@@ -1,43 +1,43 @@
-//! One line of the result: what was measured beside the limit of the same run. Also the line of `--json`.
+//! One row of the result: a measurement, next to the limit of the same run. Also the object of a line of `--json`.
 
 use clap::ValueEnum;
 use percale::TransportKind;
 use serde::{Deserialize, Serialize};
 
-/// What is measured.
+/// The measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Operation {
-    /// Ping-pong of tagged messages, half a round trip.
+    /// Ping-pong of tagged messages; half a round trip.
     TaggedLatency,
-    /// Ping-pong of messages, half a round trip.
+    /// Ping-pong of messages; half a round trip.
     MessageLatency,
-    /// Small tagged messages one way, a window of them under way.
+    /// Small tagged messages in one direction, with a window of outstanding messages.
     TaggedRate,
-    /// Large tagged messages one way, a window of them under way.
+    /// Large tagged messages in one direction, with a window of outstanding messages.
     Bandwidth,
-    /// Ping-pong of writes to each other's memory, which is polled; half a round trip.
+    /// Ping-pong of writes to the other process's memory, which that process polls; half a round trip.
     PutLatency,
-    /// One write to the other's memory, completed.
+    /// One write to the other process's memory, until it has completed.
     Put,
-    /// One read of the other's memory, completed.
+    /// One read of the other process's memory, until it has completed.
     Get,
-    /// One fetching addition to a word of the other's memory, to which the other adds as well.
+    /// One fetching addition to a word of the other process's memory, to which that process adds as well.
     FetchAdd,
-    /// One fetching addition to a word of the other's memory that the other does not access.
+    /// One fetching addition to a word of the other process's memory that that process does not access.
     FetchAddAlone,
-    /// One compare-and-swap of a word of the other's memory.
+    /// One compare-and-swap of a word of the other process's memory.
     CompareSwap,
 }
 
-/// The pattern of the two processes' messages.
+/// The pattern of the messages between the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Pattern {
-    /// One at a time, to and fro.
+    /// One message at a time, back and forth.
     PingPong,
-    /// One way, many at a time.
+    /// Many messages at a time, in one direction.
     Stream,
-    /// One process accesses the other's memory, one access at a time.
+    /// One process accesses the memory of the other, one access at a time.
     Access,
 }
 
@@ -56,7 +56,7 @@ impl Operation {
         Self::CompareSwap,
     ];
 
-    /// Its name, as in the arguments and in JSON.
+    /// Returns the name, as in the arguments and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::TaggedLatency => "tagged-latency",
@@ -72,7 +72,7 @@ impl Operation {
         }
     }
 
-    /// The pattern of the operation.
+    /// Returns the pattern of the operation.
     pub(crate) const fn pattern(self) -> Pattern {
         match self {
             Self::TaggedLatency | Self::MessageLatency | Self::PutLatency => Pattern::PingPong,
@@ -81,22 +81,22 @@ impl Operation {
         }
     }
 
-    /// Whether the other's memory is accessed, without a receive.
+    /// Returns whether the operation accesses the other process's memory without a receive.
     pub(crate) const fn is_one_sided(self) -> bool {
         matches!(self.pattern(), Pattern::Access) || matches!(self, Self::PutLatency)
     }
 
-    /// Whether it changes a word as a whole.
+    /// Returns whether the operation is atomic on one word.
     pub(crate) const fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::FetchAddAlone | Self::CompareSwap)
     }
 
-    /// Whether there is a source that may be written before each message.
+    /// Returns whether there is a source that can be written before each message.
     pub(crate) const fn can_be_dirty(self) -> bool {
         matches!(self.pattern(), Pattern::PingPong) || matches!(self, Self::Put)
     }
 
-    /// Returns why there is no such operation for so many bytes.
+    /// Returns the reason if the operation is not defined for this size.
     pub(crate) const fn refusal(self, bytes: usize) -> Option<&'static str> {
         match self {
             Self::FetchAdd | Self::FetchAddAlone | Self::CompareSwap if bytes != 8 => Some("it is of 8 bytes"),
@@ -107,18 +107,18 @@ impl Operation {
     }
 }
 
-/// How the bytes travel.
+/// The transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
-    /// Shared memory, one machine.
+    /// Shared memory on one machine.
     Shm,
     /// TCP.
     Tcp,
 }
 
 impl Transport {
-    /// Its name, as in the arguments and in JSON.
+    /// Returns the name, as in the arguments and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
@@ -126,7 +126,7 @@ impl Transport {
         }
     }
 
-    /// The library's name for it.
+    /// Returns the library's name for the transport.
     pub(crate) const fn kind(self) -> TransportKind {
         match self {
             Self::Shm => TransportKind::Shm,
@@ -139,16 +139,16 @@ impl Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Memory {
-    /// Memory that percale allocated, which local peers can map.
+    /// Memory that percale allocated, which peers on the same machine can map.
     Percale,
     /// Any memory of the process.
     Ordinary,
-    /// Any memory of the process, where the kernel may not copy between processes.
+    /// Any memory of the process, when the kernel may not copy between processes.
     Bounced,
 }
 
 impl Memory {
-    /// Its name, as in the arguments and in JSON.
+    /// Returns the name, as in the arguments and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Percale => "percale",
@@ -160,26 +160,26 @@ impl Memory {
 
 /// One measurement.
 ///
-/// For latencies a time is half a round trip and `rate` is what one message at a time gives; for streams a time is
-/// that of a round divided by its messages; for accesses it is that of one operation until it has completed, or where
-/// they are short that of a batch divided by its operations.
+/// For latencies, a time is half a round trip, and `rate` is the rate of one message at a time. For streams, a time is
+/// the time of a round divided by the number of its messages. For accesses, a time is the time until one operation has
+/// completed or, if the accesses are short, the time of a batch divided by the number of its operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) transport: Transport,
     pub(crate) op: Operation,
-    /// Length of a message.
+    /// The length of a message.
     pub(crate) bytes: usize,
     pub(crate) memory: Memory,
     /// Whether the whole source was written before each send.
     pub(crate) dirty: bool,
-    /// Nanoseconds. Like all figures without `limit_`: absent if only limits were measured.
+    /// In nanoseconds. Absent if only limits were measured, like all figures without the prefix `limit_`.
     pub(crate) p50_ns: Option<f64>,
     pub(crate) p99_ns: Option<f64>,
-    /// Messages a second.
+    /// Messages per second.
     pub(crate) rate: Option<f64>,
     pub(crate) bytes_per_s: Option<f64>,
-    /// The program that stands for the machine's limit, with the setting that was best. Absent, like all figures of
-    /// the limit, across machines.
+    /// The program that represents the machine's limit, and its fastest setting. Absent between machines, like all
+    /// figures of the limit.
     pub(crate) limit: Option<String>,
     pub(crate) limit_p50_ns: Option<f64>,
     pub(crate) limit_p99_ns: Option<f64>,
@@ -187,9 +187,9 @@ pub(crate) struct Row {
     pub(crate) limit_bytes_per_s: Option<f64>,
     /// `p50_ns / limit_p50_ns`.
     pub(crate) ratio: Option<f64>,
-    /// Timed messages (of the limit, if only limits were measured).
+    /// The number of timed messages (of the limit, if only limits were measured).
     pub(crate) iterations: u64,
-    /// Messages of which every byte was checked, in rounds apart from the timed ones.
+    /// The number of messages of which every byte was checked, in rounds that were not timed.
     pub(crate) verified: u64,
 }
 

@@ -1,9 +1,10 @@
-//! Signals that end the process by default.
+//! The dispositions of signals that end the process by default.
 
 #![expect(unsafe_code, reason = "no safe wrapper sets a signal's disposition")]
 
-/// Makes a write beyond the limit on file sizes (`ulimit -f`) fail with EFBIG, which is reported with the file's name, instead of ending the process.
+/// Makes a write beyond the limit on file sizes (`ulimit -f`) fail with EFBIG, which is reported with the file's name,
+/// instead of ending the process.
 pub(crate) fn ignore_file_size() {
-    // SAFETY: ignoring a signal runs no code of this process when it comes.
+    // SAFETY: an ignored signal runs no code of this process.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

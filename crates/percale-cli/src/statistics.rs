@@ -1,6 +1,6 @@
 //! Summaries of samples.
 
-/// Nanoseconds of each message (or of each round, for streams), unordered.
+/// Samples in nanoseconds, unordered: one per message or, for streams, one per round.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
 
@@ -21,18 +21,18 @@ impl Samples {
         Self(Vec::with_capacity(count))
     }
 
-    /// Adds one.
+    /// Adds a sample.
     #[inline]
     pub(crate) fn push(&mut self, nanoseconds: f64) {
         self.0.push(nanoseconds);
     }
 
-    /// Adds all of another list.
+    /// Adds all samples of another list.
     pub(crate) fn append(&mut self, mut other: Self) {
         self.0.append(&mut other.0);
     }
 
-    /// Sorts and summarizes; `None` without samples.
+    /// Sorts and summarizes the samples. Returns `None` if there are none.
     pub(crate) fn summary(mut self) -> Option<Summary> {
         self.0.sort_unstable_by(f64::total_cmp);
         Some(Summary { p50: percentile(&self.0, 50.0)?, p99: percentile(&self.0, 99.0)?, count: self.0.len() })
@@ -45,7 +45,8 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// The smallest sample that at least `percent` of all do not exceed (nearest rank: always a value that was measured).
+/// Returns the smallest sample that at least `percent` of all samples do not exceed (nearest rank: always a measured
+/// value).
 fn percentile(sorted: &[f64], percent: f64) -> Option<f64> {
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()

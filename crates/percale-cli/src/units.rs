@@ -1,4 +1,4 @@
-//! Numbers as people read them, and sizes as people type them.
+//! Formats numbers, and parses sizes.
 
 /// The longest message that the command measures.
 pub(crate) const LONGEST: usize = 64 << 20;
@@ -17,7 +17,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A size: `8 B`, `4 KiB`, `1 MiB`.
+/// Formats a size: `8 B`, `4 KiB`, `1 MiB`.
 pub(crate) fn size(bytes: usize) -> String {
     if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) {
         format!("{} MiB", bytes >> 20)
@@ -28,7 +28,7 @@ pub(crate) fn size(bytes: usize) -> String {
     }
 }
 
-/// A number with its thousands apart: `1,048,576`.
+/// Formats a number with thousands separators: `1,048,576`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -41,22 +41,22 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// A time: `152 ns`, `3.05 µs`, `1.20 ms`.
+/// Formats a time: `152 ns`, `3.05 µs`, `1.20 ms`.
 pub(crate) fn time(nanoseconds: f64) -> String {
     scaled(nanoseconds, &["ns", "µs", "ms", "s"])
 }
 
-/// Messages a second: `18.7 M/s`.
+/// Formats a rate of messages: `18.7 M/s`.
 pub(crate) fn rate(per_second: f64) -> String {
     scaled(per_second, &["/s", "k/s", "M/s", "G/s"])
 }
 
-/// Bytes a second: `5.20 GB/s` (decimal multiples, as memory and networks are rated).
+/// Formats a bandwidth: `5.20 GB/s` (decimal multiples, as is usual for memory and networks).
 pub(crate) fn bandwidth(bytes_per_second: f64) -> String {
     scaled(bytes_per_second, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"])
 }
 
-/// Three significant digits with the unit that fits.
+/// Formats three significant digits with the unit that fits.
 fn scaled(mut number: f64, units: &[&str]) -> String {
     let mut unit = 0;
     // 999.5 would be printed as 1000.

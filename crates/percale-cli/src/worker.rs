@@ -1,6 +1,7 @@
-//! A process of our own that is asked things: jobs go in, answers come out, a line of JSON each.
+//! A child process that executes jobs. It reads jobs and writes answers, as one line of JSON each.
 //!
-//! What it is asked to do may end it, or take for ever: both are answers too. Hidden subcommands are the workers' side.
+//! A job may end the process or never return; the owner reports both. Hidden subcommands implement the side of the
+//! worker.
 
 mod stuck;
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The process, and why it will answer nothing more. It ends with its owner.
+/// The child process. It is killed when this is dropped.
 pub(crate) struct Worker {
     process: Child,
     asked: Option<ChildStdin>,
@@ -20,7 +21,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// This program again, with these arguments.
+    /// Starts this program again with these arguments.
     pub(crate) fn start(arguments: &[&str]) -> Result<Self, String> {
         let mut command = Command::new("/proc/self/exe");
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -28,7 +29,7 @@ impl Worker {
         let asked = process.stdin.take();
         let (send, answers) = channel();
         if let Some(out) = process.stdout.take() {
-            // Ends when the worker does, or when the receiver is dropped.
+            // The thread ends when the worker ends, or when the receiver is dropped.
             std::thread::spawn(move || {
                 BufReader::new(out).lines().map_while(Result::ok).try_for_each(|line| send.send(line))
             });
@@ -36,30 +37,30 @@ impl Worker {
         Ok(Self { process, asked, answers })
     }
 
-    /// The answer to a job.
+    /// Sends a job and waits for the answer.
     ///
     /// # Errors
-    /// There is none: the worker must not be asked again.
+    /// Fails if there is no answer. The worker must not be used again.
     pub(crate) fn ask<T: DeserializeOwned>(&mut self, job: &impl Serialize, patience: Duration) -> Result<T, String> {
         self.tell(job)?;
         self.hear(patience)?
             .ok_or_else(|| format!("no answer for {} s; {}", patience.as_secs(), stuck::threads_of(self.process.id())))
     }
 
-    /// Sends it a job; the answer is to be [heard](Self::hear).
+    /// Sends a job. The answer is received with [`hear`](Self::hear).
     ///
     /// # Errors
-    /// It has ended.
+    /// Fails if the worker has ended.
     pub(crate) fn tell(&mut self, job: &impl Serialize) -> Result<(), String> {
         let job = serde_json::to_string(job).map_err(|error| error.to_string())?;
         let asked = self.asked.as_mut().map(|asked| writeln!(asked, "{job}"));
         if matches!(asked, Some(Ok(()))) { Ok(()) } else { Err(self.end()) }
     }
 
-    /// The answer to a job that it was told, if it comes in time.
+    /// Receives the answer to a job sent with [`tell`](Self::tell). Returns `None` at the timeout.
     ///
     /// # Errors
-    /// There will be none: the worker must not be asked again.
+    /// Fails if there will be no answer. The worker must not be used again.
     pub(crate) fn hear<T: DeserializeOwned>(&mut self, patience: Duration) -> Result<Option<T>, String> {
         match self.answers.recv_timeout(patience) {
             Ok(line) => serde_json::from_str(&line).map(Some).map_err(|error| format!("{error} in: {line}")),
@@ -68,7 +69,7 @@ impl Worker {
         }
     }
 
-    /// How it ended.
+    /// Returns a text that describes how the process ended.
     fn end(&mut self) -> String {
         self.asked = None;
         match self.process.wait() {
@@ -81,13 +82,13 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.asked = None;
-        // Nothing is lost by ending it: it is ours, and has answered or does not.
+        // The process has no state to lose: it belongs to this object, and it has answered or does not respond.
         self.process.kill().ok();
         self.process.wait().ok();
     }
 }
 
-/// The worker's answer to one job.
+/// Writes the worker's answer to one job.
 pub(crate) fn answer(value: &impl Serialize) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}", serde_json::to_string(value)?)?;

@@ -1,4 +1,5 @@
-//! `percale perf --collectives` as a user meets it. That figures are there is tested, how good they are is not.
+//! `percale perf --collectives` as used from the command line. The tests check that results are present, not their
+//! values.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -30,7 +31,7 @@ fn collectives_are_measured_beside_their_limits() {
         ("allreduce", Some(8), "two lines' ways"),
         ("broadcast", Some(64 << 10), "a copy"),
         ("allreduce", Some(64 << 10), "a copy"),
-        // The row.
+        // The chain of sums.
         ("allreduce", Some(8), "two lines' ways"),
     ];
     assert_eq!(found, wanted);
@@ -58,7 +59,7 @@ fn the_table_and_the_plot_are_written() {
     assert_eq!(picture.unwrap().matches("<circle").count(), (2 + 2) * 2);
 }
 
-/// A measurement that runs long enough to be disturbed, once its first line is out; and its members.
+/// Starts a measurement that runs long enough to be disturbed. Returns it after its first line, with its members.
 fn long_measurement() -> (Child, Vec<u32>, BufReader<ChildStdout>) {
     let mut first = Command::new(env!("CARGO_BIN_EXE_percale"))
         .args(["perf", "--collectives", "--json", "--seconds", "1", "--size", "8,16,32,64,128,256,512,1K,2K,4K"])
@@ -70,7 +71,7 @@ fn long_measurement() -> (Child, Vec<u32>, BufReader<ChildStdout>) {
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();
     assert!(line.contains("barrier"), "{line}");
-    // The limit is measured with a second process, which is none of them.
+    // The second process, which measures the limit, is not a member.
     let is_member =
         |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| text(&words).contains("team-part"));
     let members: Vec<u32> = children(first.id()).into_iter().filter(is_member).collect();
@@ -85,7 +86,7 @@ fn a_member_that_dies_is_an_error_and_no_hang() {
     let mut error = String::new();
     first.stderr.take().unwrap().read_to_string(&mut error).unwrap();
     assert_eq!(first.wait().unwrap().code(), Some(1), "{error}");
-    // Names the process that died, or the one that detected it.
+    // The error names the process that died, or the one that detected it.
     assert!(error.starts_with("percale: process "), "{error}");
     eventually("a member lives on", || !members.iter().any(|member| is_running(*member)));
 }

@@ -1,4 +1,4 @@
-//! The command as a user meets it.
+//! The command as used from the command line.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
@@ -75,8 +75,8 @@ fn nobody_there_exits_with_1() {
 #[test]
 fn limits_are_measured_between_two_processes_one_json_object_a_row() {
     let rows = rows(&percale(&["perf", "--limits-only", "--json", "--seconds", "0.02", "--size", "8,4K,64K"]));
-    // On each transport: three sizes of two latencies, the rate at 8 bytes, the bandwidth at 64 KiB. Of one-sided
-    // operations three have all sizes and three one, over shm with two memories.
+    // On each transport: three sizes of two latencies, the rate at 8 bytes, the bandwidth at 64 KiB. Of the one-sided
+    // operations, three have all sizes and three have one, over shm with two kinds of memory.
     assert_eq!(rows.len(), 2 * (2 * 3 + 1 + 1) + (2 + 1) * (3 * 3 + 3));
     for row in &rows {
         assert!(row["limit_p50_ns"].as_f64().unwrap() > 0.0, "{row}");
@@ -128,8 +128,8 @@ fn rows(output: &Output) -> Vec<Value> {
 fn percale_is_measured_beside_its_limit_on_both_transports() {
     let quick = ["perf", "--seconds", "0.01", "--json"];
     let latency = ["--op", "tagged-latency", "--size", "8,64K"];
-    // Two latencies of two sizes, a rate, a bandwidth; over shm the large ones from both memories. Of one-sided operations
-    // three have both sizes and three one, over shm with two memories.
+    // Two latencies of two sizes, a rate, a bandwidth; over shm, the large ones with both kinds of memory. Of the
+    // one-sided operations, three have both sizes and three have one, over shm with two kinds of memory.
     let all = (2 * (1 + 2) + 1 + 2) + (2 * 2 + 1 + 1) + (2 + 1) * (3 * 2 + 3);
     for (more, count) in [
         (["--size", "8,64K"].as_slice(), all),
@@ -156,7 +156,7 @@ fn one_sided_operations_reach_both_memories_over_both_transports() {
         for which in [ops, large] {
             let arguments = [&["perf", "--json", "--iterations", "64", "--memory", memory], which.as_slice()].concat();
             let rows = rows(&percale(&arguments));
-            // Six operations of one size, or three of two; over both transports.
+            // Six operations of one size, or three of two, over both transports.
             assert_eq!(rows.len(), 2 * 6);
             for row in &rows {
                 assert_eq!(row["memory"], memory, "{row}");
@@ -202,7 +202,7 @@ fn info_says_what_is_here_and_why() {
     assert!(text(&percale(&["info"]).stdout).contains("transport"));
 }
 
-/// A measurement that runs long enough to be disturbed, once its first row is out.
+/// Starts a measurement that runs long enough to be disturbed. Returns it after its first row.
 fn long_measurement() -> (std::process::Child, u32, BufReader<std::process::ChildStdout>) {
     let mut first = Command::new(env!("CARGO_BIN_EXE_percale"))
         .args(["perf", "--limits-only", "--json", "--op", "tagged-latency", "--transport", "shm"])

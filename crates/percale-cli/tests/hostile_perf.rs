@@ -1,4 +1,4 @@
-//! Strangers at `percale perf --listen`: whatever they send, the next honest measurement is made.
+//! Strangers at `percale perf --listen`. Whatever they send, the next regular measurement succeeds.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// How long a stranger may keep others waiting by saying nothing, and a measurement take.
+/// The time for which a silent stranger may block others, plus the time of a measurement.
 const BOUND: Duration = Duration::from_secs(60);
 
 struct Listening {
@@ -28,12 +28,12 @@ impl Listening {
             let line = line.ok()?;
             Some(line.strip_prefix("Waiting on ")?.split_once(';')?.0.to_owned())
         });
-        // Read on: it must not wait for room in the pipe.
+        // The lines are still read, so that the command never waits for room in the pipe.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| println!("listening: {line}")));
         Self { child, address: address.unwrap() }
     }
 
-    /// Whether an honest measurement is made.
+    /// Returns whether a regular measurement succeeds.
     fn measures(&self, more: &[&str]) -> bool {
         let start = Instant::now();
         let mut child = Command::new(env!("CARGO_BIN_EXE_percale"))
@@ -50,11 +50,11 @@ impl Listening {
         output.status.success() && String::from_utf8_lossy(&output.stdout).lines().count() == 2
     }
 
-    /// Connects without a key, sends these lines, and returns what arrives within a moment.
+    /// Connects without a key and sends these lines. Returns the data that arrives within a short time.
     fn stranger(&self, lines: &[Vec<u8>]) -> (TcpStream, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         for line in lines {
-            // It may be cut off in the middle.
+            // The server may disconnect in the middle.
             if stream.write_all(line).and_then(|()| stream.write_all(b"\n")).is_err() {
                 break;
             }
@@ -77,7 +77,7 @@ fn line(value: &Value) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
-/// Requests that no command line leads to, each with what opens its subject before.
+/// Requests that no command line produces, each with the requests that open its subject first.
 fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let here = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let open = |kind: Value, address: &str| line(&json!({"Open": {"kind": kind, "address": address}}));
@@ -145,7 +145,7 @@ fn srv_013_strangers_with_odd_requests_keep_nobody_from_measuring() {
         attempts += 1;
     }
     assert!(listening.measures(&[]));
-    // One that stays and says nothing.
+    // A stranger that stays connected and sends nothing.
     let silent = TcpStream::connect(&listening.address).unwrap();
     assert!(listening.measures(&[]), "a silent stranger keeps others out");
     drop(silent);

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// Every operation, over both transports, and what the machine could do beside it; shortly.
+/// All operations over both transports, with the limits of the machine, in a short time.
 const PERF: [&str; 5] = ["perf", "--size", "64", "--seconds", "0.02"];
 
 #[test]

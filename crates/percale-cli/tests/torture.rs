@@ -1,4 +1,5 @@
-//! `percale torture` as a user meets it: the monitors are right, and those that are broken on purpose are found out.
+//! `percale torture` as used from the command line: the monitors are correct, and the errors of those that are broken
+//! on purpose are detected.
 
 use percale_conformance::process::copy_program;
 use serde_json::Value;
@@ -7,17 +8,17 @@ use crate::common::{children, eventually, is_running, percale, text};
 
 mod common;
 
-/// Pairs of these kinds and operations, which are different enough.
+/// Kinds of memory that are different enough to be a sample.
 const SOME: [&str; 4] = ["private anonymous", "memfd shared", "System V", "sealed by pindown"];
 
-/// The lines of one run, and its exit code.
+/// Returns the lines of one run, its exit code, and its error output.
 fn torture(arguments: &[&str]) -> (Vec<Value>, Option<i32>, String) {
     let output = percale(&[&["torture", "--json"], arguments].concat());
     let lines = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     (lines, output.status.code(), text(&output.stderr))
 }
 
-/// Whether the first line reports that the monitor is unavailable; the test then shows nothing.
+/// Returns whether the first line reports that the monitor is unavailable. Then the test checks nothing.
 fn unavailable(lines: &[Value]) -> bool {
     let missing = lines[0]["available"] == false;
     if missing {
@@ -26,7 +27,7 @@ fn unavailable(lines: &[Value]) -> bool {
     missing
 }
 
-/// Pairs of some kinds, and threads: nothing but what the monitor documents may be wrong.
+/// Checks pairs of some kinds, and threads: only errors that the monitor documents are permitted.
 fn is_right(monitor: &str) {
     for filter in SOME {
         let (lines, code, error) = torture(&["--monitor", monitor, "--filter", filter, "--seconds", "0"]);
@@ -107,8 +108,8 @@ fn rcache_021_userfaultfd_of_older_kernels_gives_nothing_stale_without_privilege
     is_right_for_nobody("userfaultfd-plain");
 }
 
-/// Runs the pairs with this text in the operation's name, for every kind of memory: only what the monitor documents may
-/// be wrong.
+/// Runs the pairs with this text in the name of the operation, for every kind of memory: only errors that the monitor
+/// documents are permitted.
 fn results(monitor: &str, operation: &str) -> Vec<String> {
     let (lines, code, error) = torture(&["--monitor", monitor, "--filter", operation, "--seconds", "0"]);
     if unavailable(&lines) {
@@ -240,7 +241,7 @@ fn workers_end_with_the_process_that_started_them() {
     eventually("a worker outlives the process that started it", || workers.iter().all(|worker| !is_running(*worker)));
 }
 
-/// The last line of a search of one monitor.
+/// Returns the last line of a search of one monitor.
 fn searched(monitor: &str, minutes: &str) -> Option<(Value, Option<i32>, String)> {
     let (lines, code, error) = torture(&["--search", minutes, "--monitor", monitor, "--seed", "100"]);
     if unavailable(&lines) {

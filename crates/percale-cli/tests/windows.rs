@@ -1,5 +1,5 @@
-//! `percale perf --windows` as a user meets it. That figures are there is tested, how good they are is not: MW-027 is for people to
-//! read off them.
+//! `percale perf --windows` as used from the command line. The tests check that results are present, not their values:
+//! MW-027 must be judged by a person.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ fn mw_027_what_windows_and_registrations_cost_is_printed() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let lines: Vec<Value> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let pinned = !text(&output.stderr).contains("no fixed buffers");
-    // Two kinds of reading memory stand beside each check.
+    // Two lines for reading memory accompany each check.
     assert_eq!(lines.len(), 6 + usize::from(pinned) + 2 * 2, "{lines:?}");
     for line in &lines {
         assert!(line["p50_ns"].as_f64().is_some_and(|time| time > 0.0), "{line}");

@@ -1,4 +1,4 @@
-//! Memory of devices, and the driver that tests run on.
+//! Device memory, and the driver that tests use.
 //!
 //! Tests of devices run in processes of their own: an environment variable names the driver's library, and a process that touches device
 //! memory with instructions of the processor crashes. If `PERCALE_CUDA_LIBRARY` names a library, the tests use that one; otherwise the
@@ -29,7 +29,7 @@ pub const ALL_POOLS: [&[(&str, &str)]; 3] = [&[], &[(POOLS, "1")], &[(POOLS, "ma
 /// Set in the process that runs a test.
 const WITHIN: &str = "PERCALE_DEVICE_TEST";
 
-/// Compiles the double, once for a process; into this directory.
+/// Compiles the test double, once per process, into this directory.
 fn double(directory: &Path) -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
@@ -44,21 +44,23 @@ fn double(directory: &Path) -> PathBuf {
     MADE.get_or_init(make).clone()
 }
 
-/// What a process with a driver has in its environment: nothing where there is a device, or one was named; else the double, in this directory.
+/// Returns the environment variable that a process with a driver needs: none if there is a device or if the environment
+/// names a driver, otherwise the test double, which is compiled into this directory.
 ///
 /// # Panics
-/// If that cannot be made.
+/// Panics if the test double cannot be compiled.
 #[must_use]
 pub fn driver_for(directory: &str) -> Option<(&'static str, PathBuf)> {
-    // The machine's own driver is loaded into this process, which has no other use of it, to see whether there is a device.
+    // The machine's driver is loaded into this process only to find out whether there is a device.
     let missing = std::env::var_os(LIBRARY).is_none() && Interface::Cuda.driver().is_err();
     missing.then(|| (LIBRARY, double(Path::new(directory))))
 }
 
-/// Runs the calling test, which is named as its thread is, in a process of its own with a driver; `directory` takes the double.
+/// Runs the calling test, which has the name of its thread, in a separate process with a driver. The test double is
+/// compiled into `directory`.
 ///
 /// # Panics
-/// If it fails there.
+/// Panics if the test fails there.
 pub fn run(directory: &str, test: fn()) {
     if is_within() {
         let driver = Interface::Cuda.driver().expect("a driver");
@@ -96,10 +98,10 @@ pub fn run_on_double(directory: &str, environments: &[&[(&str, &str)]], test: fn
     }
 }
 
-/// Runs the calling test in a process of its own with these variables in its environment.
+/// Runs the calling test in a separate process with these environment variables.
 ///
 /// # Panics
-/// If it fails there.
+/// Panics if the test fails there.
 pub fn run_with(variables: &[(&str, &str)], test: fn()) {
     if is_within() {
         return test();
@@ -110,12 +112,12 @@ pub fn run_with(variables: &[(&str, &str)], test: fn()) {
     assert!(output.status.success(), "{name}: {}\n{errors}", output.status);
 }
 
-/// Whether this is the process that a test has for itself.
+/// Returns whether this is the separate process of a test.
 fn is_within() -> bool {
     std::env::var_os(WITHIN).is_some()
 }
 
-/// The calling test's name, and this program again, to run it alone.
+/// Returns the name of the calling test, and the command that runs this program with only that test.
 fn within() -> (String, Command) {
     let name = std::thread::current().name().expect("tests' threads have names").to_owned();
     let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));
@@ -123,25 +125,25 @@ fn within() -> (String, Command) {
     (name, command)
 }
 
-/// The driver that the test runs on.
+/// Returns the driver that the test uses.
 ///
 /// # Panics
-/// If there is none.
+/// Panics if there is none.
 #[must_use]
 pub fn driver() -> &'static dyn Driver {
     Interface::Cuda.driver().expect("a driver")
 }
 
-/// A device.
+/// Returns a device.
 ///
 /// # Panics
-/// If there is none.
+/// Panics if there is no such device.
 #[must_use]
 pub fn device(ordinal: u32) -> Device {
     Device::new(Interface::Cuda, ordinal).expect("a device")
 }
 
-/// Memory of a driver's, which is freed by [`free`](Self::free) only. Copies name the same memory.
+/// Memory of a driver. Only [`free`](Self::free) frees it. Copies refer to the same memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMemory {
     kind: Kind,
@@ -150,10 +152,10 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Memory that holds these bytes.
+    /// Allocates memory with these contents.
     ///
     /// # Panics
-    /// If there is none.
+    /// Panics if the driver cannot allocate it.
     #[must_use]
     pub fn of(kind: Kind, ordinal: u32, bytes: &[u8]) -> Self {
         let segment = driver().allocate(kind, ordinal, bytes.len().max(1)).expect("a device's memory");
@@ -162,31 +164,31 @@ impl DeviceMemory {
         memory
     }
 
-    /// Memory of device 0 that holds these bytes.
+    /// Allocates memory of device 0 with these contents.
     #[must_use]
     pub fn on_device(bytes: &[u8]) -> Self {
         Self::of(Kind::Device, 0, bytes)
     }
 
-    /// Memory of device 0 full of `0xEE`.
+    /// Allocates memory of device 0, filled with `0xEE`.
     #[must_use]
     pub fn blank(len: usize) -> Self {
         Self::on_device(&vec![0xEE; len])
     }
 
-    /// As one segment.
+    /// Returns the memory as one segment.
     #[must_use]
     pub const fn segment(&self) -> Segment {
         self.segment
     }
 
-    /// As what an operation takes.
+    /// Returns the memory in the form that operations accept.
     #[must_use]
     pub const fn segments(&self) -> Segments {
         Segments::one(self.segment)
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.segment.as_ptr().addr() as u64
@@ -194,24 +196,24 @@ impl DeviceMemory {
 
     fn copy_segment(&self, way: CopyWay, host: Segment) {
         let (to, from) = if way == CopyWay::ToHost { (host, self.segment) } else { (self.segment, host) };
-        // SAFETY: memory that is never freed while the test uses it, and those bytes.
+        // SAFETY: the memory is not freed while the test uses it, and the other bytes are borrowed by the caller.
         let copies = unsafe { driver().begin(self.ordinal, &[(way, to, from)]) }.expect("a copy");
         driver().finish(copies).expect("the copy");
     }
 
-    /// Has the driver copy it to as much pinned memory of the host.
+    /// Copies the memory, with the driver, to pinned host memory of the same size.
     ///
     /// # Panics
-    /// If the driver refuses, or the other memory is not pinned.
+    /// Panics if the driver reports an error, or if the other memory is not pinned.
     pub fn copy_to_pinned(&self, host: Self) {
         assert_eq!((host.kind, host.segment.len()), (Kind::Pinned, self.segment.len()), "as much pinned memory");
         self.copy_segment(CopyWay::ToHost, host.segment);
     }
 
-    /// Has the driver fill it from as much pinned memory of the host.
+    /// Fills the memory, with the driver, from pinned host memory of the same size.
     ///
     /// # Panics
-    /// As of [`Self::copy_to_pinned`].
+    /// Panics in the same cases as [`Self::copy_to_pinned`].
     pub fn copy_from_pinned(&self, host: Self) {
         assert_eq!((host.kind, host.segment.len()), (Kind::Pinned, self.segment.len()), "as much pinned memory");
         self.copy_segment(CopyWay::ToDevice, host.segment);
@@ -230,45 +232,45 @@ impl DeviceMemory {
         copy_to_device(self.ordinal, self.segment, bytes);
     }
 
-    /// The address, where the processor reaches the memory.
+    /// Returns the address, if the processor can access the memory.
     fn in_reach(&self) -> *mut u8 {
         assert!(matches!(self.kind, Kind::Managed | Kind::Pinned), "the processor reaches no {:?}", self.kind);
         self.segment.as_ptr()
     }
 
-    /// What it holds, copied by the processor.
+    /// Returns the contents, copied by the processor.
     ///
     /// # Panics
-    /// If the processor does not reach it.
+    /// Panics if the processor cannot access the memory.
     #[must_use]
     pub fn load(&self) -> Vec<u8> {
         let (from, mut bytes) = (self.in_reach(), vec![0; self.segment.len()]);
-        // SAFETY: memory within the processor's reach, which is not freed while the test uses it; the vector is new.
+        // SAFETY: the processor can access the memory, which is not freed while the test uses it. The vector is new.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
         bytes
     }
 
-    /// Writes its first bytes, by the processor.
+    /// Writes `bytes` to the beginning of the memory with the processor.
     ///
     /// # Panics
-    /// If the processor does not reach it, or there are more bytes than it has.
+    /// Panics if the processor cannot access the memory, or if the memory is shorter.
     pub fn store(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.segment.len(), "the bytes fit");
         // SAFETY: as in `load`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.in_reach(), bytes.len()) };
     }
 
-    /// Frees it. Nothing uses it any more.
+    /// Frees the memory. It must not be used any more.
     pub fn free(self) {
-        // SAFETY: it came from there; tests free what nothing uses.
+        // SAFETY: the driver allocated the memory, and tests free it only when nothing uses it.
         unsafe { driver().free(self.kind, self.ordinal, self.segment) };
     }
 }
 
-/// Registers a device's memory at a station; of no device, as the host's.
+/// Registers device memory at a station, or host memory if the memory belongs to no device.
 ///
 /// # Errors
-/// As the domain says.
+/// Returns the errors of the domain.
 pub fn register<F: Fabric>(
     mesh: &Mesh<F>,
     at: usize,
@@ -279,10 +281,10 @@ pub fn register<F: Fabric>(
     register_segment(mesh, at, memory.segment(), of.into(), access)
 }
 
-/// As [`register`], of any memory that is never freed, or freed after the region was closed.
+/// Like [`register`], for any memory that is never freed, or freed after the region was closed.
 ///
 /// # Errors
-/// As the domain says.
+/// Returns the errors of the domain.
 pub fn register_segment<F: Fabric>(
     mesh: &Mesh<F>,
     at: usize,
@@ -292,7 +294,7 @@ pub fn register_segment<F: Fabric>(
 ) -> Result<RawRegion, RegisterError> {
     let registration = mesh.station(at).domain.registration(access);
     let registration = if let Some(device) = of { registration.device(device) } else { registration };
-    // SAFETY: tests keep the memory until the region is closed, and look at it when nothing is under way.
+    // SAFETY: tests keep the memory until the region is closed, and read it only while no operation is outstanding.
     unsafe { registration.raw(&[memory], true) }
 }
 
@@ -303,7 +305,7 @@ impl<F: Fabric> Mesh<F> {
         let work = RmaWork { flags: work.flags | OpFlags::DEVICE, ..work };
         let endpoint = self.endpoint(from);
         let posted = if write {
-            // SAFETY: tests free their memory when nothing uses it, and touch it when the operation is over.
+            // SAFETY: tests free their memory when nothing uses it, and access it only after the operation is over.
             unsafe { endpoint.post_write(&work) }
         } else {
             // SAFETY: as above.
@@ -317,7 +319,7 @@ impl<F: Fabric> Mesh<F> {
     #[track_caller]
     pub fn atomic_device(&self, from: usize, work: AtomicWork) -> u64 {
         let work = AtomicWork { context: self.context(), flags: work.flags | OpFlags::DEVICE, ..work };
-        // SAFETY: as of `access_device`.
+        // SAFETY: as in `access_device`.
         unsafe { self.endpoint(from).post_atomic(&work) }.expect("room for an atomic operation");
         work.context
     }

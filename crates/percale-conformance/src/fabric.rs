@@ -1,7 +1,8 @@
-//! A transport under test, and how its domains are opened.
+//! A transport under test, and the way in which its domains are opened.
 //!
-//! The other traits state what a transport can do: a test of the suite runs on each transport that has the traits in the test's bounds.
-//! The build script finds the implementations of the form `impl Trait for Type` in this file.
+//! The other traits state the capabilities of a transport. A test of the suite runs on each transport that has the
+//! traits in the test's bounds. The build script finds the implementations of the form `impl Trait for Type` in this
+//! file.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -9,39 +10,39 @@ use percale::domain::DomainBuilder;
 use percale::transport::sim::{Network, SimOptions};
 use percale::{Domain, Info, TransportKind, Trust};
 
-/// A transport under test. One value is one world: endpoints of different worlds need not reach each other.
+/// A transport under test. One value is one separate world: endpoints of different worlds need not reach each other.
 pub trait Fabric: Sized {
-    /// Its name, as in `PERCALE_TRANSPORT`.
+    /// The name of the transport, as in `PERCALE_TRANSPORT`.
     const NAME: &'static str;
     /// Whether an endpoint can reach only itself.
     const ALONE: bool = false;
-    /// Whether descriptors and other threads play a part; a simulated network has its own clock and none of them.
+    /// Whether descriptors and other threads are used. A simulated network has its own clock and uses neither.
     const REAL: bool = true;
-    /// A length that is long for this transport.
+    /// The length of a message that is long for this transport.
     const BULK: usize = 1 << 20;
 
-    /// A new world; what is random in it follows from the seed.
+    /// Makes a new world. Everything random in it follows from the seed.
     fn new(seed: u64) -> Self;
 
-    /// A domain, adjusted before it is opened.
+    /// Opens a domain that `adjust` has adjusted.
     fn domain(&self, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain;
 
-    /// An address to bind to.
+    /// Returns an address to bind to.
     fn address(&self) -> String {
         "127.0.0.1:0".into()
     }
 
-    /// Time passes.
+    /// Advances the time of a simulated network.
     fn tick(&self) {}
 
-    /// Why this machine has no such transport, if it has none: then its tests do nothing.
+    /// Returns the reason if this machine does not have the transport. Its tests are skipped then.
     fn missing() -> Option<String> {
         None
     }
 }
 
-/// A transport of its own. A fabric without this trait is another's way to access regions, for which the tests of accesses are run
-/// again.
+/// A separate transport. A fabric without this trait is another way in which an existing transport accesses regions.
+/// Only the tests of accesses are run on it.
 pub trait Transport: Fabric {}
 
 /// Endpoints reach other endpoints, see [`Fabric::ALONE`].
@@ -50,16 +51,16 @@ pub trait Peers: Transport {}
 /// An endpoint reaches only itself, see [`Fabric::ALONE`].
 pub trait Alone: Transport {}
 
-/// Descriptors, sockets, names of hosts, and threads that sleep, see [`Fabric::REAL`].
+/// The transport uses descriptors, sockets, host names, and threads that sleep, see [`Fabric::REAL`].
 pub trait Real: Transport {}
 
-/// Regions of peers are accessed although the peers make no progress.
+/// Peers' regions can be accessed while the peers make no progress.
 pub trait Direct: Peers + Real {}
 
-/// Devices' memory is sent, received and accessed.
+/// Device memory can be sent, received and accessed.
 pub trait Devices: Transport {}
 
-/// Runs a test of the suite. On a machine without the transport it prints why the test is skipped.
+/// Runs a test of the suite. If the machine does not have the transport, it prints why the test is skipped.
 pub fn run<F: Fabric>(test: fn()) {
     match F::missing() {
         Some(why) => println!("skipped: no {} here: {why}", F::NAME),
@@ -116,7 +117,7 @@ impl Real for Shm {}
 impl Direct for Shm {}
 impl Devices for Shm {}
 
-/// Shared memory between processes that do not trust each other with their regions: targets execute every access.
+/// Shared memory between processes that do not trust each other with their regions, so targets execute every access.
 #[derive(Debug)]
 pub struct Untrusting;
 
@@ -132,7 +133,7 @@ impl Fabric for Untrusting {
     }
 }
 
-/// Shared memory where the kernel copies nothing between processes.
+/// Shared memory on a system where the kernel cannot copy between processes.
 #[derive(Debug)]
 pub struct Bounced;
 
@@ -148,7 +149,7 @@ impl Fabric for Bounced {
     }
 }
 
-/// RDMA by libibverbs.
+/// RDMA through libibverbs.
 #[derive(Debug)]
 pub struct Verbs;
 

@@ -1,4 +1,4 @@
-//! A program for devices, as text that their driver compiles: no toolkit is needed.
+//! A program for devices, as text that the driver compiles, so no toolkit is needed.
 
 #![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
 
@@ -9,7 +9,7 @@ use libloading::Library;
 
 use crate::device::LIBRARY;
 
-/// Writes 64 bits, after a fence of the whole system, as programs on a device set off what waits on the host.
+/// Writes 64 bits after a system-wide fence, as device programs do to start an operation that waits on the host.
 const STORE: &str = "
 .version 6.0
 .target sm_70
@@ -42,7 +42,7 @@ type Launch = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> c_int;
 
-/// The program, on device 0, in this thread.
+/// The program, on device 0, for this thread.
 #[derive(Debug)]
 pub struct Store {
     library: Library,
@@ -55,14 +55,14 @@ fn good(what: &str, code: c_int) {
 }
 
 impl Store {
-    /// Compiles it.
+    /// Compiles the program.
     ///
     /// # Panics
-    /// If the driver refuses.
+    /// Panics if the driver reports an error.
     #[must_use]
     pub fn new() -> Self {
         let name = std::env::var_os(LIBRARY).unwrap_or_else(|| "libcuda.so.1".into());
-        // SAFETY: the driver's library, which percale has loaded, too.
+        // SAFETY: this is the library of the driver, which percale has loaded as well.
         let library = unsafe { Library::new(name) }.expect("the driver's library");
         let [mut context, mut module, mut function, mut stream] = [ptr::null_mut(); 4];
         let mut device = 0;
@@ -71,7 +71,7 @@ impl Store {
                 // SAFETY: the driver's function of this name has this type.
                 let found = unsafe { library.get::<unsafe extern "C" fn($($type),*) -> c_int>($name.as_bytes()) };
                 let found = found.expect($name);
-                // SAFETY: room for what it gives, and handles that it gave.
+                // SAFETY: there is room for the results, and the handles were returned by the driver.
                 good($name, unsafe { found($($argument),*) });
             }};
         }
@@ -91,21 +91,21 @@ impl Store {
         Self { library, function, stream }
     }
 
-    /// Has one thread of the device write a value; returns when the program has ended.
+    /// Writes a value with one thread of the device. Returns when the program has ended.
     ///
     /// # Panics
-    /// If the driver refuses.
+    /// Panics if the driver reports an error.
     pub fn write(&self, address: u64, value: u64) {
         let (mut address, mut value) = (address, value);
         let mut parameters: [*mut c_void; 2] = [(&raw mut address).cast(), (&raw mut value).cast()];
         // SAFETY: the driver's function of this name has this type.
         let launch = unsafe { self.library.get::<Launch>(b"cuLaunchKernel") }.expect("cuLaunchKernel");
         let (function, stream, none) = (self.function, self.stream, ptr::null_mut());
-        // SAFETY: the program's parameters are two words; what it writes, the test says, is a variable for devices.
+        // SAFETY: the parameters of the program are two words. The test passes the address of a variable for devices.
         good("cuLaunchKernel", unsafe { launch(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), none) });
         // SAFETY: as above.
         let finish = unsafe { self.library.get::<unsafe extern "C" fn(Handle) -> c_int>(b"cuStreamSynchronize") };
-        // SAFETY: a stream of ours.
+        // SAFETY: the stream belongs to this value.
         good("cuStreamSynchronize", unsafe { finish.expect("cuStreamSynchronize")(stream) });
     }
 }

@@ -1,6 +1,6 @@
 //! One conformance suite for every transport.
 //!
-//! * [`fabric`]: a transport under test, and how its domains are opened
+//! * [`fabric`]: a transport under test, and the way in which its domains are opened
 //! * [`mesh`]: endpoints of one process that are driven together, and their reports
 //! * [`net`]: a listener and endpoints of one connection each, driven together
 //! * [`memory`]: memory for raw operations, and contents that can be verified
@@ -8,19 +8,20 @@
 //! * [`application`]: calls of a device's driver that an application makes by itself
 //! * [`device`]: memory of devices, and the driver that tests run on
 //! * [`kernel`]: a program that devices run
-//! * [`suite`]: the tests, generic over the transport; `build/registry.rs` finds them and the transports that each runs on
-//! * [`peers`]: endpoints of helper processes, and the parts that those play
+//! * [`suite`]: the tests, generic over the transport; `build/registry.rs` finds them and the transports that each runs
+//!   on
+//! * [`peers`]: endpoints of helper processes, and the roles of those processes
 //! * [`polled`](mod@polled): futures that are polled by hand
 //! * [`process`]: helper processes, which are the test program itself in another role
 //! * [`provider`]: the libfabric provider for tests in C
-//! * [`ring`]: a token that goes round many processes
+//! * [`ring`]: a token that many processes pass around
 //! * [`search_processes`]: the random tester with several processes
-//! * [`search`]: random operations and events of lives, against a model
+//! * [`search`]: random operations and lifecycle events, checked against a model
 //! * [`watchdog`]: aborts a test that hangs
-//! * [`measure`]: what a process holds: descriptors, mappings, memory
+//! * [`measure`]: the resources that a process holds: descriptors, mappings, memory
 //!
-//! Names of tests begin with the requirements that they prove (`msg_001_...`, see docs/requirements.md), and their
-//! module path names transport and API: `conformance::shm::rust::msg_001_messages_of_every_size_arrive`.
+//! Names of tests begin with the requirements that they prove (`msg_001_...`, see docs/requirements.md). Their module
+//! path contains the transport and the API: `conformance::shm::rust::msg_001_messages_of_every_size_arrive`.
 
 pub mod application;
 pub mod denial;
@@ -44,13 +45,13 @@ pub mod search_processes;
 pub mod suite;
 pub mod watchdog;
 
-/// Whether the long forms of tests are wanted (`PERCALE_LONG=1`).
+/// Returns whether the long forms of tests were requested (`PERCALE_LONG=1`).
 #[must_use]
 pub fn long() -> bool {
     std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0")
 }
 
-/// Prints that a test cannot be done here, and why.
+/// Prints that a test cannot run here, and the reason.
 pub fn skipped(what: &str, why: &str) {
     eprintln!("SKIPPED {what}: {why}");
 }

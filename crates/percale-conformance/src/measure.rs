@@ -1,39 +1,40 @@
-//! What a process holds: descriptors, mappings, threads, memory.
+//! The resources that a process holds: descriptors, mappings, threads, memory.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 
 use rustix::process::{Resource, Rlimit};
 
-/// Descriptors, mappings and threads of this process.
+/// The numbers of descriptors, mappings and threads of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Open descriptors.
+    /// The number of open descriptors.
     pub descriptors: usize,
-    /// Mappings of files and shared memory (the allocator's own come and go).
+    /// The number of mappings of files and shared memory (the allocator's own mappings come and go).
     pub mappings: usize,
-    /// Threads.
+    /// The number of threads.
     pub threads: usize,
 }
 
 impl Held {
-    /// Now.
+    /// Returns the current numbers.
     ///
     /// # Panics
-    /// Without `/proc`.
+    /// Panics if `/proc` is not mounted.
     #[must_use]
     pub fn now() -> Self {
         let entries = |path| fs::read_dir(path).expect("/proc is mounted").count();
         Self { descriptors: entries("/proc/self/fd"), mappings: mappings().len(), threads: entries("/proc/self/task") }
     }
 
-    /// Whether nothing is more than it was.
+    /// Returns whether no number is larger than in `before`.
     #[must_use]
     pub const fn is_within(&self, before: &Self) -> bool {
         self.descriptors <= before.descriptors && self.mappings <= before.mappings && self.threads <= before.threads
     }
 
-    /// Now, once it is no more than `before`, or after a while (threads and closed peers take a moment to go).
+    /// Waits until no number is larger than in `before`, for a limited time (threads and closed peers end with a
+    /// delay). Returns the current numbers.
     #[must_use]
     pub fn settled(before: &Self) -> Self {
         for _ in 0..500 {
@@ -47,10 +48,10 @@ impl Held {
     }
 }
 
-/// This process's mappings of files and shared memory, as `/proc` has them.
+/// Returns this process's mappings of files and shared memory, as lines of `/proc`.
 ///
 /// # Panics
-/// Without `/proc`.
+/// Panics if `/proc` is not mounted.
 #[must_use]
 pub fn mappings() -> Vec<String> {
     let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
@@ -58,10 +59,10 @@ pub fn mappings() -> Vec<String> {
     maps.lines().filter(shared).map(str::to_owned).collect()
 }
 
-/// Raises this process's limit of descriptors to the hard limit, and returns that.
+/// Raises this process's limit of descriptors to the hard limit, and returns that limit.
 ///
 /// # Panics
-/// If the system refuses that.
+/// Panics if the system rejects the new limit.
 #[must_use]
 pub fn most_descriptors() -> usize {
     let limits = rustix::process::getrlimit(Resource::Nofile);
@@ -70,7 +71,7 @@ pub fn most_descriptors() -> usize {
     limits.maximum.map_or(usize::MAX, |most| most as usize)
 }
 
-/// What the open descriptors are, for the message of a test that found too many.
+/// Describes the open descriptors, for the message of a test that found too many.
 #[must_use]
 pub fn descriptors() -> Vec<String> {
     let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -78,10 +79,10 @@ pub fn descriptors() -> Vec<String> {
     entries.filter_map(name).collect()
 }
 
-/// A line of `/proc/self/status` in KiB.
+/// Returns the value of a line of `/proc/self/status` in KiB.
 ///
 /// # Panics
-/// Without `/proc`, or without such a line.
+/// Panics if `/proc` is not mounted, or has no such line.
 #[must_use]
 pub fn status_kib(name: &str) -> usize {
     let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
@@ -90,25 +91,25 @@ pub fn status_kib(name: &str) -> usize {
     number.unwrap_or_else(|| panic!("/proc/self/status has {name}"))
 }
 
-/// Resident memory that is the process's own, in KiB.
+/// Returns the resident anonymous memory of the process in KiB.
 #[must_use]
 pub fn anonymous_kib() -> usize {
     status_kib("RssAnon")
 }
 
-/// Resident memory in all, shared memory included, in KiB.
+/// Returns the whole resident memory in KiB, including shared memory.
 #[must_use]
 pub fn resident_kib() -> usize {
     status_kib("VmRSS")
 }
 
-/// Resident memory of mappings of files with this in their names, in KiB.
+/// Returns the resident memory, in KiB, of mappings of files whose names contain `name`.
 ///
 /// # Panics
-/// Without `/proc`.
+/// Panics if `/proc` is not mounted.
 #[must_use]
 pub fn mapped_kib(name: &str) -> usize {
-    // Line by line: a copy of the whole text would show up in what is measured.
+    // Read line by line, because a copy of the whole text would change the measured memory.
     let mut maps = BufReader::new(fs::File::open("/proc/self/smaps").expect("/proc is mounted"));
     let mut line = String::new();
     let mut ours = false;
@@ -117,7 +118,7 @@ pub fn mapped_kib(name: &str) -> usize {
         let mut words = line.split_whitespace();
         let first = words.next().unwrap_or_default();
         if !first.ends_with(':') {
-            ours = line.contains(name); // The head of the next mapping.
+            ours = line.contains(name); // The header of the next mapping.
         } else if ours && first == "Rss:" {
             sum += words.next().and_then(|number| number.parse::<usize>().ok()).unwrap_or_default();
         }
@@ -126,7 +127,7 @@ pub fn mapped_kib(name: &str) -> usize {
     sum
 }
 
-/// What percale could leave behind in the file system.
+/// Lists the files that percale could leave behind in the file system.
 #[must_use]
 pub fn left_behind() -> Vec<String> {
     let names = |path: &str| -> Vec<String> {

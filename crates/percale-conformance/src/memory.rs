@@ -1,8 +1,8 @@
 //! Memory for raw operations, and contents that can be verified.
 //!
-//! [`Memory`] is never freed: an operation may use it for any length of time, whatever its test does. So posting
-//! from it is always sound, and the suite needs `unsafe` only here and where it posts. It is read and written through
-//! its pointer alone, by the thread that drives the endpoints.
+//! [`Memory`] is never freed, so an operation may use it for any length of time, even after the end of its test.
+//! Therefore posting operations on it is always sound, and the suite needs `unsafe` only here and in the code that
+//! posts. It is accessed only through its pointer, by the thread that drives the endpoints.
 
 #![expect(unsafe_code, reason = "reads and writes memory that is lent to operations; each block says why it is valid")]
 
@@ -13,26 +13,26 @@ use percale::{Endpoint, PostError, ReceiveWork, Segment, Segments, SharedReceive
 /// Posts a receive of memory that is never freed.
 ///
 /// # Errors
-/// As of [`SharedReceive::post_recv`].
+/// Returns the errors of [`SharedReceive::post_recv`].
 pub fn post_shared(shared: &SharedReceive, work: &ReceiveWork) -> Result<(), PostError> {
-    // SAFETY: the suite's memory lives as long as the process, and is read when the operation is over.
+    // SAFETY: the suite's memory lives as long as the process, and is read only after the operation is over.
     unsafe { shared.post_recv(work) }
 }
 
-/// Posts a receive of an endpoint's own, of memory that is never freed.
+/// Posts a receive of an endpoint, of memory that is never freed.
 ///
 /// # Errors
-/// As of [`Endpoint::post_recv`].
+/// Returns the errors of [`Endpoint::post_recv`].
 pub fn post_receive(endpoint: &Endpoint, work: &ReceiveWork) -> Result<(), PostError> {
     // SAFETY: as above.
     unsafe { endpoint.post_recv(work) }
 }
 
-/// Memory that lives as long as the process. Copies name the same memory.
+/// Memory that lives as long as the process. Copies refer to the same memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     segment: Segment,
-    /// Like a pointer, it is its thread's.
+    /// Makes the type `!Send` and `!Sync`, as a pointer is.
     life: PhantomData<*mut u8>,
 }
 
@@ -42,29 +42,29 @@ impl Memory {
         Self { segment: unsafe { Segment::new(ptr, len) }, life: PhantomData }
     }
 
-    /// Memory that holds these bytes.
+    /// Allocates memory with these contents.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let leaked: &'static mut [u8] = Box::leak(bytes.to_vec().into_boxed_slice());
         Self::new(leaked.as_mut_ptr(), leaked.len())
     }
 
-    /// Memory full of `0xEE`.
+    /// Allocates memory filled with `0xEE`.
     #[must_use]
     pub fn blank(len: usize) -> Self {
         Self::of(&vec![0xEE; len])
     }
 
-    /// Memory with the contents [`content`] of this number.
+    /// Allocates memory with the [`content`] of this number.
     #[must_use]
     pub fn content(number: u64, len: usize) -> Self {
         Self::of(&content(number, len))
     }
 
-    /// Memory that holds these bytes, in pages of its own at an address of the kernel's choice.
+    /// Maps memory with these contents, in separate pages at an address that the kernel chooses.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// Panics if there is no memory.
     #[must_use]
     pub fn mapped(bytes: &[u8]) -> Self {
         let (allowed, private) =
@@ -72,16 +72,16 @@ impl Memory {
         // SAFETY: creates a new mapping at an address that the kernel chooses, so no existing memory is affected.
         let ptr = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes.len(), allowed, private) };
         let ptr = ptr.expect("memory").cast::<u8>();
-        // SAFETY: the mapping is as long as the bytes, and nothing else knows it yet.
+        // SAFETY: the mapping is as long as the bytes, and is not used elsewhere yet.
         unsafe { ptr.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Self::new(ptr, bytes.len())
     }
 
-    /// Addresses with nothing behind them, and nothing ever will be: for what the kernel refuses to copy. Not to be read or
+    /// Reserves addresses that are never backed by memory, for copies that the kernel rejects. They must not be read or
     /// written here.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// Panics if there are no free addresses.
     #[must_use]
     pub fn unmapped(len: usize) -> Self {
         let (none, private) = (rustix::mm::ProtFlags::empty(), rustix::mm::MapFlags::PRIVATE);
@@ -90,47 +90,47 @@ impl Memory {
         Self::new(ptr.expect("addresses").cast(), len)
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.segment.len()
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether the length is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.segment.is_empty()
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.segment.as_ptr().addr() as u64
     }
 
-    /// A part of it.
+    /// Returns a part of the memory.
     ///
     /// # Panics
-    /// If it has no such part.
+    /// Panics if the part is not within the memory.
     #[must_use]
     pub fn part(&self, offset: usize, len: usize) -> Self {
         assert!(offset + len <= self.len(), "the part lies within the memory");
         Self { segment: self.segment.slice(offset, len), life: PhantomData }
     }
 
-    /// As one segment.
+    /// Returns the memory as one segment.
     #[must_use]
     pub const fn segment(&self) -> Segment {
         self.segment
     }
 
-    /// As what an operation takes.
+    /// Returns the memory in the form that operations accept.
     #[must_use]
     pub fn segments(&self) -> Segments {
         Segments::one(self.segment)
     }
 
-    /// What it holds.
+    /// Returns the contents.
     #[must_use]
     pub fn read(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
@@ -138,20 +138,20 @@ impl Memory {
         bytes
     }
 
-    /// Copies its first bytes.
+    /// Copies the beginning of the memory to `to`.
     ///
     /// # Panics
-    /// If there are fewer of them than are wanted.
+    /// Panics if the memory is shorter than `to`.
     pub fn read_into(&self, to: &mut [u8]) {
         assert!(to.len() <= self.len(), "the memory has so many bytes");
         // SAFETY: the segment belongs to this value and is never freed, and `to` does not overlap it.
         unsafe { std::ptr::copy_nonoverlapping(self.segment.as_ptr(), to.as_mut_ptr(), to.len()) };
     }
 
-    /// Writes its first bytes.
+    /// Writes `bytes` to the beginning of the memory.
     ///
     /// # Panics
-    /// If there are more bytes than it has.
+    /// Panics if the memory is shorter than `bytes`.
     pub fn write(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len(), "the bytes fit");
         // SAFETY: the segment belongs to this value and is never freed, and `bytes` does not overlap it.
@@ -159,7 +159,7 @@ impl Memory {
     }
 }
 
-/// Contents of a message: they depend on its number, its length and the place of each byte.
+/// Returns the contents of a message. They depend on its number, its length and the position of each byte.
 #[must_use]
 pub fn content(number: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -167,7 +167,7 @@ pub fn content(number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Panics, saying where, unless `got` is `wanted`. (`assert_eq!` would print megabytes.)
+/// Panics unless `got` equals `wanted`, with the position of the difference. (`assert_eq!` would print megabytes.)
 #[track_caller]
 pub fn same(got: &[u8], wanted: &[u8], what: &str) {
     assert_eq!(got.len(), wanted.len(), "{what}: length");

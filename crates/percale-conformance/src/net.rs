@@ -16,9 +16,9 @@ use crate::watchdog::Watchdog;
 /// A listener, and endpoints that are driven together.
 #[derive(Debug)]
 pub struct Net<F: Fabric> {
-    /// The world that they live in.
+    /// The world of the endpoints.
     pub fabric: F,
-    /// Their domain.
+    /// The domain of the endpoints.
     pub domain: Domain,
     /// The listener, until it is closed.
     pub listener: Option<Listener>,
@@ -31,21 +31,21 @@ pub struct Net<F: Fabric> {
 pub struct End {
     /// The endpoint.
     pub endpoint: Endpoint,
-    /// What happens to it.
+    /// The events of the endpoint.
     pub events: EventQueue,
 }
 
 impl<F: Fabric> Net<F> {
-    /// A listener on this transport; `what` names the test if it hangs.
+    /// Makes a listener on this transport. `what` is the name of the test in the message if it hangs.
     #[must_use]
     pub fn new(what: &str) -> Self {
         Self::with(what, |domain| domain)
     }
 
-    /// As [`new`](Self::new), with the domain adjusted.
+    /// Like [`new`](Self::new), with the domain adjusted.
     ///
     /// # Panics
-    /// If there can be none.
+    /// Panics if the listener cannot be opened.
     #[must_use]
     pub fn with(what: &str, adjust: fn(DomainBuilder) -> DomainBuilder) -> Self {
         let fabric = F::new(crate::random::seed());
@@ -55,16 +55,16 @@ impl<F: Fabric> Net<F> {
         Self { fabric, domain, listener: Some(listener), ends: RefCell::default(), _watchdog }
     }
 
-    /// The listener.
+    /// Returns the listener.
     ///
     /// # Panics
-    /// If it was closed.
+    /// Panics if it was closed.
     #[must_use]
     pub fn listener(&self) -> &Listener {
         self.listener.as_ref().expect("the listener is open")
     }
 
-    /// Where it listens.
+    /// Returns the address of the listener.
     #[must_use]
     pub fn address(&self) -> String {
         self.listener().address().to_string()
@@ -73,7 +73,7 @@ impl<F: Fabric> Net<F> {
     /// Adds an endpoint, which is driven from now on.
     ///
     /// # Errors
-    /// As `open` says.
+    /// Returns the errors of `open`.
     pub fn end(
         &self,
         open: impl FnOnce(EndpointBuilder<'_>) -> Result<Endpoint, ConnectionError>,
@@ -81,10 +81,10 @@ impl<F: Fabric> Net<F> {
         self.end_in(&self.domain, open)
     }
 
-    /// As [`end`](Self::end), in a domain of its own.
+    /// Like [`end`](Self::end), in a separate domain.
     ///
     /// # Errors
-    /// As `open` says.
+    /// Returns the errors of `open`.
     pub fn end_in(
         &self,
         domain: &Domain,
@@ -99,7 +99,7 @@ impl<F: Fabric> Net<F> {
     /// Opens an endpoint that requests a connection.
     ///
     /// # Panics
-    /// If the endpoint cannot be opened.
+    /// Panics if the endpoint cannot be opened.
     pub fn call(&self, data: &[u8]) -> Rc<End> {
         self.end(|builder| builder.connect(self.address(), data)).expect("an endpoint")
     }
@@ -107,7 +107,7 @@ impl<F: Fabric> Net<F> {
     /// Waits for the next connection request.
     ///
     /// # Panics
-    /// If the next event is not a request.
+    /// Panics if the next event is not a request.
     pub fn request(&self) -> ConnectionRequest {
         match self.until(|| self.listener().events().read()) {
             Event::ConnectionRequest(request) => request,
@@ -118,7 +118,7 @@ impl<F: Fabric> Net<F> {
     /// Returns two connected endpoints: the client, and the server that accepted its request.
     ///
     /// # Panics
-    /// If the connection cannot be established, or one side gets other data than the other side gave.
+    /// Panics if the connection cannot be established, or if one side receives other data than the other side sent.
     pub fn pair(&self) -> (Rc<End>, Rc<End>) {
         let client = self.call(b"a call");
         let request = self.request();
@@ -128,10 +128,10 @@ impl<F: Fabric> Net<F> {
         (client, server)
     }
 
-    /// Waits until a connection is established. Returns the data that the other side gave.
+    /// Waits until a connection is established. Returns the data of the other side.
     ///
     /// # Panics
-    /// If the next event is not that the connection is established.
+    /// Panics if the next event is not that the connection is established.
     #[track_caller]
     pub fn stands(&self, end: &End) -> Vec<u8> {
         match self.event(end) {
@@ -144,7 +144,7 @@ impl<F: Fabric> Net<F> {
         }
     }
 
-    /// Waits for an endpoint's next event.
+    /// Waits for the next event of an endpoint.
     pub fn event(&self, end: &End) -> Event {
         self.until(|| end.events.read())
     }
@@ -183,16 +183,16 @@ impl<F: Fabric> Net<F> {
         self.until(polled(operation))
     }
 
-    /// Closes an endpoint. `end` is its only handle besides the one that this value keeps.
+    /// Closes an endpoint. Apart from the handle in this value, `end` must be the only one.
     ///
     /// # Panics
-    /// If there are other handles.
+    /// Panics if there are other handles.
     pub fn close(&self, end: Rc<End>) {
         self.ends.borrow_mut().retain(|other| !Rc::ptr_eq(other, &end));
         drop(Rc::into_inner(end).expect("nobody else has it"));
     }
 
-    /// Whether nothing happens.
+    /// Returns whether there are no events for a while.
     pub fn is_quiet(&self) -> bool {
         self.turns(50);
         let ends = self.ends.borrow();

@@ -1,7 +1,7 @@
-//! Endpoints of helper processes, and the parts that helpers play.
+//! Endpoints of helper processes, and the roles of those processes.
 //!
-//! A part gets its transport (`shm`, `tcp`, `any`) and, where it matters, the address to bind and the addresses of its
-//! peers. It sends its own address to the test first. A helper that finds something wrong fails, which its test notices.
+//! A role receives its transport (`shm`, `tcp`, `any`) and, if needed, the address to bind to and the addresses of its
+//! peers. It first sends its address to the test. A helper that detects an error fails, which its test notices.
 
 use std::time::{Duration, Instant};
 
@@ -13,23 +13,23 @@ use crate::fabric::{Fabric, Verbs};
 use crate::memory::{content, same};
 use crate::process::{ask, say, told};
 
-/// An endpoint and what belongs to it.
+/// An endpoint and the objects that belong to it.
 #[derive(Debug)]
 pub struct Open {
-    /// The endpoint; first, so that it is closed first.
+    /// The endpoint. It is the first field, so that it is closed first.
     pub endpoint: Endpoint,
-    /// Its vector, empty at first.
+    /// The address vector, initially empty.
     pub vector: AddressVector,
-    /// What happens to its peers.
+    /// The events of peers.
     pub events: EventQueue,
-    /// Its domain.
+    /// The domain.
     pub domain: Domain,
 }
 
-/// A domain of this transport, or of all (`any`).
+/// Opens a domain of this transport, or of all transports (`any`).
 ///
 /// # Panics
-/// If it cannot be opened.
+/// Panics if it cannot be opened.
 pub fn domain(transport: &str, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Domain {
     let mut builder = Info::discover().expect("discovery").domain();
     if transport != "any" {
@@ -38,27 +38,27 @@ pub fn domain(transport: &str, adjust: impl FnOnce(DomainBuilder) -> DomainBuild
     adjust(builder).open().unwrap_or_else(|error| panic!("a domain of {transport}: {error}"))
 }
 
-/// Why this machine has no RDMA device, where that is the transport; the others have to be here.
+/// Returns the reason if the transport is RDMA and this machine has no RDMA device. The other transports are required.
 ///
 /// # Panics
-/// If that cannot be found out.
+/// Panics if that cannot be determined.
 #[must_use]
 pub fn missing(transport: &str) -> Option<String> {
     if transport.parse() == Ok(TransportKind::Verbs) { Verbs::missing() } else { None }
 }
 
-/// An endpoint on this transport.
+/// Opens an endpoint on this transport.
 ///
 /// # Panics
-/// If it cannot be opened.
+/// Panics if it cannot be opened.
 pub fn open(transport: &str, bind: &str, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Open {
     open_in(&domain(transport, adjust), bind, |endpoint| endpoint)
 }
 
-/// A further endpoint in a domain.
+/// Opens a further endpoint in a domain.
 ///
 /// # Panics
-/// If it cannot be opened.
+/// Panics if it cannot be opened.
 pub fn open_in(
     domain: &Domain,
     bind: &str,
@@ -66,7 +66,7 @@ pub fn open_in(
 ) -> Open {
     let vector = domain.address_vector().build().expect("a vector");
     let events = EventQueue::default();
-    // A killed predecessor's address may take a moment to be free.
+    // The address of a killed predecessor may become free only after some time.
     let until = Instant::now() + Duration::from_secs(5);
     let endpoint = loop {
         match adjust(domain.endpoint().vector(&vector).event_queue(&events)).bind(bind) {
@@ -79,7 +79,7 @@ pub fn open_in(
     Open { endpoint, vector, events, domain: domain.clone() }
 }
 
-/// What a helper is to open: `PERCALE_FABRIC`, at `PERCALE_BIND`.
+/// Opens the endpoint that the environment describes: on transport `PERCALE_FABRIC`, at address `PERCALE_BIND`.
 #[must_use]
 pub fn open_as_told() -> Open {
     let bind = std::env::var("PERCALE_BIND").unwrap_or_else(|_| "127.0.0.1:0".into());
@@ -90,15 +90,15 @@ impl Open {
     /// Inserts a peer.
     ///
     /// # Panics
-    /// If it is no address.
+    /// Panics if the text is not an address.
     pub fn insert(&self, address: &str) -> PeerAddress {
         self.vector.insert(address).expect("an address")
     }
 
-    /// Injects, making progress while there is no room.
+    /// Injects a message, and makes progress while there is no room.
     ///
     /// # Panics
-    /// If it is refused.
+    /// Panics if the message is rejected.
     pub fn inject(&self, peer: PeerAddress, tag: u64, bytes: &[u8]) {
         while let Err(error) = self.endpoint.tagged_inject(peer, tag, bytes) {
             assert_eq!(error, PostError::Again);
@@ -106,10 +106,10 @@ impl Open {
         }
     }
 
-    /// Sends to a peer that echoes, and verifies the echo: whether that worked.
+    /// Sends to a peer that echoes, and verifies the echo.
     ///
     /// # Errors
-    /// What failed, in words.
+    /// Returns a description of the failure.
     pub fn exchange(&self, peer: PeerAddress, tag: u64, len: usize) -> Result<(), String> {
         let bytes = content(tag, len);
         let patience = Duration::from_secs(60);
@@ -122,7 +122,7 @@ impl Open {
         Ok(())
     }
 
-    /// Makes progress until this is so.
+    /// Makes progress until `done` returns true.
     pub fn until(&self, mut done: impl FnMut() -> bool) {
         while !done() {
             if !self.endpoint.progress() {
@@ -131,7 +131,7 @@ impl Open {
         }
     }
 
-    /// How a peer is reached, once it is: the transport and why.
+    /// Waits until a peer is connected. Returns the transport and the reason for its choice.
     #[must_use]
     pub fn connected(&self) -> (&'static str, String) {
         let mut found = None;
@@ -149,10 +149,10 @@ impl Open {
         say(&self.endpoint.address().to_string());
     }
 
-    /// Echoes tagged messages of up to 4 MiB to the peers in the vector, for ever.
+    /// Echoes tagged messages of up to 4 MiB to the peers in the vector, without end.
     ///
     /// # Panics
-    /// If a receive cannot be posted.
+    /// Panics if a receive cannot be posted.
     pub fn echo(&self) -> ! {
         loop {
             let got = self.endpoint.tagged_recv(0, !0, vec![0; 4 << 20]).wait();
@@ -176,7 +176,7 @@ pub fn silent() {
     }
 }
 
-/// A helper that receives all tagged messages, and does nothing with them.
+/// A helper that receives and ignores all tagged messages.
 pub fn sink() {
     let open = open_as_told();
     open.say_address();
@@ -185,7 +185,7 @@ pub fn sink() {
     }
 }
 
-/// A helper that echoes what those of its vector send: `PERCALE_PEER`, separated by commas.
+/// A helper that echoes the messages of the peers in `PERCALE_PEER`, which are separated by commas.
 pub fn echo() {
     let open = open_as_told();
     for peer in told("PERCALE_PEER").split(',') {
@@ -195,7 +195,8 @@ pub fn echo() {
     open.echo();
 }
 
-/// A helper that sends 100 messages of each of some sizes to `PERCALE_PEER`, and closes in an orderly way when the test asks for it.
+/// A helper that sends 100 messages of each of some sizes to `PERCALE_PEER`, and closes in an orderly way when the test
+/// requests it.
 pub fn farewell() {
     let open = open_as_told();
     open.say_address();

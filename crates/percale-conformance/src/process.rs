@@ -1,9 +1,9 @@
 //! Helper processes: the test program itself, started again in another role.
 //!
-//! A test program with helpers has a test `helper` that calls [`play`] with its roles; in a program that is no helper
-//! it does nothing. A helper talks to its test by lines: [`say`] and [`ask`] on its side, [`Helper::hear`] and
-//! [`Helper::tell`] on the test's. Helpers die with the thread that started them, and dropping a [`Helper`] kills it,
-//! by its process id.
+//! A test program with helpers has a test `helper` that calls [`play`] with its roles. In a process that is not a
+//! helper, that test does nothing. A helper and its test exchange lines: with [`say`] and [`ask`] on the helper's side,
+//! and [`Helper::hear`] and [`Helper::tell`] on the side of the test. Helpers are killed when the thread that started
+//! them ends. Dropping a [`Helper`] kills it by its process ID.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
-/// Where a helper finds its role.
+/// The environment variable with the role of a helper.
 const ROLE: &str = "PERCALE_ROLE";
-/// What the lines of a helper begin with; anything else on its standard output is the test harness's.
+/// The prefix of the lines of a helper. Other lines on its standard output come from the test harness.
 const MARK: &str = "@helper ";
-/// How long a test waits for a line.
+/// The timeout of a test that waits for a line.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Plays the role that this process was started for, if any, and ends the process.
+/// Runs the role that this process was started for, if any, and ends the process.
 pub fn play(roles: &[(&str, fn())]) {
     let Ok(role) = std::env::var(ROLE) else { return };
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("a death signal");
@@ -30,11 +30,12 @@ pub fn play(roles: &[(&str, fn())]) {
     std::process::exit(0);
 }
 
-/// Copies a program that is then run. Another process does it: if this one had the copy open for writing, a child that another thread starts
-/// meanwhile would inherit the descriptor, and as long as the child has it the copy cannot be run ("Text file busy").
+/// Copies a program that is run afterwards. Another process copies it: if this process had the copy open for writing, a
+/// child that another thread starts at the same time would inherit the descriptor, and as long as the child has it the
+/// copy cannot be executed ("Text file busy").
 ///
 /// # Errors
-/// If `cp` cannot be started, or fails.
+/// Fails if `cp` cannot be started, or fails.
 pub fn copy_program(from: &Path, to: &Path) -> std::io::Result<()> {
     let status = Command::new("cp").arg(from).arg(to).status()?;
     if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("cp failed: {status}"))) }
@@ -43,7 +44,7 @@ pub fn copy_program(from: &Path, to: &Path) -> std::io::Result<()> {
 /// Returns the value of an environment variable that the test set for this helper.
 ///
 /// # Panics
-/// If it did not.
+/// Panics if the variable is not set.
 #[must_use]
 pub fn told(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("the test gives {name}"))
@@ -52,19 +53,19 @@ pub fn told(name: &str) -> String {
 /// Sends a line to the test.
 ///
 /// # Panics
-/// If the test has exited.
+/// Panics if the test has exited.
 pub fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    // The harness may have left a line open.
+    // The harness may have printed an incomplete line.
     writeln!(out, "\n{MARK}{line}").and_then(|()| out.flush()).expect("the test listens");
 }
 
-/// Waits for a line of the test.
+/// Waits for a line from the test.
 #[must_use]
 pub fn ask() -> String {
     let mut line = String::new();
     if std::io::stdin().read_line(&mut line).unwrap_or(0) == 0 {
-        std::process::exit(3); // The test is gone.
+        std::process::exit(3); // The test has ended.
     }
     line.trim_end().to_owned()
 }
@@ -73,7 +74,7 @@ pub fn ask() -> String {
 #[derive(Debug)]
 pub struct Helper {
     child: Child,
-    /// The helper itself, where `child` is a program that started it.
+    /// The process ID of the helper, which is not that of `child` if another program started it.
     pid: u32,
     tell: Option<ChildStdin>,
     lines: Receiver<String>,
@@ -83,16 +84,17 @@ impl Helper {
     /// Starts this program in another role.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// Panics if it cannot be started.
     #[must_use]
     pub fn start(role: &str, variables: &[(&str, &str)]) -> Self {
         Self::through(&[], role, variables, |_| {})
     }
 
-    /// As [`start`](Self::start), by another program that runs it (`unshare`, `strace`), and with the command adjusted.
+    /// Like [`start`](Self::start), with another program that runs the helper (`unshare`, `strace`), and with the
+    /// command adjusted.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// Panics if it cannot be started.
     #[must_use]
     pub fn through(
         program: &[&str],
@@ -132,7 +134,7 @@ impl Helper {
     /// Waits for the next line.
     ///
     /// # Panics
-    /// If the helper ends, or sends no line for long.
+    /// Panics if the helper ends, or sends no line before the timeout.
     #[track_caller]
     pub fn hear(&mut self) -> String {
         match self.lines.recv_timeout(PATIENCE * crate::watchdog::patience()) {
@@ -142,10 +144,10 @@ impl Helper {
         }
     }
 
-    /// Waits for the next line, at most for `limit`.
+    /// Waits for the next line, for at most `limit`.
     ///
     /// # Errors
-    /// How the helper ended, or `None` if it still runs but has sent no line.
+    /// Returns how the helper ended, or `None` if it still runs but has sent no line.
     pub fn hear_within(&mut self, limit: Duration) -> Result<String, Option<String>> {
         match self.lines.recv_timeout(limit) {
             Ok(line) => Ok(line),
@@ -156,7 +158,7 @@ impl Helper {
         }
     }
 
-    /// The next line, if it is here.
+    /// Returns the next line if it has arrived.
     pub fn try_hear(&mut self) -> Option<String> {
         self.lines.try_recv().ok()
     }
@@ -164,14 +166,14 @@ impl Helper {
     /// Sends a line to the helper.
     ///
     /// # Panics
-    /// If the helper has exited.
+    /// Panics if the helper has exited.
     #[track_caller]
     pub fn tell(&mut self, line: &str) {
         let tell = self.tell.as_mut().expect("the helper's input is open");
         writeln!(tell, "{line}").and_then(|()| tell.flush()).expect("the helper listens");
     }
 
-    /// Its process id, as seen from here.
+    /// Returns the process ID, in the PID namespace of the test.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
@@ -180,23 +182,23 @@ impl Helper {
     /// Sends a signal.
     ///
     /// # Panics
-    /// If the helper has already exited.
+    /// Panics if the helper has already exited.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).expect("a process id");
         rustix::process::kill_process(pid, signal).expect("the helper is there");
     }
 
-    /// Kills it and waits for its end.
+    /// Kills the helper and waits for its end.
     pub fn kill(&mut self) {
-        // It may have ended by itself; then there is nothing to kill.
+        // The helper may have ended by itself; then the error is ignored.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 
-    /// Waits until it has ended successfully.
+    /// Waits until the helper has ended successfully.
     ///
     /// # Panics
-    /// If it failed.
+    /// Panics if it failed.
     #[track_caller]
     pub fn end(mut self) {
         self.tell = None;
@@ -211,25 +213,26 @@ impl Drop for Helper {
     }
 }
 
-/// Forks; the child runs `f` and ends at once, without unwinding or running destructors. Returns the child's process
-/// id.
+/// Forks. The child runs `f` and ends at once, without unwinding or running destructors. Returns the child's process
+/// ID.
 ///
 /// # Panics
-/// If there can be no further process.
+/// Panics if no process can be created.
 #[expect(unsafe_code, reason = "fork, which only tests want")]
 pub fn fork(f: impl FnOnce() -> bool) -> i32 {
-    // SAFETY: the child only runs `f`, which its caller wrote for a child of many threads, and then ends.
+    // SAFETY: the child only runs `f`, which the caller has written for the child of a multithreaded process, and then
+    // ends.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
         let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(false);
-        // SAFETY: ends this process and nothing else.
+        // SAFETY: the call ends this process and has no other effect.
         unsafe { libc::_exit(i32::from(!good)) };
     }
     pid
 }
 
-/// Whether a socket of this process listens at an address.
+/// Returns whether a socket of this process listens at an address.
 #[must_use]
 pub fn listens_here(address: std::net::SocketAddr) -> bool {
     const LISTENS: &str = "0A";

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Copies the provider to a directory, under the name by which libfabric finds it there (FI_PROVIDER_PATH). The directory is made if it is
-/// missing. Of the dynamic library beside the test and the one a directory up the newer one is taken.
+/// Copies the provider to a directory, under the name by which libfabric finds it there (FI_PROVIDER_PATH). Creates the
+/// directory if it is missing. Of the dynamic library next to the test and the one in the parent directory, the newer
+/// one is copied.
 ///
 /// # Panics
-/// If there is none, or it cannot be copied.
+/// Panics if there is none, or if it cannot be copied.
 pub fn copy_to(directory: &Path) {
     fs::create_dir_all(directory).expect("a directory");
     fs::copy(built(), directory.join("libpercale-fi.so")).expect("a copy of the provider");
@@ -22,7 +23,7 @@ fn built() -> PathBuf {
     newest.expect("cargo builds the dynamic library with the package's tests")
 }
 
-/// Whether libfabric's headers are here.
+/// Returns whether libfabric's headers are installed.
 #[must_use]
 pub fn has_headers() -> bool {
     let mut check = Command::new("cc");

@@ -1,17 +1,17 @@
-//! Numbers that follow from a seed (SplitMix64): tests that fail can be repeated.
+//! Random numbers from a seed (SplitMix64), so that failed tests can be repeated.
 
-/// A stream of numbers.
+/// A random number generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of this seed.
+    /// Makes the generator of this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,12 +20,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit` (which is at least 1).
+    /// Returns a number below `limit`, which must be at least 1.
     pub const fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 
-    /// Random bytes.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for part in bytes.chunks_mut(8) {
             let word = self.next().to_le_bytes();
@@ -34,7 +34,7 @@ impl Random {
     }
 }
 
-/// The seed of this run: `PERCALE_SEED`, else one from the clock.
+/// Returns the seed of this run: `PERCALE_SEED` or, if that is not set, one from the clock.
 #[must_use]
 pub fn seed() -> u64 {
     if let Some(seed) = std::env::var("PERCALE_SEED").ok().and_then(|text| text.parse().ok()) {

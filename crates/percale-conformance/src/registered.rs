@@ -1,4 +1,4 @@
-//! Tests of the build script: what it registers, and what it refuses.
+//! Tests of the build script: the tests that it registers, and the sources that it rejects.
 
 #[path = "../build/registry.rs"]
 mod registry;
@@ -32,7 +32,8 @@ fn found(text: &str) -> Result<Vec<Test>, Vec<String>> {
     registry::tests(&[source(text)], &transports())
 }
 
-/// Returns the public functions of these sources that the programs do not call. Compares lines of text only, independently of the registry.
+/// Returns the public functions of these sources that the programs do not call. Compares lines of text only,
+/// independently of the registry.
 fn unregistered(sources: &[Source], programs: &str) -> Vec<String> {
     let mut missing = Vec::new();
     for source in sources {

@@ -1,6 +1,7 @@
 //! A ring of many processes that pass a token, and the measurements that it is compared with.
 //!
-//! Used by the example `token_ring` and by a test. Helpers play [`ring`] and [`switch`]; a measurement is nanoseconds.
+//! Used by the example `token_ring` and by a test. Helpers run the roles [`ring`] and [`switch`]. A measurement is in
+//! nanoseconds.
 
 use std::io::{Read, Write};
 use std::time::Instant;
@@ -12,17 +13,17 @@ use crate::peers::{Open, open};
 use crate::process::{Helper, ask, fork, say, told};
 use crate::watchdog::{PATIENCE, Watchdog};
 
-/// What tokens are tagged with.
+/// The tag of tokens.
 const TAG: u64 = 0x70c3;
 
-/// The least number of hops before the clock starts: by then connections are established, and every process has learned how crowded the
-/// processors are.
+/// The minimum number of hops before the measurement. After these, all connections are established, and every process
+/// has adapted to the number of busy processors.
 const WARM: u64 = 2000;
 
-/// The processors we may use.
+/// Returns the processors that this thread may use.
 ///
 /// # Panics
-/// If the kernel does not report them.
+/// Panics if the kernel does not report them.
 #[must_use]
 pub fn processors() -> Vec<usize> {
     let allowed = sched_getaffinity(None).expect("an affinity");
@@ -36,10 +37,10 @@ fn stay() {
     sched_setaffinity(None, &set).expect("an affinity");
 }
 
-/// Starts a ring; `place` says where each process runs: processors, separated by commas.
+/// Starts a ring. `place` returns the processors of each process, separated by commas.
 ///
 /// # Panics
-/// If a process fails.
+/// Panics if a process fails.
 pub fn start(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> Vec<Helper> {
     let start = |number| {
         let told = [
@@ -59,7 +60,7 @@ pub fn start(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> Ve
     all
 }
 
-/// The hop of a ring in nanoseconds.
+/// Returns the time of a hop of a ring in nanoseconds.
 #[must_use]
 pub fn measure(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> f64 {
     let _watchdog = Watchdog::new(&format!("a token's way round {processes} processes"));
@@ -67,10 +68,10 @@ pub fn measure(processes: usize, hops: u64, place: impl Fn(usize) -> String) -> 
     end(all)
 }
 
-/// Lets a ring pass the token on to the end; the hop in nanoseconds.
+/// Runs a ring to its end. Returns the time of a hop in nanoseconds.
 ///
 /// # Panics
-/// If a process fails.
+/// Panics if a process fails.
 #[must_use]
 pub fn end(mut all: Vec<Helper>) -> f64 {
     all[0].tell("go");
@@ -80,11 +81,11 @@ pub fn end(mut all: Vec<Helper>) -> f64 {
     took
 }
 
-/// The part of one process of a ring. It is told everyone's address, then (the first one, which starts the token) when to
-/// begin.
+/// The role of one process of a ring. It receives the addresses of all processes. The first process, which starts the
+/// token, then waits for the command to begin.
 ///
 /// # Panics
-/// If the token is wrong, or does not come.
+/// Panics if the token is wrong or does not arrive.
 pub fn ring() {
     stay();
     let number: u64 = told("PERCALE_NUMBER").parse().expect("a number");
@@ -108,12 +109,12 @@ pub fn ring() {
     } else {
         buffer = ring.pass(buffer, rounds);
         drop(buffer);
-        // A process that has not received yet needs the progress of this one.
+        // A process that has not yet received the token needs the progress of this one.
         drop(ask());
     }
 }
 
-/// A process's place in its ring.
+/// The position of a process in its ring.
 struct Ring {
     open: Open,
     number: u64,
@@ -121,7 +122,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// Passes the token on, this many times; it counts its hops.
+    /// Passes the token on, `rounds` times. The token counts its hops.
     fn pass(&self, mut buffer: Vec<u8>, rounds: u64) -> Vec<u8> {
         let before = PeerAddress((self.number + self.count - 1) % self.count);
         let after = PeerAddress((self.number + 1) % self.count);
@@ -140,7 +141,7 @@ impl Ring {
         buffer
     }
 
-    /// Waits for the token after this many hops.
+    /// Waits for the token after this number of hops.
     fn take(&self, buffer: Vec<u8>, before: PeerAddress, hops: u64) -> Vec<u8> {
         let got = self.open.endpoint.tagged_recv(TAG, 0, buffer).from(before).wait().expect("the token comes");
         assert_eq!((got.len, got.tag, got.source), (8, TAG, Some(before)), "the token of process {}", self.number);
@@ -150,7 +151,8 @@ impl Ring {
     }
 }
 
-/// The time of a context switch in nanoseconds: two processes on one processor, and a byte that goes to and fro; half a turn.
+/// Returns the time of a context switch in nanoseconds: half the time of a round trip of a byte between two processes
+/// on one processor.
 #[must_use]
 pub fn context_switch(processor: usize, turns: u64) -> f64 {
     let _watchdog = Watchdog::new("context switches");
@@ -161,10 +163,10 @@ pub fn context_switch(processor: usize, turns: u64) -> f64 {
     took
 }
 
-/// The helper of [`context_switch`].
+/// The role of the helper of [`context_switch`].
 ///
 /// # Panics
-/// If the byte does not come back.
+/// Panics if the byte does not come back.
 pub fn switch() {
     stay();
     let turns = told("PERCALE_HOPS").parse::<u64>().expect("a number").div_ceil(2);
@@ -194,10 +196,10 @@ pub fn switch() {
     say(&took.to_string());
 }
 
-/// The processor time that the threads of a process have taken, in milliseconds.
+/// Returns the processor time that the threads of a process have used, in milliseconds.
 ///
 /// # Panics
-/// If there is no such process.
+/// Panics if there is no such process.
 #[must_use]
 pub fn processor_ms(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");

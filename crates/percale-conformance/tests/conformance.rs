@@ -1,4 +1,5 @@
-//! The suite on every transport. A test is found by its transport: `cargo test -p percale-conformance shm::rust`.
+//! The suite on every transport. The tests of a transport are selected by its name: `cargo test -p percale-conformance
+//! shm::rust`.
 
 use percale::{CompletionQueue, Counter};
 use percale_conformance::fabric::{Fabric, Loopback, Shm, Tcp, Verbs};
@@ -11,7 +12,7 @@ mod conformance {
     include!(concat!(env!("OUT_DIR"), "/conformance.rs"));
 }
 
-/// The other role of this program.
+/// Runs a helper role of this program.
 #[test]
 fn helper() {
     play(&[("open-and-close", open_and_close_as_told)]);
@@ -27,7 +28,7 @@ fn open_and_close_as_told() {
     }
 }
 
-/// Opens, uses and closes endpoints, and checks that nothing of them is left. The helper of the test
+/// Opens, uses and closes endpoints, and checks that they leave nothing behind. The helper of the test
 /// `res_002_opening_and_closing_leaves_nothing`.
 fn open_and_close<F: Fabric>() {
     let cycle = |number: u64| {
@@ -39,7 +40,7 @@ fn open_and_close<F: Fabric>() {
         mesh.inject(0, 1, None, &content(number, 64));
         assert_eq!(mesh.finish(receiving).expect("a message").to_vec(), content(number, 64));
     };
-    // What a process starts once, at the first future that has to wait for long, belongs to no endpoint.
+    // Objects that a process creates once, at the first future that waits for a long time, belong to no endpoint.
     let mesh = Mesh::<F>::new(1);
     let late = mesh.endpoint(0).recv(vec![0; 8]).start().expect("a receive");
     let mut late = std::pin::pin!(late);

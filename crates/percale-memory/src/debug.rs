@@ -1,10 +1,10 @@
-//! `Debug` of public types: one line, and no secret.
+//! `Debug` implementations of public types: one line, without secrets.
 //!
-//! A derived `Debug` of a handle prints everything that it refers to: tables of regions with their keys, the authorization key, thousands of
-//! lines. Public types that hold more than a few plain values therefore implement `Debug` by this macro: a name, and selected values.
-//! `tests/debug.rs` checks each public type.
+//! A derived `Debug` of a handle would print everything that it refers to: tables of regions with their keys, the
+//! authorization key, thousands of lines. Public types that hold more than a few plain values therefore implement
+//! `Debug` with this macro, which prints a name and selected values. `tests/debug.rs` checks each public type.
 
-/// Implements `Debug` of a public type: its name, then the named values.
+/// Implements `Debug` for a public type: prints its name, then the named values.
 #[macro_export]
 macro_rules! short_debug {
     (for [$($params:tt)*] $type:ty, $($rest:tt)*) => {
@@ -25,7 +25,7 @@ macro_rules! short_debug {
 }
 pub use short_debug;
 
-/// The beginning of a text that may be long.
+/// Returns the beginning of a text that may be long.
 pub fn cut(text: &str) -> &str {
     const LEN: usize = 80;
     text.char_indices().nth(LEN).map_or(text, |(end, _)| &text[..end])

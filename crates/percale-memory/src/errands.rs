@@ -1,8 +1,9 @@
 //! Calls of the application's code that the library defers until it holds no lock and no borrow.
 //!
-//! Wakers are the application's code: a waker may call the library, drop what it owns, or panic, and so may its destructor. So the code
-//! that finds, under a lock, that a task is to be woken records that here, and the caller runs the records after unlocking. A
-//! panic is caught at the call that it came from: the other records are run, and the caller continues.
+//! Wakers are code of the application: a waker may call the library, drop values that it owns, or panic, and so may its
+//! destructor. So code that finds, under a lock, that a task must be woken records this here, and the caller runs the
+//! records after unlocking. A panic is caught at the call that caused it: the other records are run, and the caller
+//! continues.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -18,14 +19,14 @@ pub struct Errands {
 enum Errand {
     Wake(Waker),
     Discard(Waker),
-    /// Log events were recorded: the caller emits them with the errands.
+    /// Emit the log events that were recorded.
     Log,
     /// Yield the processor to other threads.
     Offer,
 }
 
 impl Errands {
-    /// Records that a task is to be woken.
+    /// Records that a task must be woken.
     #[inline]
     pub fn wake(&mut self, waker: Option<Waker>) {
         self.list.extend(waker.map(Errand::Wake));
@@ -37,7 +38,7 @@ impl Errands {
         self.list.extend(waker.map(Errand::Discard));
     }
 
-    /// Records that log events are to be emitted (`crate::later`).
+    /// Records that log events must be emitted (`crate::later`).
     #[cold]
     pub fn log(&mut self) {
         if self.list.is_empty() {
@@ -45,7 +46,7 @@ impl Errands {
         }
     }
 
-    /// Records that the processor is to be yielded to other threads (`system::spin`).
+    /// Records that the processor should be yielded to other threads (`system::spin`).
     #[cold]
     pub fn offer(&mut self) {
         self.list.push(Errand::Offer);
@@ -57,7 +58,7 @@ impl Errands {
         self.list.append(&mut other.list);
     }
 
-    /// Whether there is nothing to do.
+    /// Returns whether there are no records.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -95,7 +96,7 @@ pub fn contained<R>(what: &'static str, call: impl FnOnce() -> R) -> Option<R> {
         Ok(result) => return Some(result),
         Err(payload) => payload,
     };
-    // The payload's destructor and the subscriber of the log are the application's, too.
+    // The payload's destructor and the log subscriber are code of the application, too.
     for last in [
         catch_unwind(AssertUnwindSafe(|| drop(payload))),
         catch_unwind(|| tracing::error!("{what}; the library goes on without it")),
@@ -117,7 +118,7 @@ mod tests {
 
     static WOKEN: AtomicU32 = AtomicU32::new(0);
 
-    /// Panics when it is woken and when it is dropped, with a payload that panics when it is dropped.
+    /// A waker that panics when it is woken and when it is dropped, with a payload that panics when it is dropped.
     struct Panics;
 
     impl Drop for Panics {

@@ -1,13 +1,14 @@
-//! Log events of code that runs under a lock, or in a thread that others wait for, emitted where there is neither.
+//! Log events of code that runs under a lock, or in a thread that others wait for. They are emitted later, outside of
+//! both.
 //!
-//! A subscriber of `tracing` is the application's code: it may call the library, and it may panic. Code that may run while an engine is borrowed
-//! or locked, or a table is half changed, therefore records its events with [`later!`], and [`flush`] emits them: at the end of every call of
-//! an endpoint, and when a thread ends. Not even the subscriber's filter is called before that. A panic of the subscriber is caught at the event
-//! that caused it.
+//! A subscriber of `tracing` is code of the application: it may call the library, and it may panic. Code that may run
+//! while an engine is borrowed or locked, or while a table is being changed, therefore records its events with
+//! [`later!`]. [`flush`] emits them at the end of every call of an endpoint, and when a thread ends. Not even the
+//! subscriber's filter is called before that. A panic of the subscriber is caught at the event that caused it.
 //!
-//! Threads of the library that make connections or wake tasks emit no events: a subscriber that sends its records over the library would wait
-//! there for work that only that thread does. Such a thread calls [`emit_elsewhere`], and a thread that exists while there are events emits
-//! them.
+//! Threads of the library that make connections or wake tasks emit no events: a subscriber that sends its records
+//! through the library would wait for work that only such a thread does. Such a thread calls [`emit_elsewhere`], and a
+//! separate thread, which exists only while there are events, emits them.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,10 +18,11 @@ use crate::errands::contained;
 use crate::system::forked::PerProcess;
 use crate::system::thread::start_thread;
 
-/// The maximum number of events that a thread keeps, and that are kept for all threads together that emit none. Further events are lost.
+/// The maximum number of events that a thread keeps, and that are kept in total for the threads that emit none. Further
+/// events are lost.
 const LIMIT: usize = 256;
 
-/// The number of events that wait in any thread.
+/// The number of events that wait in all threads.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 type Event = Box<dyn FnOnce() + Send>;
@@ -39,7 +41,7 @@ impl Drop for Events {
 #[derive(Default)]
 struct Elsewhere {
     events: Vec<Event>,
-    /// Whether there is a thread that emits them. It checks once more before it ends.
+    /// Whether a thread that emits them exists. The thread checks the list once more before it ends.
     emitted: bool,
 }
 
@@ -50,13 +52,13 @@ thread_local! {
 
 static ELSEWHERE: PerProcess<Mutex<Elsewhere>> = PerProcess::new();
 
-/// Lets another thread emit the events that the calling thread records from now on.
+/// Makes a separate thread emit the events that the calling thread records from now on.
 #[inline]
 pub fn emit_elsewhere() {
     EMITS_NONE.set(true);
 }
 
-/// Has an event emitted by a separate thread. If none can be started, the events wait for the next call.
+/// Makes a separate thread emit an event. If no thread can be started, the events wait for the next call.
 fn hand_over(event: Event) {
     let Ok(elsewhere) = ELSEWHERE.get_or_make() else { return };
     let lock = move || elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +104,7 @@ pub fn note(emit: impl FnOnce() + Send + 'static) {
     noted.ok();
 }
 
-/// Whether any thread has events to emit. One load.
+/// Returns whether any thread has events to emit. One load.
 #[inline(always)]
 pub fn any() -> bool {
     WAITING.load(Ordering::Relaxed) != 0

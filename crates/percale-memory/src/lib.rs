@@ -1,16 +1,16 @@
 //! An internal crate of [percale](https://docs.rs/percale), without any promise of stability: programs use `percale`.
 //!
-//! It contains what the other crates of percale share, and depends on none of them:
+//! It contains code that the other crates of percale share, and depends on none of them:
 //!
 //! * [`local_memory`]: volatile views, mappings, sealed allocations, buffers, atomic operations, and the announcement of accesses
-//! * [`system`]: what every module needs of the operating system
-//! * [`types`]: plain types that modules of all layers name
-//! * [`table`]: values with numbers that may leave the code that owns them
+//! * [`system`]: what every module needs from the operating system
+//! * [`types`]: plain types that modules of all layers use
+//! * [`table`]: values identified by numbers that may leave the code that owns the table
 //! * [`errands`], [`mod@later`]: calls of the application's code, and log events, that wait until no lock is held
 //! * [`sync`]: the switch between the standard library's atomics and loom's; [`debug`]: `Debug` of public types
 //!
-//! A type that programs know by percale has only those inherent methods that are part of percale's API. What the other crates of percale do with it
-//! is in a trait (`SegmentsExt`, `ViewExt`, ...), which percale does not export.
+//! A type that is part of percale's API has only the inherent methods that belong to that API. The methods for
+//! percale's other crates are in traits (`SegmentsExt`, `ViewExt`, ...), which percale does not export.
 //!
 //! The feature `testing` adds functions for the tests of the crates above.
 

@@ -1,5 +1,5 @@
-//! The one switch between the standard library's atomics and loom's, for the protocols that loom checks (the ring, the
-//! doorbell, the rundown, words that are made once).
+//! Atomics of the standard library, or of loom in models, for the protocols that loom checks (the ring, the doorbell,
+//! the rundown, words that are allocated once).
 
 #[cfg(loom)]
 pub use loom::cell::UnsafeCell as Shared;
@@ -22,21 +22,22 @@ impl<T> Shared<T> {
         Self(std::cell::UnsafeCell::new(value))
     }
 
-    /// Calls `f` with a pointer to read the value by.
+    /// Calls `f` with a pointer for reading the value.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         f(self.0.get())
     }
 
-    /// Calls `f` with a pointer to change the value by.
+    /// Calls `f` with a pointer for changing the value.
     #[inline]
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())
     }
 }
 
-/// Publishes `value` and fences: no load after this is done before `value` is visible to all. This is one exchange, which every
-/// processor makes a full barrier between sequentially consistent accesses; loom supports only fences for that.
+/// Publishes `value` and fences: no later load is performed before `value` is visible to all threads. This is one
+/// exchange, which is a full barrier between sequentially consistent accesses on every processor; loom supports only
+/// fences for that.
 #[inline]
 pub fn publish_fenced(word: &AtomicU64, value: u64) {
     #[cfg(not(loom))]
@@ -48,15 +49,17 @@ pub fn publish_fenced(word: &AtomicU64, value: u64) {
     }
 }
 
-/// A fence for loom between a sequentially consistent write and a sequentially consistent read. Without loom such accesses need no fence to be
-/// seen in one order by all. Loom treats them as weaker accesses, and supports only fences.
+/// A fence for loom between a sequentially consistent write and a sequentially consistent read. Without loom, all
+/// threads see such accesses in one order, so no fence is needed. Loom treats them as weaker accesses and supports only
+/// fences.
 #[inline]
 pub fn loom_fence() {
     #[cfg(loom)]
     fence(Ordering::SeqCst);
 }
 
-/// Keeps the compiler from moving accesses across it. The processor's accesses are ordered elsewhere (see `transport::shm`).
+/// Keeps the compiler from moving accesses across this point. Other code orders the processor's accesses (see
+/// `transport::shm`).
 #[inline]
 pub fn compiler_barrier() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);

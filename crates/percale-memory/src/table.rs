@@ -1,16 +1,19 @@
-//! A table of values with numbers that may leave the code that owns the table.
+//! A table of values identified by numbers that may leave the code that owns the table.
 //!
-//! A number that is given to a peer, a queue, a handle, another thread or the kernel can come back after its value was removed and
-//! its slot was filled again. An [`Id`] carries the slot and a generation, so a late one finds nothing instead of the new value.
+//! A number that is passed to a peer, a queue, a handle, another thread or the kernel may come back after its value was
+//! removed and its slot was filled again. An [`Id`] contains the slot and a generation, so a late one finds nothing
+//! instead of the new value.
 //!
 //! Invariants:
 //! 1. The only way to a value is an [`Id`] that [`Table::insert`] returned for it, or a word that [`Id::to_wire`] or [`Id::to_u64`] made of one.
 //! 2. No two values that a table ever held have the same [`Id`], until 2³² values have passed through it.
-//! 3. At most [`WIRE_SLOTS`] values are in a table that is used with wire numbers ([`Table::is_full`]); of the generation a wire number carries
-//!    the low 10 bits. So a late wire number is taken for a new one only if it is late by a multiple of 1,024 values of the whole table
-//!    *and* names the same slot. The owner of a table with wire numbers therefore also keeps a value until its answer arrived or
-//!    its connection ended; the generation guards against peers that break this rule.
-//! 4. The two highest bits of a wire number are 0. Where numbers of several tables are sent in one field, these bits identify the table.
+//! 3. A table that is used with wire numbers contains at most [`WIRE_SLOTS`] values ([`Table::is_full`]). A wire number
+//!    contains the low 10 bits of the generation. So a late wire number is mistaken for a new one only if a multiple of
+//!    1,024 values was inserted into the whole table meanwhile *and* it has the same slot. The owner of a table with
+//!    wire numbers therefore also keeps a value until its answer arrived or its connection ended; the generation
+//!    protects against peers that break this rule.
+//! 4. The two highest bits of a wire number are 0. Where numbers of several tables are sent in one field, these bits
+//!    identify the table.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -19,10 +22,10 @@ use std::num::NonZeroU32;
 
 use slab::Slab;
 
-/// Bits of a wire number that name the slot.
+/// The number of bits of a wire number that contain the slot.
 const SLOT_BITS: u32 = 20;
 
-/// Bits of a wire number that belong to the generation.
+/// The number of bits of a wire number that contain the generation.
 const GENERATION_BITS: u32 = 10;
 
 /// The maximum number of values in a table with wire numbers, which have 32 bits.
@@ -31,7 +34,7 @@ pub const WIRE_SLOTS: usize = 1 << SLOT_BITS;
 /// The number of a value in a [`Table`]: its slot and its generation.
 pub struct Id<T> {
     slot: u32,
-    /// Not 0, so that an `Option` of a number is as small as the number.
+    /// Never 0, so that an `Option` of an id is as small as the id.
     generation: NonZeroU32,
     of: PhantomData<fn() -> T>,
 }
@@ -43,13 +46,14 @@ const FIRST: NonZeroU32 = NonZeroU32::MIN;
 const NONE: NonZeroU32 = NonZeroU32::MAX;
 
 impl<T> Id<T> {
-    /// The number in 64 bits, for fields that hold a number of any meaning (an application context of the library's own operations).
+    /// Returns the id in 64 bits, for fields that may contain numbers of several kinds (an application context of the
+    /// library's own operations).
     #[inline]
     pub const fn to_u64(self) -> u64 {
         (self.generation.get() as u64) << 32 | self.slot as u64
     }
 
-    /// The reverse of [`to_u64`](Self::to_u64). Any word gives a number; one that no table gave finds nothing.
+    /// The reverse of [`to_u64`](Self::to_u64). Accepts any word; an id that no table returned finds nothing.
     #[inline]
     pub const fn from_u64(word: u64) -> Self {
         let generation = match NonZeroU32::new((word >> 32) as u32) {
@@ -59,7 +63,7 @@ impl<T> Id<T> {
         Self { slot: word as u32, generation, of: PhantomData }
     }
 
-    /// The number in the 32 bits that frames have for it; [`Table::find_wire`] is the reverse.
+    /// Returns the id in the 32 bits that frames have for it; [`Table::find_wire`] is the reverse.
     #[inline]
     pub const fn to_wire(self) -> u32 {
         (self.generation.get() & ((1 << GENERATION_BITS) - 1)) << SLOT_BITS | self.slot
@@ -92,7 +96,7 @@ impl<T> fmt::Debug for Id<T> {
     }
 }
 
-/// Values by number. Insertion and removal take constant time; slots are used again, numbers are not.
+/// Values identified by number. Insertion and removal take constant time; slots are reused, numbers are not.
 pub struct Table<T> {
     slots: Slab<(NonZeroU32, T)>,
     /// The generation of the next value.
@@ -130,13 +134,13 @@ impl<T> Table<T> {
         Id { slot: self.slots.insert((generation, value)) as u32, generation, of: PhantomData }
     }
 
-    /// The number that the next [`insert`](Self::insert) returns.
+    /// Returns the number that the next [`insert`](Self::insert) returns.
     #[inline]
     pub fn next_id(&self) -> Id<T> {
         Id { slot: self.slots.vacant_key() as u32, generation: self.next, of: PhantomData }
     }
 
-    /// The value, unless it was removed.
+    /// Returns the value, unless it was removed.
     #[inline]
     pub fn get(&self, id: Id<T>) -> Option<&T> {
         match self.slots.get(id.slot as usize) {
@@ -161,23 +165,23 @@ impl<T> Table<T> {
         Some(self.slots.remove(id.slot as usize).1)
     }
 
-    /// The number of the value that a frame names, if it is here.
+    /// Returns the id of the value with this wire number, if it is in the table.
     #[inline]
     pub fn find_wire(&self, wire: u32) -> Option<Id<T>> {
-        // The highest bits are compared with the rest.
+        // The remaining high bits are compared together with the generation.
         let slot = wire & (WIRE_SLOTS as u32 - 1);
         let (generation, _) = self.slots.get(slot as usize)?;
         let id = Id { slot, generation: *generation, of: PhantomData };
         (id.to_wire() == wire).then_some(id)
     }
 
-    /// Whether numbers of further values would not fit into 32 bits.
+    /// Returns whether the numbers of further values would not fit into 32 bits.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.slots.len() >= WIRE_SLOTS
     }
 
-    /// Removes the values that `keep` does not accept.
+    /// Removes the values for which `keep` returns false.
     #[inline]
     pub fn retain(&mut self, mut keep: impl FnMut(Id<T>, &mut T) -> bool) {
         self.slots.retain(|slot, (generation, value)| {
@@ -185,19 +189,19 @@ impl<T> Table<T> {
         });
     }
 
-    /// The number of values.
+    /// Returns the number of values.
     #[inline]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are no values.
+    /// Returns whether there are no values.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The values with their numbers, in the order of slots.
+    /// Returns the values with their numbers, in the order of slots.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
         self.slots.iter().map(|(slot, (generation, value))| {
@@ -213,7 +217,7 @@ impl<T> Table<T> {
         })
     }
 
-    /// Frees memory of removed values, as far as no other value lies behind it.
+    /// Frees the memory of removed values, if no other value lies behind it.
     #[inline]
     pub fn shrink(&mut self) {
         self.slots.shrink_to_fit();
@@ -223,7 +227,8 @@ impl<T> Table<T> {
 /// Like [`Table::get`], for numbers of values that are known to be in the table.
 ///
 /// # Panics
-/// If the value was removed: a defect of the code that owns the table. Never used for a number that a peer or an application sent.
+/// If the value was removed, which is a defect of the code that owns the table. Never used for a number that a peer or
+/// an application sent.
 impl<T> std::ops::Index<Id<T>> for Table<T> {
     type Output = T;
 
@@ -263,7 +268,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every number of a value finds it, in all three forms, and no number of a removed value finds anything (within 1,024 values).
+        /// Every number of a value finds it, in all three forms, and no number of a removed value finds anything
+        /// (within 1,024 values).
         #[test]
         fn agrees_with_a_map(steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 1..800)) {
             let (mut table, mut model, mut gone) = (Table::new(), HashMap::<Id<usize>, usize>::new(), Vec::new());

@@ -1,8 +1,10 @@
-//! The cost of libfabric's API over percale's raw calls: tagged messages of 8 bytes between two endpoints over shared memory, both driven by one
-//! thread, so that nothing depends on the scheduler. The C program (`tests/c/cost/face.c`) and its equivalent here run in turns in one process; the
-//! difference of each pair of turns counts.
+//! Measures the cost of libfabric's API over percale's raw calls: tagged messages of 8 bytes between two endpoints over
+//! shared memory. One thread drives both endpoints, so that the result does not depend on the scheduler. The C program
+//! (`tests/c/cost/face.c`) and its equivalent here run alternately in one process, and the result is the difference of
+//! each pair of runs.
 //!
-//! `cargo bench -p percale-ofi`; with valgrind it also prints the instructions per message. Times are printed, never judged.
+//! Run it with `cargo bench -p percale-ofi`. With valgrind it also prints the instructions per message. Times are
+//! printed but not checked.
 
 #![expect(unsafe_code, reason = "loads the C program; posts from memory that is never freed")]
 
@@ -18,12 +20,12 @@ use percale_conformance::memory::Memory;
 use percale_conformance::mesh::Mesh;
 use percale_conformance::provider;
 
-/// Messages each way in a turn.
+/// The number of messages in each direction of a run.
 const ROUNDS: u64 = 2_000;
 const TURNS: usize = 500;
 const LEN: usize = 8;
 
-/// The C program, loaded.
+/// The C program, loaded as a library.
 struct Face {
     rounds: extern "C" fn(u64) -> c_int,
     close: extern "C" fn() -> c_int,
@@ -32,10 +34,10 @@ struct Face {
 impl Face {
     fn open(library: &Path) -> Self {
         let name = CString::new(library.to_str().expect("a plain name")).expect("a plain name");
-        // SAFETY: a library of ours, which runs nothing when it is loaded.
+        // SAFETY: this library runs no code when it is loaded.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{} cannot be loaded", library.display());
-        // SAFETY: the library has it, with this signature.
+        // SAFETY: the library defines this symbol with this signature.
         let open: extern "C" fn() -> c_int = unsafe { std::mem::transmute(symbol(handle, "face_open")) };
         // SAFETY: as above.
         let rounds =
@@ -50,13 +52,13 @@ impl Face {
 
 fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
     let name = CString::new(name).expect("a plain name");
-    // SAFETY: an open library, and a name.
+    // SAFETY: the library is open, and the name ends with a zero byte.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
     assert!(!found.is_null(), "{name:?} is not there");
     found
 }
 
-/// The same by percale's raw calls.
+/// The same program with percale's raw calls.
 struct Raw {
     mesh: Mesh<Shm>,
     memory: [(Memory, Memory); 2],
@@ -74,7 +76,7 @@ impl Raw {
         let (from_any, segments) = (PeerAddress::UNSPECIFIED, self.memory[to].0.part(0, LEN).segments());
         let flags = OpFlags::COMPLETION;
         let receive = ReceiveWork { from: from_any, segments, tag: Some((LEN as u64, 0)), context: 1, flags };
-        // SAFETY: the memory is never freed, and not accessed before the completion.
+        // SAFETY: the memory is never freed, and it is not accessed before the completion.
         unsafe { b.post_recv(&receive) }.expect("a receive");
         let segments = self.memory[from].1.part(0, LEN).segments();
         let (peer, tag, flags) = (self.mesh.peer(to), Some(LEN as u64), OpFlags::empty());
@@ -96,7 +98,7 @@ impl Raw {
     }
 }
 
-/// The C program as a library, and the directory of the provider that was built with this program.
+/// Builds the C program as a library in the directory that contains the provider built with this program.
 fn make() -> Option<PathBuf> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("face");
     provider::copy_to(&directory);
@@ -108,8 +110,8 @@ fn make() -> Option<PathBuf> {
     compiled.is_ok_and(|status| status.success()).then_some(library)
 }
 
-/// Instructions of one message on one of the two faces, if valgrind is here. They are collected in [`counted`] only: how many
-/// it takes to connect is never the same.
+/// Returns the instructions per message of one of the two programs, if valgrind is installed. Instructions are counted
+/// in [`counted`] only, because the number of instructions for connecting varies.
 fn instructions(library: &Path, side: &str) -> Option<f64> {
     const ROUNDS: u64 = 10_000;
     let mut valgrind = Command::new("valgrind");
@@ -121,7 +123,7 @@ fn instructions(library: &Path, side: &str) -> Option<f64> {
     Some(collected.1.trim().parse::<f64>().ok()? / (2 * ROUNDS) as f64)
 }
 
-/// Rounds for counting: their instructions are recognized by the name of this function.
+/// Runs the rounds that valgrind counts. Valgrind finds them by the name of this function.
 #[inline(never)]
 fn counted(rounds: &dyn Fn(u64), count: u64) {
     rounds(count);
@@ -138,7 +140,7 @@ fn show(name: &str, mut values: Vec<f64>) {
 }
 
 fn main() {
-    // Under valgrind: one face only.
+    // Under valgrind, only one of the two programs runs.
     if let (Ok(library), Ok(side), Ok(rounds)) =
         (env::var("FACE_LIBRARY"), env::var("FACE_SIDE"), env::var("FACE_ROUNDS"))
     {
@@ -155,7 +157,7 @@ fn main() {
         return counted(turn, rounds);
     }
     let Some(library) = make() else { return println!("libfabric's headers, or a C compiler, are not here") };
-    // libfabric looks there when it starts: in programs that this one starts, and so in itself.
+    // libfabric reads FI_PROVIDER_PATH when it starts, so this program starts itself again with the variable set.
     if env::var_os("FI_PROVIDER_PATH").is_none_or(|path| Some(&*path) != library.parent().map(Path::as_os_str)) {
         let again = Command::new(env::current_exe().expect("the name of this program"))
             .env("FI_PROVIDER_PATH", library.parent().expect("a directory"))
@@ -174,7 +176,7 @@ fn main() {
     c(ROUNDS);
     raw.rounds(ROUNDS);
     for turn in 0..TURNS {
-        // The order alternates.
+        // The order of the two programs alternates.
         if turn % 2 == 0 {
             by_c.push(timed(&c));
         }

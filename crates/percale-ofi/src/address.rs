@@ -1,4 +1,4 @@
-//! Addresses between C and Rust: network addresses, and the sources of messages.
+//! Conversion of addresses between C and Rust: network addresses and the sources of messages.
 
 use std::ffi::c_void;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -8,30 +8,30 @@ use percale::Entry;
 
 use crate::abi::{FI_ADDR_NOTAVAIL, fi_addr_t};
 
-/// An address in C's form.
+/// A socket address in its C representation.
 pub(crate) struct Native {
     bytes: [u8; size_of::<sockaddr_in6>()],
     len: usize,
 }
 
 impl Native {
-    /// The bytes of a `sockaddr_in` or `sockaddr_in6`.
+    /// Returns the bytes of the `sockaddr_in` or `sockaddr_in6`.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// Copies up to `room` bytes of the address to `to` and sets `room` to the length of the whole address. Returns whether all of it was copied
-    /// (fi_cm(3)).
+    /// Copies up to `room` bytes of the address to `to` and sets `room` to the length of the complete address. Returns
+    /// whether the complete address was copied (fi_cm(3)).
     ///
     /// # Safety
-    /// `room` is readable and writable, and `to`, unless it is null, is writable for as many bytes.
+    /// `room` is readable and writable. `to` is null or writable for that many bytes.
     pub(crate) unsafe fn copy(&self, to: *mut c_void, room: *mut usize) -> bool {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let available = if to.is_null() { 0 } else { unsafe { room.read() } };
         let count = available.min(self.len);
-        // SAFETY: no more than the caller has room for, and our bytes are no client's.
+        // SAFETY: `count` is at most the size of the caller's buffer, and that buffer does not overlap `self`.
         unsafe { std::ptr::copy_nonoverlapping(self.bytes.as_ptr(), to.cast(), count) };
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         unsafe { room.write(self.len) };
         available >= self.len
     }
@@ -58,7 +58,8 @@ impl From<SocketAddr> for Native {
     }
 }
 
-/// Reads the address that a client points to; `None` for a null pointer, another family, or too few bytes.
+/// Reads the address that a client passed. Returns `None` for a null pointer, an unknown address family, or too few
+/// bytes.
 ///
 /// # Safety
 /// `from` is null or readable for `len` bytes.
@@ -68,7 +69,7 @@ pub(crate) unsafe fn read(from: *const c_void, len: usize) -> Option<SocketAddr>
     if from.is_null() || len < size_of::<sockaddr_in>() {
         return None;
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     unsafe { std::ptr::copy_nonoverlapping(from.cast(), bytes.as_mut_ptr(), len) };
     let word = |at: usize| -> [u8; 4] { std::array::from_fn(|offset| bytes[at + offset]) };
     let port = u16::from_be_bytes([bytes[2], bytes[3]]);
@@ -83,22 +84,22 @@ pub(crate) unsafe fn read(from: *const c_void, len: usize) -> Option<SocketAddr>
     }
 }
 
-/// Like [`read`], for an address with a length that follows from its family.
+/// Like [`read`], for an address whose length follows from its family.
 ///
 /// # Safety
-/// `from` is null or points to a `sockaddr_in` or `sockaddr_in6`, or to anything else of at least 16 bytes.
+/// `from` is null or points to a `sockaddr_in`, a `sockaddr_in6`, or another object of at least 16 bytes.
 pub(crate) unsafe fn read_sized(from: *const c_void) -> Option<SocketAddr> {
     if from.is_null() {
         return None;
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let family = i32::from(unsafe { from.cast::<sa_family_t>().read_unaligned() });
     let len = if family == AF_INET6 { size_of::<sockaddr_in6>() } else { size_of::<sockaddr_in>() };
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     unsafe { read(from, len) }
 }
 
-/// The sender of a message, in libfabric's form.
+/// Converts the sender of a message to libfabric's form.
 #[inline]
 pub(crate) const fn source(entry: &Entry) -> fi_addr_t {
     if entry.source.is_specified() { entry.source.0 } else { FI_ADDR_NOTAVAIL }
@@ -114,11 +115,11 @@ mod tests {
             let address: SocketAddr = text.parse().unwrap();
             let native = Native::from(address);
             let bytes = native.as_bytes();
-            // SAFETY: a slice.
+            // SAFETY: a slice is readable.
             assert_eq!(unsafe { read(bytes.as_ptr().cast(), bytes.len()) }, Some(address));
-            // SAFETY: a slice that holds a whole address.
+            // SAFETY: the slice holds a complete address.
             assert_eq!(unsafe { read_sized(bytes.as_ptr().cast()) }, Some(address));
-            // SAFETY: a slice.
+            // SAFETY: a slice is readable.
             assert!(unsafe { read(bytes.as_ptr().cast(), bytes.len() - 1) }.is_none());
         }
     }
@@ -127,10 +128,10 @@ mod tests {
     fn too_little_room_is_said() {
         let native = Native::from("10.1.2.3:7471".parse::<SocketAddr>().unwrap());
         let (mut to, mut room) = ([0_u8; 8], 8);
-        // SAFETY: eight bytes.
+        // SAFETY: the buffer has eight bytes.
         assert!(!unsafe { native.copy(to.as_mut_ptr().cast(), &mut room) });
         assert_eq!((room, &to[4..]), (16, &[10, 1, 2, 3][..]));
-        // SAFETY: no bytes.
+        // SAFETY: no bytes are copied.
         assert!(!unsafe { native.copy(std::ptr::null_mut(), &mut room) });
     }
 }

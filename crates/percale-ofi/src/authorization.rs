@@ -1,17 +1,18 @@
-//! Authorization keys, as attributes give them (fi_domain(3), fi_endpoint(3), fi_mr(3)).
+//! Authorization keys in the attributes of fi_domain(3), fi_endpoint(3) and fi_mr(3).
 
 use percale::domain::KEY_LIMIT;
 
 use crate::abi::{FI_AV_AUTH_KEY, FI_LOG_DOMAIN};
 use crate::log;
 
-/// Reads a key that `call` was given; `None` if it was given none.
+/// Reads the key in the attributes of `call`. Returns `None` if the attributes have no key.
 ///
 /// # Errors
-/// The positive code for a key that cannot be used: an object is never opened without the key that it was to have.
+/// Returns the positive error code if the key is invalid. An object is never opened without the key that was requested
+/// for it.
 ///
 /// # Safety
-/// `from` is null or readable for `size` bytes, unless that is more than a key can have.
+/// `from` is null or readable for `size` bytes, unless `size` exceeds the maximum key length.
 pub(crate) unsafe fn read(call: &str, from: *const u8, size: usize) -> Result<Option<Vec<u8>>, i32> {
     if size == 0 {
         return Ok(None);
@@ -27,7 +28,7 @@ pub(crate) unsafe fn read(call: &str, from: *const u8, size: usize) -> Result<Op
         );
         return Err(libc::EINVAL);
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     Ok(Some(unsafe { std::slice::from_raw_parts(from, size) }.to_vec()))
 }
 
@@ -38,7 +39,7 @@ mod tests {
     #[test]
     fn a_key_is_read_or_refused_and_never_left_out() {
         let bytes = [7; KEY_LIMIT];
-        // SAFETY: the bytes are as many, or more than a key can have.
+        // SAFETY: the buffer has `size` bytes, or `size` exceeds the maximum key length.
         let read = |from, size| unsafe { read("fi_endpoint", from, size) };
         assert_eq!(read(std::ptr::null(), 0), Ok(None));
         assert_eq!(read(bytes.as_ptr(), 0), Ok(None));

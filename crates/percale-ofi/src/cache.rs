@@ -1,7 +1,8 @@
-//! The registration cache: the table that C programs get by fi_open_ops(3) on a domain (`include/percale_fi_ext.h`).
+//! The registration cache: the function table that C programs get from fi_open_ops(3) on a domain
+//! (`include/percale_fi_ext.h`).
 //!
-//! A stock `fi_open("mr_cache")` gives libfabric's own cache, which does not reach providers; so programs import their monitor
-//! and open caches here.
+//! `fi_open("mr_cache")` opens libfabric's own cache, which is not available to providers. C programs therefore import
+//! their memory monitor and open caches through this table.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::log;
 use crate::object::Object;
 use crate::{settings, windows};
 
-/// The name for fi_open_ops.
+/// The name of the table for fi_open_ops(3).
 const NAME: &CStr = c"percale_registration_cache";
 
 /// `struct percale_cache_ops`.
@@ -39,7 +40,7 @@ struct Ops {
 static OPS: Ops =
     Ops { size: size_of::<Ops>(), import_monitor, changed, changed_everything, open, pindown: &FUNCTIONS };
 
-/// fi_open_ops(3) on a domain.
+/// Implements fi_open_ops(3) for a domain.
 pub(crate) unsafe extern "C" fn open_ops(
     _domain: *mut fid,
     name: *const c_char,
@@ -50,10 +51,10 @@ pub(crate) unsafe extern "C" fn open_ops(
     if name.is_null() || ops.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: a name ends with a zero byte.
+    // SAFETY: the name ends with a zero byte.
     let name = unsafe { CStr::from_ptr(name) };
     if name == windows::NAME {
-        // SAFETY: the client wants a table there.
+        // SAFETY: the client passed a writable location for the table.
         return unsafe { windows::open_ops(flags, ops) };
     }
     if name != NAME {
@@ -63,12 +64,12 @@ pub(crate) unsafe extern "C" fn open_ops(
         log::warning!(FI_LOG_MR, "fi_open_ops: flags {flags:#x} are not known");
         return -FI_EBADFLAGS;
     }
-    // SAFETY: the client wants the table there.
+    // SAFETY: the client passed a writable location for the table.
     unsafe { ops.write(std::ptr::from_ref(&OPS).cast_mut().cast()) };
     0
 }
 
-/// Returns the code of a result, and logs an error.
+/// Converts a result to an error code, and logs an error.
 fn told(call: &str, result: Result<(), Failure>) -> c_int {
     if let Err(failure) = &result {
         log::warning!(FI_LOG_MR, "registration cache: {call}: {failure}");
@@ -77,22 +78,22 @@ fn told(call: &str, result: Result<(), Failure>) -> c_int {
 }
 
 /// # Safety
-/// Null, or a domain that is open.
+/// `domain` is null or an open domain.
 unsafe fn shared<'a>(domain: *mut fid_domain) -> Result<&'a Arc<Shared>, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let domain = unsafe { Domain::of_class(domain.cast()) };
     domain.map(Domain::shared).ok_or_else(|| Failure::new(libc::EINVAL, "that is no domain"))
 }
 
 unsafe extern "C" fn import_monitor(domain: *mut fid_domain, answers: Option<Answers>, context: *mut c_void) -> c_int {
-    // SAFETY: the client's domain.
+    // SAFETY: the client passed null or an open domain.
     let result = unsafe { shared(domain) }.and_then(|shared| {
         let answering = Answering::new(answers, Opaque(context));
         let (notifier, imported) = Notifier::new(move |range, access| answering.ask(range, access))?;
-        // SAFETY: the client fulfills the requirements of percale_fi_ext.h.
+        // SAFETY: the client meets the requirements of percale_fi_ext.h.
         let taken = unsafe { shared.percale.import_monitor(imported) };
         taken.map_err(|already| Failure::new(libc::EBUSY, already.to_string()))?;
-        // Only one import can succeed, so no notifier has been set yet.
+        // Only one import can succeed, so the notifier has not been set before.
         shared.notifier.set(notifier).ok();
         Ok(())
     });
@@ -100,15 +101,15 @@ unsafe extern "C" fn import_monitor(domain: *mut fid_domain, answers: Option<Ans
 }
 
 /// # Safety
-/// As for [`shared`].
+/// The requirements of [`shared`] apply.
 unsafe fn notifier<'a>(domain: *mut fid_domain) -> Result<&'a Notifier, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees this.
     let shared = unsafe { shared(domain) }?;
     shared.notifier.get().ok_or_else(|| Failure::new(libc::EINVAL, "no monitor was imported into the domain"))
 }
 
 unsafe extern "C" fn changed(domain: *mut fid_domain, address: *const c_void, length: usize) -> c_int {
-    // SAFETY: the client's domain.
+    // SAFETY: the client passed null or an open domain.
     let result = unsafe { notifier(domain) }.and_then(|notifier| {
         notifier.changed_at(address.addr() as u64, length as u64).map_err(LookupError::from)?;
         Ok(())
@@ -117,21 +118,21 @@ unsafe extern "C" fn changed(domain: *mut fid_domain, address: *const c_void, le
 }
 
 unsafe extern "C" fn changed_everything(domain: *mut fid_domain) -> c_int {
-    // SAFETY: the client's domain.
+    // SAFETY: the client passed null or an open domain.
     told("changed_everything", unsafe { notifier(domain) }.map(Notifier::changed_everything))
 }
 
 unsafe extern "C" fn open(domain: *mut fid_domain, attr: *const Attr, cache: *mut *mut OpenCache) -> c_int {
-    // SAFETY: the client's domain.
+    // SAFETY: the client passed null or an open domain.
     let shared = match unsafe { shared(domain) } {
         Ok(shared) => shared,
         Err(failure) => return told("open", Err(failure)),
     };
-    // SAFETY: the client's attributes and place, as pindown.h has them.
+    // SAFETY: the client passes the attributes and the location that pindown.h requires.
     unsafe { open_by(attr, cache, |callbacks, wishes| open_as_set(shared, callbacks, wishes)) }
 }
 
-/// Opens a cache with the domain's settings, overridden by the caller's.
+/// Opens a cache with the settings of the domain, except those that the caller overrides.
 fn open_as_set(shared: &Arc<Shared>, callbacks: Callbacks, wishes: Wishes<'_>) -> Result<Opened, Failure> {
     if wishes.monitor.is_some() {
         return Err(Failure::new(libc::EINVAL, "attr->monitor is set: FI_MR_CACHE_MONITOR says which there is"));

@@ -22,16 +22,16 @@ use crate::{log, waiting};
 pub(crate) struct Shared {
     domain: Arc<domain::Shared>,
     pub(crate) percale: Arc<Counter>,
-    /// The counter's membership in the wait set that the client named.
+    /// Membership in the wait set that the client named.
     _membership: Option<Membership>,
-    /// The endpoints that count here: reading makes progress on them.
+    /// The endpoints that count here. Reading the counter makes progress on them.
     ports: RwLock<Vec<Arc<Port>>>,
-    /// A region counts here what peers write, through any endpoint.
+    /// Set if the counter counts the writes of peers to a region, through any endpoint.
     regional: AtomicBool,
-    /// Deferred work counts its completion here: percale's counter drives the endpoints that do such work.
+    /// Set if the counter counts completions of deferred work. percale's counter drives the endpoints of that work.
     working: AtomicBool,
     wait: u32,
-    /// There if threads may sleep on its descriptor or its wait set: the client has asked for one by name.
+    /// `Some` if the client requested a descriptor or a wait set by name, so that threads may sleep on the counter.
     sleeper: Option<Arc<Sleeper>>,
 }
 
@@ -40,36 +40,36 @@ impl Shared {
         &self.domain
     }
 
-    /// Whether threads may sleep on its descriptor or its wait set.
+    /// Returns whether threads may sleep on the counter's descriptor or wait set.
     pub(crate) const fn is_slept_on(&self) -> bool {
         self.sleeper.is_some()
     }
 
-    /// Prepares for a region that counts here: from now on, any endpoint of the domain wakes threads that sleep on this
-    /// counter.
+    /// Prepares for a region that counts here: from now on, every endpoint of the domain wakes up threads that sleep on
+    /// this counter.
     ///
     /// # Errors
-    /// The positive code, if the system has no descriptors for that.
+    /// Returns the positive error code if the system has no descriptors left.
     pub(crate) fn await_regions(&self) -> Result<(), i32> {
         self.sleeper.as_ref().map_or(Ok(()), |sleeper| self.domain.sleep_for_regions(sleeper))
     }
 
-    /// Registers that a region counts here.
+    /// Records that a region counts here.
     pub(crate) fn attach_region(&self) {
         self.regional.store(true, Ordering::Relaxed);
     }
 
-    /// Registers that deferred work counts its completion here.
+    /// Records that deferred work counts its completions here.
     pub(crate) fn attach_work(&self) {
         self.working.store(true, Ordering::Relaxed);
     }
 
-    /// Adds an endpoint: reading makes progress on it from now on.
+    /// Adds an endpoint. Reading the counter makes progress on the endpoint from now on.
     pub(crate) fn attach(&self, port: &Arc<Port>) {
         self.ports.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(port));
     }
 
-    /// Removes an endpoint that is closed.
+    /// Removes a closed endpoint.
     pub(crate) fn detach(&self, port: &Arc<Port>) {
         self.ports.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, port));
     }
@@ -77,7 +77,7 @@ impl Shared {
     /// Makes progress on the endpoints that count here.
     pub(crate) fn progress(&self) {
         if self.working.load(Ordering::Relaxed) {
-            // Read for its progress; the value is not used.
+            // The read makes progress; its value is not used.
             _ = self.percale.read();
         }
         if self.regional.load(Ordering::Relaxed) {
@@ -88,7 +88,8 @@ impl Shared {
         }
     }
 
-    /// Whether the counter may be slept on without its endpoints: their own threads make progress.
+    /// Returns whether a thread may sleep on the counter without driving its endpoints, because other threads make
+    /// progress.
     fn is_driven(&self) -> bool {
         !self.regional.load(Ordering::Relaxed)
             && self.ports.read().unwrap_or_else(PoisonError::into_inner).iter().all(|port| port.is_shared())
@@ -102,7 +103,7 @@ impl Shared {
                 Err(error) => -error.errno(),
             };
         }
-        // Only the waiting thread drives endpoints without a lock.
+        // Endpoints without a lock make progress only in the waiting thread.
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let errors = self.percale.read_error();
         let mut rounds = 0_u32;
@@ -145,9 +146,9 @@ pub(crate) unsafe extern "C" fn open(
     cntr: *mut *mut fid_cntr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let domain = unsafe { Domain::of(domain) }.shared();
-    // SAFETY: null, or the client's attributes.
+    // SAFETY: the pointer is null or the client's attributes.
     let attr = unsafe { attr.as_ref() };
     if let Some(attr) = attr
         && attr.events != 0
@@ -166,7 +167,7 @@ pub(crate) unsafe extern "C" fn open(
     let slept_on = attr.is_some_and(|attr| matches!(attr.wait_obj, FI_WAIT_FD | FI_WAIT_SET));
     let percale = Arc::new(Counter::new());
     let set = attr.map_or(std::ptr::null_mut(), |attr| attr.wait_set);
-    // SAFETY: with FI_WAIT_SET the client gives one.
+    // SAFETY: with FI_WAIT_SET the client passes a wait set.
     let membership = match unsafe { wait_set::membership(wait, set, &percale) } {
         Ok(membership) => membership,
         Err(code) => return code,
@@ -182,14 +183,14 @@ pub(crate) unsafe extern "C" fn open(
         wait,
     });
     let fid = fid_cntr { fid: object::head(FI_CLASS_CNTR, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
-    // SAFETY: the client wants the counter there.
+    // SAFETY: the client passed a writable location for the counter.
     unsafe { Count { fid, shared }.give(cntr) };
     0
 }
 
-/// Whether the client may sleep on the counter's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
+/// Returns 0 if the client may sleep on the counter's descriptor (fi_trywait(3)), and -FI_EAGAIN otherwise.
 pub(crate) fn try_wait(counter: &Shared) -> c_int {
-    // When regions count, endpoints wake only counters that were opened for sleeping (FI_WAIT_FD, FI_WAIT_SET).
+    // If regions count here, endpoints wake up only counters that were opened for sleeping (FI_WAIT_FD, FI_WAIT_SET).
     if counter.regional.load(Ordering::Relaxed) && !counter.is_slept_on() {
         return -libc::EAGAIN;
     }
@@ -201,57 +202,57 @@ pub(crate) fn try_wait(counter: &Shared) -> c_int {
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a counter of ours that the client gives up.
+    // SAFETY: the pointer is a counter of this provider, and the client no longer uses it.
     unsafe { Count::close(fid, Count::shared) }
 }
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: a counter of ours.
+    // SAFETY: the pointer is a counter of this provider.
     let shared = unsafe { Count::of(fid) }.shared();
-    // SAFETY: fi_control(3): passed on.
+    // SAFETY: the client passes the arguments that fi_control(3) requires.
     unsafe { waiting::control(shared.wait, || shared.percale.descriptor(), command, argument) }
 }
 
 unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
-    // SAFETY: a counter of ours.
+    // SAFETY: the pointer is a counter of this provider.
     let shared = unsafe { Count::of(cntr) }.shared();
     shared.progress();
     shared.percale.value()
 }
 
 unsafe extern "C" fn read_error(cntr: *mut fid_cntr) -> u64 {
-    // SAFETY: a counter of ours.
+    // SAFETY: the pointer is a counter of this provider.
     let shared = unsafe { Count::of(cntr) }.shared();
     shared.progress();
     shared.percale.read_error()
 }
 
 unsafe extern "C" fn add(cntr: *mut fid_cntr, value: u64) -> c_int {
-    // SAFETY: a counter of ours.
+    // SAFETY: the pointer is a counter of this provider.
     unsafe { Count::of(cntr) }.shared.percale.add(value);
     0
 }
 
 unsafe extern "C" fn set(cntr: *mut fid_cntr, value: u64) -> c_int {
-    // SAFETY: a counter of ours.
+    // SAFETY: the pointer is a counter of this provider.
     unsafe { Count::of(cntr) }.shared.percale.set(value);
     0
 }
 
 unsafe extern "C" fn add_error(cntr: *mut fid_cntr, value: u64) -> c_int {
-    // SAFETY: a counter of ours.
+    // SAFETY: the pointer is a counter of this provider.
     unsafe { Count::of(cntr) }.shared.percale.add_error(value);
     0
 }
 
 unsafe extern "C" fn set_error(cntr: *mut fid_cntr, value: u64) -> c_int {
-    // SAFETY: a counter of ours.
+    // SAFETY: the pointer is a counter of this provider.
     unsafe { Count::of(cntr) }.shared.percale.set_error(value);
     0
 }
 
 unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
-    // SAFETY: a counter of ours.
+    // SAFETY: the pointer is a counter of this provider.
     let shared = unsafe { Count::of(cntr) }.shared();
     shared.wait(threshold, u64::try_from(timeout).ok().map(Duration::from_millis))
 }

@@ -1,4 +1,4 @@
-//! `fid_domain`, and the part of a domain that its objects share. Its calls are in `domain_ops`.
+//! `fid_domain`, and the part of a domain that its objects share. The calls on a domain are in `domain_ops`.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -26,51 +26,51 @@ use crate::registration::mode::RegionMode;
 pub(crate) struct Shared {
     pub(crate) fabric: Arc<fabric::Shared>,
     pub(crate) percale: percale::Domain,
-    /// The name in the info.
+    /// The domain name in the `fi_info`.
     pub(crate) name: String,
-    /// What the client serializes.
+    /// The calls that the client serializes.
     pub(crate) serialized: Serialized,
     pub(crate) regions: RegionMode,
-    /// The application names the kinds of memory that it registers.
+    /// Set if the application names the kind of memory in its registrations (FI_HMEM).
     pub(crate) hmem: bool,
-    /// As `hmem`, and a device driver is installed: operations may use device memory.
+    /// Set if `hmem` is set and a device driver is installed: operations may use device memory.
     pub(crate) devices: bool,
-    /// Some endpoint may count what peers write: it was opened with FI_RMA_EVENT, or the domain was.
+    /// Set if some endpoint may count the writes of peers: the domain or the endpoint was opened with FI_RMA_EVENT.
     pub(crate) rma_events: AtomicBool,
     pub(crate) descriptions: Descriptions,
-    /// The raw keys of peers that the client mapped, and has not unmapped.
+    /// The raw keys of peers that the client has mapped and not yet unmapped.
     pub(crate) mapped: Mutex<HashMap<u64, MappedKey>>,
-    /// The event queue that reports the ends of registrations, if one is bound for that (FI_REG_MR).
+    /// The event queue that reports completed registrations, if one is bound for that (FI_REG_MR).
     pub(crate) registrations: OnceLock<Arc<events::Shared>>,
-    /// Addresses are IPv6.
+    /// Set if addresses are IPv6.
     pub(crate) ipv6: bool,
-    /// The type (FI_AV_) of address vectors that are opened without one.
+    /// The type (`FI_AV_*`) of address vectors that are opened without a type.
     pub(crate) av_type: u32,
-    /// Reports memory changes of the client to registration caches; set if the client imported a monitor.
+    /// Reports memory changes to registration caches. Set if the client imported a memory monitor.
     pub(crate) notifier: OnceLock<Notifier>,
-    /// The endpoints that are enabled.
+    /// The enabled endpoints.
     ports: RwLock<Vec<Weak<Port>>>,
-    /// Counters of regions that threads sleep on.
+    /// Counters of regions on which threads may sleep.
     region_sleepers: RwLock<Vec<Weak<Sleeper>>>,
 }
 
-/// A counter that was opened for threads to sleep on. Its object holds this until it is closed.
+/// A counter that was opened for threads to sleep on. The counter object holds this until it is closed.
 #[derive(Debug)]
 pub(crate) struct Sleeper(pub(crate) Arc<Counter>);
 
-/// Which of its calls the client promises to make one at a time (`fi_domain_attr::threading`).
+/// The calls that the client promises to serialize (`fi_domain_attr::threading`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serialized {
-    /// None.
+    /// No calls.
     Nothing,
-    /// Those on an endpoint, and on the completion queues and counters that are bound to it.
+    /// The calls on an endpoint and on the completion queues and counters that are bound to it.
     Completions,
-    /// All in the domain.
+    /// All calls in the domain.
     Domain,
 }
 
 impl Serialized {
-    /// Converts an FI_THREAD_; `automatic`: threads of ours make progress.
+    /// Converts an `FI_THREAD_*` value. `automatic` states that threads of the library make progress.
     const fn of(threading: u32, automatic: bool) -> Self {
         match threading {
             FI_THREAD_COMPLETION if !automatic => Self::Completions,
@@ -79,19 +79,19 @@ impl Serialized {
         }
     }
 
-    /// Whether a completion queue or a counter is used by one thread at a time, and so are the endpoints that are bound to it.
+    /// Returns whether completion queues, counters and the endpoints bound to them are used by one thread at a time.
     pub(crate) fn has_completions(self) -> bool {
         self != Self::Nothing
     }
 }
 
-/// Whether threads of ours make progress.
+/// Returns whether threads of the library make progress.
 pub(crate) const fn is_automatic(attr: &fi_domain_attr) -> bool {
     attr.data_progress == FI_PROGRESS_AUTO || attr.control_progress == FI_PROGRESS_AUTO
 }
 
 impl Shared {
-    /// The part of a domain that is opened with these attributes.
+    /// Creates the shared part of a domain with these attributes.
     pub(crate) fn new(
         fabric: Arc<fabric::Shared>,
         percale: percale::Domain,
@@ -120,16 +120,16 @@ impl Shared {
         }
     }
 
-    /// Any address.
+    /// Returns the wildcard address of the domain's address family.
     pub(crate) fn wildcard(&self) -> SocketAddr {
         let ip: IpAddr = if self.ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         SocketAddr::new(ip, 0)
     }
 
-    /// Registers an endpoint that was enabled. Its counters of regions drive it, if it counts for them.
+    /// Registers an enabled endpoint. If the endpoint counts for regions, the counters of those regions drive it.
     ///
     /// # Errors
-    /// The positive code, if the system has no descriptors for sleeping threads.
+    /// Returns the positive error code if the system has no descriptors left for sleeping threads.
     pub(crate) fn opened(&self, port: &Arc<Port>) -> Result<(), i32> {
         let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
         ports.retain(|port| port.strong_count() > 0);
@@ -144,17 +144,17 @@ impl Shared {
         self.region_sleepers.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether threads sleep on counters of regions.
+    /// Returns whether threads sleep on counters of regions.
     pub(crate) fn sleeps_for_regions(&self) -> bool {
         self.region_sleepers().iter().any(|counter| counter.strong_count() > 0)
     }
 
-    /// Registers a counter of a region on which threads sleep: counting by any endpoint wakes them from now on.
+    /// Registers a region's counter on which threads sleep. From now on they are woken up when any endpoint counts.
     ///
     /// # Errors
-    /// The positive code, if the system has no descriptors for that.
+    /// Returns the positive error code if the system has no descriptors left.
     pub(crate) fn sleep_for_regions(&self, counter: &Arc<Sleeper>) -> Result<(), i32> {
-        // Endpoints are opened under this lock.
+        // Endpoints are opened under the same lock.
         let ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
         if self.region_sleepers().iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(counter))) {
             return Ok(());
@@ -168,17 +168,17 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes reading and waiting for the counter drive the endpoint.
+    /// Makes reads of the counter, and waits for it, drive the endpoint.
     fn wakes(&self, port: &Port, counter: &Sleeper) -> Result<(), i32> {
-        // Other threads may be in an endpoint without a lock, unless the client serializes all of the domain. Such an endpoint counts
-        // nothing for regions.
+        // Other threads may be using an endpoint without a lock, unless the client serializes the whole domain. Such an
+        // endpoint does not count for regions.
         if port.is_shared() || self.serialized == Serialized::Domain {
             port.drive_for(&counter.0)?;
         }
         Ok(())
     }
 
-    /// Whether a collective may use these bytes, if the domain's mode requires that check.
+    /// Returns whether a collective may use these bytes. Always true if the domain's mode does not require the check.
     pub(crate) fn covers_collective(
         &self,
         description: *mut c_void,
@@ -190,10 +190,10 @@ impl Shared {
         !(local || collective) || self.descriptions.cover_for(description, address, len, rights, collective)
     }
 
-    /// Makes progress on every endpoint through which peers' writes may be counted.
+    /// Makes progress on every endpoint that may count the writes of peers.
     pub(crate) fn progress(&self) {
-        // `endpoint::drivers` decides which threads may use an endpoint at once: another thread may be using one without a lock now, unless the
-        // client serializes the whole domain.
+        // Another thread may be using an endpoint without a lock now, unless the client serializes the whole domain.
+        // `endpoint::drivers` decides which threads may use an endpoint concurrently.
         let all = self.serialized == Serialized::Domain;
         for port in self.ports.read().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade) {
             if all || port.is_shared() {

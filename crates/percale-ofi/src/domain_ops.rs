@@ -37,18 +37,18 @@ static OPS: fi_ops_domain = fi_ops_domain {
 /// Opens a domain (fi_domain(3)).
 ///
 /// # Safety
-/// `info` is readable with all it points to, `domain` writable.
+/// `info` is readable with everything that it points to, and `domain` is writable.
 pub(crate) unsafe fn open(
     fabric: &Arc<fabric::Shared>,
     info: *const fi_info,
     domain: *mut *mut fid_domain,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let Some(info) = (unsafe { info.as_ref() }) else { return -libc::EINVAL };
     // SAFETY: as above.
     let Some(attr) = (unsafe { info.domain_attr.as_ref() }) else { return -libc::EINVAL };
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let mut builder = match unsafe { settings::configure(attr) } {
         Ok(builder) => builder,
         Err(code) => return -code,
@@ -63,9 +63,9 @@ pub(crate) unsafe fn open(
             return -error.errno();
         }
     };
-    // SAFETY: an info's source address is as long as it says.
+    // SAFETY: the source address of an info has the stated length.
     let source = unsafe { address::read(info.src_addr, info.src_addrlen) };
-    // SAFETY: null, or the client's string.
+    // SAFETY: the pointer is null or the client's string.
     let name = (!attr.name.is_null()).then(|| unsafe { CStr::from_ptr(attr.name) }.to_string_lossy().into_owned());
     let name = name.unwrap_or_default();
     let shared = Arc::new(Shared::new(Arc::clone(fabric), percale, name, source, info, attr));
@@ -75,32 +75,33 @@ pub(crate) unsafe fn open(
         mr: std::ptr::from_ref(&region::OPS).cast_mut(),
     };
     if shared.regions.raw {
-        // The client may have asked for raw keys after fi_getinfo: now the attributes say how long they are.
-        // SAFETY: the client's attributes, which fi_domain(3) does not have as constant.
+        // The client may have requested raw keys after fi_getinfo(3). The attributes must then state their length.
+        // SAFETY: the client passed the attributes, and fi_domain(3) does not declare them constant.
         unsafe { (&raw mut (*info.domain_attr).mr_key_size).write(percale::memory::region::RAW_KEY_BYTES) };
     }
-    // SAFETY: the caller wants the domain there.
+    // SAFETY: the caller passed a writable location for the domain.
     unsafe { Domain::new(fid, shared).give(domain) };
     0
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let shared = unsafe { Domain::of(fid) }.shared();
     let mapped = shared.mapped.lock().unwrap_or_else(PoisonError::into_inner).len();
     if mapped != 0 {
         log::warning!(FI_LOG_DOMAIN, "fi_close: {mapped} keys of peers are mapped; unmap them first (fi_mr_unmap_key)");
         return -libc::EBUSY;
     }
-    // SAFETY: the client gives it up.
+    // SAFETY: the client no longer uses the object.
     unsafe { Domain::close(fid, Domain::shared) }
 }
 
-/// Binds an event queue, which reports the ends of registrations from then on (FI_REG_MR). Without flags the binding has no effect.
+/// Binds an event queue that reports completed registrations from now on (FI_REG_MR). Without flags, the binding has no
+/// effect.
 unsafe extern "C" fn bind(domain: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    // SAFETY: some open object of the client's.
+    // SAFETY: the client passed an open object.
     let Some(events) = (unsafe { Events::of_class(other) }) else { return -libc::EINVAL };
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let shared = unsafe { Domain::of(domain) }.shared();
     if !events.shared().is_of(&shared.fabric) {
         log::warning!(FI_LOG_DOMAIN, "fi_domain_bind: the event queue is another fabric's");

@@ -1,4 +1,4 @@
-//! Failed operations, as clients read them (fi_cq_readerr(3)).
+//! Conversion of failed operations to the error entries of fi_cq_readerr(3).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -8,12 +8,12 @@ use crate::abi::{FI_LOG_CQ, fi_cq_err_entry};
 use crate::address::source;
 use crate::log;
 
-/// From this version of the interface on, an error entry has room for the source's address.
+/// The first version of the interface in which an error entry has a field for the source address.
 const WITH_SOURCE: u32 = (1 << 16) | 20;
-/// From this version on, the client may pass a buffer for the error's own data, with its size.
+/// The first version in which the client may pass a buffer, with its size, for error data.
 pub(crate) const WITH_DATA_SIZE: u32 = (1 << 16) | 5;
 
-/// Every code, with its text; the number of a code is its position, counted from 1.
+/// All error codes with their texts. The number of a code is its position, counted from 1.
 const ALL: [(ErrorCode, &CStr); 18] = [
     (ErrorCode::Truncated, c"the message was longer than the buffer that it was received into"),
     (ErrorCode::Canceled, c"the operation was cancelled"),
@@ -35,12 +35,12 @@ const ALL: [(ErrorCode, &CStr); 18] = [
     (ErrorCode::Io, c"input or output failed"),
 ];
 
-/// Returns the number of a code for clients.
+/// Returns the number of an error code for clients.
 pub(crate) fn number(code: ErrorCode) -> c_int {
     ALL.iter().position(|(other, _)| *other == code).map_or(0, |at| at as c_int + 1)
 }
 
-/// Returns the text for a number.
+/// Returns the text for an error number.
 pub(crate) fn text(number: c_int) -> &'static CStr {
     let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
     at.and_then(|at| ALL.get(at)).map_or(c"an error that percale does not know", |(_, text)| *text)
@@ -56,23 +56,23 @@ pub(crate) unsafe fn copy(text: &CStr, to: *mut c_char, room: usize) {
     }
     let bytes = text.to_bytes();
     let count = bytes.len().min(room - 1);
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), count) };
     // SAFETY: `count` is less than `room`.
     unsafe { to.add(count).write(0) };
 }
 
-/// Writes an error as the client's version of the interface has it.
+/// Writes an error entry in the layout of the client's version of the interface.
 ///
 /// # Safety
-/// `to` is readable and writable for as much of an error entry as that version knows.
+/// `to` is readable and writable for the size of an error entry in that version.
 pub(crate) unsafe fn write(error: &ErrorEntry, to: *mut fi_cq_err_entry, api_version: u32) {
     log::note!(FI_LOG_CQ, "an operation failed: {error}");
     let entry = &error.entry;
     let pointer = |address: u64| -> *mut c_void { std::ptr::with_exposed_provenance_mut(address as usize) };
     macro_rules! put {
         ($($field:ident: $value:expr),+ $(,)?) => {
-            // SAFETY: promised by the caller; these fields every version knows.
+            // SAFETY: the caller guarantees this, and every version has these fields.
             $(unsafe { (&raw mut (*to).$field).write($value) };)+
         };
     }
@@ -87,7 +87,7 @@ pub(crate) unsafe fn write(error: &ErrorEntry, to: *mut fi_cq_err_entry, api_ver
         err: error.errno(),
         prov_errno: number(error.error),
     }
-    // There is no data beyond these fields: a client's buffer is left unchanged, and its size is set to 0.
+    // Error entries have no data beyond these fields. The client's buffer is not changed, and its size is set to 0.
     if api_version >= WITH_DATA_SIZE {
         put! { err_data_size: 0 }
     } else {

@@ -29,16 +29,16 @@ use self::record::{Asked, Context, Fid, Names, Record, Settling};
 pub(crate) struct Shared {
     fabric: Arc<fabric::Shared>,
     pub(crate) percale: EventQueue,
-    /// The queue's membership in the wait set that the client named.
+    /// Membership in the wait set that the client named.
     _membership: Option<Membership>,
     wait: u32,
-    /// The client may write events of its own.
+    /// Set if the client may write events.
     writable: bool,
     names: Mutex<Names>,
     settling: Mutex<Settling>,
     /// The oldest event, once it was peeked at.
     front: Mutex<Option<Record>>,
-    /// The data of the error that was read last.
+    /// The data of the last error that was read.
     error_data: Mutex<Vec<u8>>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) unsafe fn open(
     eq: *mut *mut fid_eq,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let attr = unsafe { attr.as_ref() };
     let wait = match waiting::object("fi_eq_open", FI_LOG_EQ, attr.map_or(FI_WAIT_NONE, |attr| attr.wait_obj)) {
         Ok(wait) => wait,
@@ -76,7 +76,7 @@ pub(crate) unsafe fn open(
     };
     let percale = EventQueue::default();
     let set = attr.map_or(std::ptr::null_mut(), |attr| attr.wait_set);
-    // SAFETY: with FI_WAIT_SET the client gives one.
+    // SAFETY: with FI_WAIT_SET the client passes a wait set.
     let membership = match unsafe { wait_set::membership(wait, set, &percale) } {
         Ok(membership) => membership,
         Err(code) => return code,
@@ -93,26 +93,26 @@ pub(crate) unsafe fn open(
         error_data: Mutex::default(),
     });
     let fid = fid_eq { fid: object::head(FI_CLASS_EQ, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
-    // SAFETY: the client wants the queue there.
+    // SAFETY: the client passed a writable location for the queue.
     unsafe { Events { fid, shared }.give(eq) };
     0
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a queue of ours that the client gives up.
+    // SAFETY: the pointer is a queue of this provider, and the client no longer uses it.
     unsafe { Events::close(fid, Events::shared) }
 }
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: a queue of ours.
+    // SAFETY: the pointer is a queue of this provider.
     let shared = unsafe { Events::of(fid) }.shared();
-    // SAFETY: fi_control(3): passed on.
+    // SAFETY: the client passes the arguments that fi_control(3) requires.
     unsafe { waiting::control(shared.wait, || shared.percale.descriptor(), command, argument) }
 }
 
-/// Whether the client may sleep on the queue's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
+/// Returns 0 if the client may sleep on the queue's descriptor (fi_trywait(3)), and -FI_EAGAIN otherwise.
 pub(crate) fn try_wait(events: &Shared) -> c_int {
-    // Events are held back only for a short time: no thread sleeps until one is released.
+    // Events are held back only for a short time. No thread may sleep while one is held back.
     if lock(&events.front).is_some() || lock(&events.settling).holds_any() {
         return -libc::EAGAIN;
     }
@@ -124,17 +124,17 @@ pub(crate) fn try_wait(events: &Shared) -> c_int {
 }
 
 impl Shared {
-    /// Whether the queue belongs to this fabric.
+    /// Returns whether the queue belongs to this fabric.
     pub(crate) fn is_of(&self, fabric: &Arc<fabric::Shared>) -> bool {
         Arc::ptr_eq(&self.fabric, fabric)
     }
 
-    /// Makes events of this endpoint name the client's object.
+    /// Registers the client's object for the events of this endpoint.
     pub(crate) fn name_endpoint(&self, id: u64, endpoint: fid_t) {
         lock(&self.names).endpoints.insert(id, Fid(endpoint));
     }
 
-    /// Forgets an endpoint that is closed.
+    /// Removes a closed endpoint.
     pub(crate) fn forget_endpoint(&self, id: u64) {
         let mut names = lock(&self.names);
         names.endpoints.remove(&id);
@@ -143,17 +143,17 @@ impl Shared {
         lock(&self.settling).settled(id);
     }
 
-    /// Records that this endpoint takes a connection from that address.
+    /// Records that this endpoint is accepting a connection from that address.
     pub(crate) fn accepts(&self, endpoint: u64, from: SocketAddr) {
         lock(&self.settling).accepts(endpoint, from.ip());
     }
 
-    /// Records that this endpoint takes no connection after all.
+    /// Records that this endpoint is not accepting a connection any more.
     pub(crate) fn settled(&self, endpoint: u64) {
         lock(&self.settling).settled(endpoint);
     }
 
-    /// Returns the next of percale's events.
+    /// Returns percale's next event.
     fn next(&self) -> Option<Event> {
         requests::expire();
         let mut settling = lock(&self.settling);
@@ -165,7 +165,7 @@ impl Shared {
         settling.release()
     }
 
-    /// A queue of no fabric.
+    /// Creates a queue without a fabric.
     #[cfg(test)]
     pub(crate) fn alone() -> Arc<Self> {
         Arc::new(Self {
@@ -181,80 +181,82 @@ impl Shared {
         })
     }
 
-    /// Whether an event can be read.
+    /// Returns whether an event can be read.
     #[cfg(test)]
     pub(crate) fn has_any(&self) -> bool {
         self.look().is_some()
     }
 
-    /// Makes events of this inserter name the client's address vector.
+    /// Registers the client's address vector for the events of this inserter.
     pub(crate) fn name_vector(&self, inserter: u64, vector: fid_t) {
         lock(&self.names).name_vector(inserter, Fid(vector));
     }
 
-    /// Forgets a vector that is closed.
+    /// Removes a closed vector.
     pub(crate) fn forget_vector(&self, inserter: u64) {
         lock(&self.names).forget_vector(inserter);
     }
 
-    /// Begins an insertion. It ends with an event unless it is rejected.
+    /// Begins an insertion. Unless it is rejected, an event reports its end.
     pub(crate) fn insert<E>(&self, inserter: u64, begin: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         lock(&self.names).begin_insertion(inserter);
         begin().inspect_err(|_| lock(&self.names).end_insertion(inserter))
     }
 
-    /// Makes the end of a region's registration name the client's object; returns the number of the registration.
+    /// Registers the client's object for the end of a region's registration. Returns the number of the registration.
     pub(crate) fn name_region(&self, region: fid_t, context: *mut c_void) -> u64 {
         lock(&self.names).name_region(Fid(region), Context(context))
     }
 
-    /// Forgets a region that is closed, or was not registered.
+    /// Removes a region that is closed or could not be registered.
     pub(crate) fn forget_region(&self, number: u64) {
         lock(&self.names).regions.remove(&number);
     }
 
-    /// Makes events of this group name the client's object.
+    /// Registers the client's object for the events of this group.
     pub(crate) fn name_group(&self, number: u64, group: fid_t, context: *mut c_void) {
         lock(&self.names).groups.insert(number, (Fid(group), Context(context)));
     }
 
-    /// Enters the group into the client's object, unless that was closed.
+    /// Stores the group ID in the client's object, unless that object was closed.
     pub(crate) fn group_is(&self, number: u64, id: GroupId) {
         let names = lock(&self.names);
         if let Some((fid, _)) = names.groups.get(&number) {
-            // SAFETY: closing the group removes its name first, under this lock.
+            // SAFETY: closing the group first removes its entry under this lock.
             unsafe { joined::name(fid.0, id) };
         }
     }
 
-    /// Forgets a group that is left.
+    /// Removes a group that was left.
     pub(crate) fn forget_group(&self, number: u64) {
         lock(&self.names).groups.remove(&number);
     }
 
-    /// The client has ended an endpoint's connection: reports that in its own queue too, as if the peer had ended it.
+    /// Reports that the client shut down an endpoint's connection. The client's own event queue gets the same event as
+    /// if the peer had ended the connection.
     pub(crate) fn ended(&self, endpoint: u64, address: SocketAddr) {
         let (error, reason) = (percale::ErrorCode::Closed, "it was shut down here".to_owned());
         self.percale.push(Event::Shutdown { endpoint, address, error, reason });
     }
 
-    /// Makes requests to the listener at this address name the client's object, for endpoints like `info`.
+    /// Registers the client's object for connection requests to the listener at this address. `info` describes the
+    /// endpoints that accept them.
     pub(crate) fn name_listener(&self, address: SocketAddr, passive: fid_t, info: &Arc<Copied>) {
         lock(&self.names).listeners.insert(address, (Fid(passive), Arc::clone(info)));
     }
 
-    /// Forgets a listener that is closed.
+    /// Removes a closed listener.
     pub(crate) fn forget_listener(&self, address: SocketAddr) {
         lock(&self.names).listeners.remove(&address);
     }
 
-    /// Converts an event to libfabric's form; `None` if libfabric has no such event.
+    /// Converts an event to libfabric's form. Returns `None` if libfabric has no such event.
     fn record(&self, event: Event) -> Option<Record> {
         let mut names = lock(&self.names);
         if let Event::Shutdown { endpoint, .. } = &event
             && !(names.endpoints.contains_key(endpoint) && names.over.insert(*endpoint))
         {
-            return None; // It is closed; or told already: both sides have ended the connection.
+            return None; // The endpoint is closed, or the end was already reported.
         }
         let fid = |endpoint| names.endpoints.get(&endpoint).copied();
         match event {
@@ -274,7 +276,7 @@ impl Shared {
             Event::ConnectionRefused { endpoint, error, reason, data, .. } => {
                 log::warning!(FI_LOG_EQ, "no connection: {reason}");
                 let fid = fid(endpoint)?;
-                // SAFETY: named, and the names are locked.
+                // SAFETY: the object is registered, and the lock of the names is held.
                 Some(Record::Refused { fid, context: unsafe { fid.context() }, error, data })
             }
             Event::AddressesInserted { inserter, context, count } => {
@@ -287,7 +289,7 @@ impl Shared {
                 let (code, reason) = (error.errno(), error.to_string().into_bytes());
                 Some(Record::NotInserted { fid: names.vectors.get(&inserter)?.fid, context, index, code, reason })
             }
-            // Without a name, the region was closed meanwhile.
+            // A region without an entry was closed in the meantime.
             Event::Registered { context: number } => {
                 let (fid, context) = names.regions.remove(&number)?;
                 Some(Record::Registered { fid, context })
@@ -298,8 +300,8 @@ impl Shared {
             }
             Event::Joined { context: number, group: id } => {
                 let (fid, context) = *names.groups.get(&number)?;
-                // The call that joins it, in another thread, may not have returned.
-                // SAFETY: closing the group removes its name first, under the lock of the names.
+                // The call that joins the group may not have returned yet in another thread.
+                // SAFETY: closing the group first removes its entry, under the lock of the names.
                 unsafe { joined::name(fid.0, id) };
                 Some(Record::Joined { fid, context })
             }
@@ -316,7 +318,7 @@ impl Shared {
         }
     }
 
-    /// Peeks at the oldest event.
+    /// Loads the oldest event without removing it.
     fn look(&self) -> MutexGuard<'_, Option<Record>> {
         let mut front = lock(&self.front);
         while front.is_none() {
@@ -326,10 +328,10 @@ impl Shared {
         front
     }
 
-    /// Reads the next event, which stays with FI_PEEK.
+    /// Reads the next event. With FI_PEEK, the event is not removed.
     ///
     /// # Safety
-    /// `event` is writable, and `to` for `room` bytes, or null.
+    /// `event` is writable. `to` is null or writable for `room` bytes.
     unsafe fn read(&self, event: *mut u32, to: *mut c_void, room: usize, flags: u64) -> isize {
         if flags & !FI_PEEK != 0 {
             return -(FI_EBADFLAGS as isize);
@@ -338,7 +340,8 @@ impl Shared {
         let (code, bytes) = match &*front {
             None => return -(libc::EAGAIN as isize),
             Some(record) if record.is_error() => return -(FI_EAVAIL as isize),
-            // A reader without a buffer wants only the kind of event; but a request would be lost.
+            // Without a buffer, the caller reads only the type of the event. A connection request needs a buffer,
+            // because it would be lost otherwise.
             Some(record) if to.is_null() && !record.is_request() => (record.bytes(0).0, Vec::new()),
             Some(record) if to.is_null() || record.least() > room => {
                 log::note!(FI_LOG_EQ, "fi_eq_read: an event has {} bytes, there is room for {room}", record.least());
@@ -346,9 +349,9 @@ impl Shared {
             }
             Some(record) => record.bytes(room),
         };
-        // SAFETY: the client wants the event there.
+        // SAFETY: the client passed a writable location for the event.
         unsafe { event.write(code) };
-        // SAFETY: no more than there is room for.
+        // SAFETY: the bytes fit into the client's buffer.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len()) };
         if flags & FI_PEEK == 0
             && let Some(Record::Connection { request: Some(request), .. }) = front.take()
@@ -368,35 +371,36 @@ impl Shared {
             return -(libc::EAGAIN as isize);
         }
         let Some((mut entry, data)) = front.take().and_then(Record::error) else { return -(libc::EAGAIN as isize) };
-        // Older clients do not initialise the entry: the data goes into a buffer of ours (fi_eq(3), releases before
-        // 1.5).
+        // Clients of older versions do not initialize the entry. Their error data is stored in the queue's buffer
+        // (fi_eq(3) of releases before 1.5).
         let (buffer, room) = if self.fabric.api_version < errors::WITH_DATA_SIZE {
             (std::ptr::null_mut(), 0)
         } else {
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             unsafe { ((*to).err_data, (*to).err_data_size) }
         };
         let mut kept = lock(&self.error_data);
-        // An entry that is read into again without being reset still names the buffer of the last read.
+        // If the client passes an entry again without resetting it, the entry still points to the buffer of the last
+        // read.
         let before = !kept.is_empty() && std::ptr::eq(buffer.cast(), kept.as_ptr());
         *kept = data;
         (entry.err_data, entry.err_data_size) = if buffer.is_null() || room == 0 || before {
-            // Our buffer, valid until the next read (fi_eq(3)).
+            // The queue's buffer, which is valid until the next read (fi_eq(3)).
             (kept.as_mut_ptr().cast(), kept.len())
         } else {
             let count = room.min(kept.len());
-            // SAFETY: the client has so much room.
+            // SAFETY: the client's buffer has at least `count` bytes.
             unsafe { std::ptr::copy_nonoverlapping(kept.as_ptr(), buffer.cast(), count) };
             (buffer, count)
         };
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         unsafe { to.write(entry) };
         size_of::<fi_eq_err_entry>() as isize
     }
 }
 
 unsafe extern "C" fn read(eq: *mut fid_eq, event: *mut u32, to: *mut c_void, room: usize, flags: u64) -> isize {
-    // SAFETY: a queue of ours, and the client's room.
+    // SAFETY: the pointer is a queue of this provider, and the client passed a valid buffer.
     unsafe { Events::of(eq).shared.read(event, to, room, flags) }
 }
 
@@ -408,11 +412,11 @@ unsafe extern "C" fn wait_read(
     timeout: c_int,
     flags: u64,
 ) -> isize {
-    // SAFETY: a queue of ours.
+    // SAFETY: the pointer is a queue of this provider.
     let shared = unsafe { Events::of(eq) }.shared();
     let deadline = u64::try_from(timeout).ok().map(|timeout| Instant::now() + Duration::from_millis(timeout));
     loop {
-        // SAFETY: the client's room.
+        // SAFETY: the client passed a valid buffer.
         let read = unsafe { shared.read(event, to, room, flags) };
         if read != -(libc::EAGAIN as isize) {
             return read;
@@ -423,7 +427,7 @@ unsafe extern "C" fn wait_read(
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return -(libc::EAGAIN as isize);
                 }
-                // Events that are held back, or that another thread has armed for, arrive in a moment.
+                // Events that are held back, or for which another thread has armed the queue, arrive soon.
                 std::thread::yield_now();
                 continue;
             }
@@ -437,26 +441,26 @@ unsafe extern "C" fn wait_read(
     }
 }
 
-/// Sleeps until a descriptor is readable; false if the deadline passed first.
+/// Sleeps until a descriptor is readable. Returns false if the deadline passed first.
 pub(crate) fn sleep(descriptor: BorrowedFd<'_>, deadline: Option<Instant>) -> bool {
     let left = deadline.map_or(-1, |deadline| {
-        // Rounded up, so as not to wake before the deadline and sleep again for nothing.
+        // Rounded up, so that the thread does not wake up before the deadline and sleep again.
         let left = deadline.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
         c_int::try_from(left).unwrap_or(c_int::MAX)
     });
     let mut one = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry.
+    // SAFETY: the array has one entry.
     let ready = unsafe { libc::poll(&raw mut one, 1, left) };
     ready != 0 || deadline.is_none_or(|deadline| Instant::now() < deadline)
 }
 
 unsafe extern "C" fn read_error(eq: *mut fid_eq, to: *mut fi_eq_err_entry, _flags: u64) -> isize {
-    // SAFETY: a queue of ours, and the client's room for an error entry.
+    // SAFETY: the pointer is a queue of this provider, and the client passed an error entry.
     unsafe { Events::of(eq).shared.read_error(to) }
 }
 
 unsafe extern "C" fn write(eq: *mut fid_eq, event: u32, from: *const c_void, len: usize, flags: u64) -> isize {
-    // SAFETY: a queue of ours.
+    // SAFETY: the pointer is a queue of this provider.
     let shared = unsafe { Events::of(eq) }.shared();
     if !shared.writable {
         log::warning!(FI_LOG_EQ, "fi_eq_write: the queue was opened without FI_WRITE");
@@ -465,7 +469,7 @@ unsafe extern "C" fn write(eq: *mut fid_eq, event: u32, from: *const c_void, len
     if flags != 0 {
         return -(FI_EBADFLAGS as isize);
     }
-    // SAFETY: the client gives so many bytes.
+    // SAFETY: the client passed this number of readable bytes.
     let bytes = if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(from.cast::<u8>(), len) } };
     match shared.percale.write(event, bytes) {
         Ok(()) => len as isize,
@@ -481,7 +485,7 @@ unsafe extern "C" fn error_text(
     room: usize,
 ) -> *const c_char {
     let text = errors::text(provider_error);
-    // SAFETY: the client's buffer, as long as it says.
+    // SAFETY: the client's buffer has the length that the client passed.
     unsafe { errors::copy(text, to, room) };
     text.as_ptr()
 }

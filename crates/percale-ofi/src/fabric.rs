@@ -1,4 +1,4 @@
-//! `fid_fabric`, and what its objects know of it. Its calls are in `fabric_ops`.
+//! `fid_fabric`, and the part of a fabric that its objects share. The calls on a fabric are in `fabric_ops`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::object;
 /// The part of a fabric that its objects share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The version of the interface that the client was written for.
+    /// The interface version that the client was written for.
     pub(crate) api_version: u32,
 }
 

@@ -1,4 +1,5 @@
-//! Opening fabrics, and the calls on a fabric, by which domains, passive endpoints, event queues and wait sets are opened (fi_fabric(3)).
+//! Opening fabrics, and the calls on a fabric that open domains, passive endpoints, event queues and wait sets
+//! (fi_fabric(3)).
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -25,13 +26,13 @@ static OPS: fi_ops_fabric = fi_ops_fabric {
 /// Opens the fabric (`fi_provider::fabric`).
 ///
 /// # Safety
-/// As fi_fabric(3) has it: `attr` is readable, `fabric` writable.
+/// `attr` is readable and `fabric` is writable, as fi_fabric(3) requires.
 pub(crate) unsafe extern "C" fn open(
     attr: *mut fi_fabric_attr,
     fabric: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: libfabric gives the attributes of an answer of ours.
+    // SAFETY: libfabric passes the attributes of an `fi_info` that this provider returned.
     let Some(attr) = (unsafe { attr.as_ref() }) else { return -libc::EINVAL };
     let fid = fid_fabric {
         fid: object::head(FI_CLASS_FABRIC, context, &FI),
@@ -39,13 +40,13 @@ pub(crate) unsafe extern "C" fn open(
         api_version: attr.api_version,
     };
     let shared = Arc::new(Shared { api_version: attr.api_version });
-    // SAFETY: the caller wants the fabric there.
+    // SAFETY: the caller passed a writable location for the fabric.
     unsafe { Fabric::new(fid, shared).give(fabric) };
     0
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a fabric of ours that the client gives up.
+    // SAFETY: the pointer is a fabric of this provider, and the client no longer uses it.
     unsafe { Fabric::close(fid, Fabric::shared) }
 }
 
@@ -55,7 +56,7 @@ unsafe extern "C" fn open_domain(
     domain: *mut *mut fid_domain,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the client's arguments, as fi_domain(3) has them.
+    // SAFETY: the client passes the arguments that fi_domain(3) requires.
     unsafe { domain_ops::open(Fabric::of(fabric).shared(), info, domain, context) }
 }
 
@@ -80,7 +81,7 @@ unsafe extern "C" fn open_passive(
     pep: *mut *mut fid_pep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the client's arguments, as fi_passive_ep(3) has them.
+    // SAFETY: the client passes the arguments that fi_passive_ep(3) requires.
     unsafe { passive::open(Fabric::of(fabric).shared(), info, pep, context) }
 }
 
@@ -90,7 +91,7 @@ unsafe extern "C" fn open_events(
     eq: *mut *mut fid_eq,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the client's arguments, as fi_eq(3) has them.
+    // SAFETY: the client passes the arguments that fi_eq(3) requires.
     unsafe { events::open(Fabric::of(fabric).shared(), attr, eq, context) }
 }
 
@@ -99,6 +100,6 @@ unsafe extern "C" fn open_wait_set(
     attr: *mut fi_wait_attr,
     waitset: *mut *mut fid_wait,
 ) -> c_int {
-    // SAFETY: the client's arguments, as fi_poll(3) has them.
+    // SAFETY: the client passes the arguments that fi_poll(3) requires.
     unsafe { wait_set::open(Fabric::of(fabric).shared(), attr, waitset) }
 }

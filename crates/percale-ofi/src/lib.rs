@@ -1,19 +1,21 @@
 //! libpercale-fi.so: percale as an external provider of libfabric.
 //!
-//! libfabric finds it by `FI_PROVIDER_PATH`, calls [`fi_prov_ini`](provider::fi_prov_ini), and from then on unmodified programs
-//! run on percale. This crate translates: each libfabric object is a small one around percale's own, and operations go to
-//! percale's raw posting calls. It has no semantics of its own.
+//! libfabric finds the library through `FI_PROVIDER_PATH` and calls [`fi_prov_ini`](provider::fi_prov_ini). Unmodified
+//! programs then run on percale. This crate only translates: each libfabric object wraps a percale object, and
+//! operations call percale's raw posting functions. The crate has no semantics of its own.
 //!
-//! Functions that libfabric or an application calls are `extern "C"`: a panic in one ends the process, it never unwinds into C.
-//! Every refusal returns the code that the manual names, and logs its reason in libfabric's log at the first level.
+//! Functions that libfabric or an application calls are `extern "C"`: a panic in one of them terminates the process and
+//! never unwinds into C. A rejected call returns the error code of the manual page, and its reason is written to
+//! libfabric's log at level FI_LOG_WARN.
 //!
 //! # Modules
 //! * [`abi`]: libfabric's structures, tables and constants
-//! * `libfabric`, `log`, `params`: the running libfabric's functions, found at run time: messages and parameters
+//! * `libfabric`, `log`, `params`: the functions of the running libfabric, looked up at run time; messages; parameters
 //! * `version`: the versions that the provider reports
 //! * [`provider`]: the entry point that libfabric calls
-//! * `info`: the available endpoints that fit an application's hints
-//! * `fabric` and `fabric_ops`, `domain` and `domain_ops`: what the objects of a fabric or a domain share, and the calls that open them
+//! * `info`: the available endpoints that match an application's hints
+//! * `fabric` and `fabric_ops`, `domain` and `domain_ops`: the parts of a fabric or domain that its objects share, and
+//!   the calls that open them
 
 #![allow(
     unsafe_code,

@@ -1,8 +1,9 @@
-//! libfabric's own functions that a provider uses, found at run time.
+//! libfabric's functions that the provider uses, looked up at run time.
 //!
-//! Nothing here is linked: an import would bind the oldest version of a symbol, and a symbol that the running libfabric lacks would prevent it from
-//! loading the provider, without an error message. A process may have loaded libfabric in its global scope, under another name, or privately inside a
-//! wheel; the search goes in that order. Where there is none (unit tests) everything is `None`.
+//! Nothing here is linked. An import would bind the oldest version of a symbol, and a symbol that is missing in the
+//! running libfabric would prevent it from loading the provider, without an error message. A process may have loaded
+//! libfabric in its global scope, under another name, or privately inside a Python wheel. The search uses that order.
+//! Without a loaded libfabric (in unit tests), all fields are `None`.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -24,38 +25,38 @@ type DupInfo = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
 /// `fi_freeinfo`.
 type FreeInfo = unsafe extern "C" fn(*mut fi_info);
 
-/// The functions.
+/// The functions that were found.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Libfabric {
-    /// Whether a message is wanted.
+    /// Returns whether a message would be logged.
     pub(crate) log_enabled: Option<LogEnabled>,
-    /// Takes a message.
+    /// Logs a message.
     pub(crate) log: Option<Log>,
-    /// Names a parameter.
+    /// Defines a parameter.
     pub(crate) param_define: Option<ParamDefine>,
     /// Reads a parameter.
     pub(crate) param_get: Option<ParamGet>,
-    /// Copies an answer with all that hangs on it.
+    /// Copies an `fi_info` with everything that it points to.
     pub(crate) dup_info: Option<DupInfo>,
-    /// Frees answers.
+    /// Frees a list of `fi_info`.
     pub(crate) free_info: Option<FreeInfo>,
 }
 
-/// The provider that libfabric loaded; null before.
+/// The provider structure that libfabric loaded, or null before that.
 static PROVIDER: AtomicPtr<fi_provider> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Sets the provider that is given to libfabric's functions. It is a static.
+/// Sets the provider structure that is passed to libfabric's functions. It is a static.
 pub(crate) fn set_provider(provider: *mut fi_provider) {
     PROVIDER.store(provider, Ordering::Relaxed);
 }
 
-/// The provider, for calls into libfabric; `None` before libfabric has loaded it.
+/// Returns the provider structure for calls into libfabric, or `None` before libfabric has loaded it.
 pub(crate) fn provider() -> Option<*mut fi_provider> {
     let provider = PROVIDER.load(Ordering::Relaxed);
     (!provider.is_null()).then_some(provider)
 }
 
-/// The libfabric that loaded this provider; looked for once.
+/// Returns the libfabric that loaded this provider. The lookup runs once.
 pub(crate) fn libfabric() -> &'static Libfabric {
     static FOUND: OnceLock<Libfabric> = OnceLock::new();
     FOUND.get_or_init(|| find().unwrap_or_default())
@@ -68,28 +69,28 @@ fn find() -> Option<Libfabric> {
     let mapped = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let candidates = std::iter::once("libfabric.so.1").chain(mapped.lines().filter_map(mapped_libfabric));
     candidates.filter_map(|name| CString::new(name).ok()).find_map(|name| {
-        // SAFETY: the name ends with a zero byte; NOLOAD runs no code, it finds what is loaded.
+        // SAFETY: the name ends with a zero byte. RTLD_NOLOAD runs no code and only finds loaded objects.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
-        // The handle keeps libfabric loaded, as it keeps us.
+        // The handle keeps libfabric loaded, and libfabric keeps this library loaded.
         if handle.is_null() { None } else { within(handle) }
     })
 }
 
-/// The path of a line of /proc/self/maps, if that is a shared object with libfabric in its name.
+/// Returns the path in a line of /proc/self/maps if it is a shared object with libfabric in its name.
 fn mapped_libfabric(line: &str) -> Option<&str> {
     let path = &line[line.find('/')?..];
     let name = path.rsplit('/').next()?;
     (name.contains("libfabric") && name.contains(".so")).then_some(path)
 }
 
-/// The functions of one object or scope, if it has `fi_log`.
+/// Looks up the functions in one object or scope. Returns `None` if it has no `fi_log`.
 fn within(handle: *mut c_void) -> Option<Libfabric> {
     let symbol = |name: &CStr| {
-        // SAFETY: the handle is the default scope or came from dlopen, the name ends with a zero byte.
+        // SAFETY: the handle is the default scope or was returned by dlopen, and the name ends with a zero byte.
         let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
         (!found.is_null()).then_some(found)
     };
-    // SAFETY: each name has had this signature since libfabric 1.0, in every version.
+    // SAFETY: the function has had this signature in every version since libfabric 1.0.
     let log_enabled = symbol(c"fi_log_enabled").map(|at| unsafe { std::mem::transmute::<*mut c_void, LogEnabled>(at) });
     // SAFETY: as above.
     let log = symbol(c"fi_log").map(|at| unsafe { std::mem::transmute::<*mut c_void, Log>(at) });

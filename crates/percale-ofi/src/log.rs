@@ -1,6 +1,8 @@
-//! Messages into libfabric's log (`FI_LOG_LEVEL`, `FI_LOG_PROV`). Each refusal is logged at the first level, with its reason.
+//! Messages to libfabric's log (`FI_LOG_LEVEL`, `FI_LOG_PROV`). Each rejected call is logged with its reason at
+//! level FI_LOG_WARN.
 //!
-//! Messages begin with the object and the call that they are about: `getinfo: no answer: ...`. They are built only if the log takes them.
+//! A message begins with the object and the call: `getinfo: no answer: ...`. It is formatted only if the log accepts
+//! it.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -22,7 +24,7 @@ macro_rules! note {
     };
 }
 
-/// The source location of a message, for C.
+/// Expands to the source location of a message, as a C string and a line number.
 macro_rules! place {
     () => {
         match std::ffi::CStr::from_bytes_with_nul(concat!(module_path!(), "\0").as_bytes()) {
@@ -34,16 +36,16 @@ macro_rules! place {
 
 pub(crate) use {note, place, warning};
 
-/// The importance of a message.
+/// The level of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
-    /// An operation was refused or failed.
+    /// An operation was rejected or failed.
     Warn,
     /// Normal operation.
     Info,
 }
 
-/// Use the macros.
+/// Writes a message. Called only by the macros.
 pub(crate) fn write(level: Level, subsystem: u32, place: &CStr, line: u32, message: fmt::Arguments<'_>) {
     #[cfg(test)]
     testing::LOGGED.with_borrow_mut(|logged| logged.push((level, message.to_string())));
@@ -53,25 +55,25 @@ pub(crate) fn write(level: Level, subsystem: u32, place: &CStr, line: u32, messa
     };
     let (Some(log), Some(provider)) = (libfabric().log, provider()) else { return };
     if let Some(enabled) = libfabric().log_enabled {
-        // SAFETY: the provider is a static that the core has seen.
+        // SAFETY: the provider structure is a static that libfabric knows.
         if unsafe { enabled(provider, level, subsystem) } == 0 {
             return;
         }
     }
     let Ok(text) = CString::new(message.to_string().replace('\0', "")) else { return };
-    // Printing in the core may change errno; the caller's errno must be preserved.
+    // libfabric's printing may change errno; the caller's errno must be preserved.
     let errno = std::io::Error::last_os_error().raw_os_error();
-    // SAFETY: the format takes one string, which lives until the call returns; so does the place.
+    // SAFETY: the format takes one string. The string and the source location live until the call returns.
     unsafe { log(provider, level, subsystem, place.as_ptr(), line.cast_signed(), c"%s\n".as_ptr(), text.as_ptr()) };
     if let Some(errno) = errno {
-        // SAFETY: the location is this thread's own.
+        // SAFETY: the location belongs to this thread.
         let at = unsafe { libc::__errno_location() };
         // SAFETY: as above.
         unsafe { *at = errno };
     }
 }
 
-/// What this thread logged, for tests.
+/// The warnings that this thread logged, for tests.
 #[cfg(test)]
 pub(crate) mod testing {
     use std::cell::RefCell;
@@ -82,7 +84,7 @@ pub(crate) mod testing {
         pub(super) static LOGGED: RefCell<Vec<(Level, String)>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// Takes the warnings that this thread logged since the last call.
+    /// Removes and returns the warnings that this thread logged since the last call.
     pub(crate) fn warnings() -> Vec<String> {
         let logged = LOGGED.take();
         logged.into_iter().filter(|(level, _)| *level == Level::Warn).map(|(_, text)| text).collect()

@@ -1,8 +1,9 @@
-//! C objects and ours: one allocation each.
+//! The objects behind libfabric's `fid` structures. Each is one allocation.
 //!
-//! A client holds a pointer to the C structure that is the first field of one of our objects. The object lives from the call that opens it until
-//! `fi_close`, and the client promises (fi_close(3)) to use it only in between. Objects that need each other share an [`Arc`] of the part behind the
-//! C structure: an object can be closed while no other object holds its part.
+//! A client holds a pointer to a C structure, which is the first field of a Rust object. The object lives from the call
+//! that opens it until `fi_close`, and the client must not use it before or after that (fi_close(3)). Objects that
+//! depend on each other share an [`Arc`] of the part behind the C structure. An object can be closed only while no
+//! other object holds its part.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -12,51 +13,52 @@ use crate::abi::{fi_ops, fid};
 /// An object that clients hold by a pointer to its first field.
 ///
 /// # Safety
-/// The type is `repr(C)`, its first field is a C structure that begins with a `fid`, and `CLASS` is the value of its `fclass`.
+/// The type is `repr(C)`, its first field is a C structure that begins with a `fid`, and `CLASS` is the value of its
+/// `fclass`.
 pub(crate) unsafe trait Object: Sized {
-    /// The `FI_CLASS_` of the object.
+    /// The class of the object (`FI_CLASS_*`).
     const CLASS: usize;
 
-    /// The object behind a client's pointer.
+    /// Returns the object behind a client's pointer.
     ///
     /// # Safety
-    /// The pointer is of an object of this type that was opened and not yet closed, and stays so while the result is used.
+    /// The pointer refers to an object of this type that has been opened and is not closed while the result is used.
     unsafe fn of<'a, T>(pointer: *mut T) -> &'a Self {
-        // SAFETY: promised by the caller; an object begins where its first field does.
+        // SAFETY: the caller guarantees this, and the first field has the address of the object.
         unsafe { &*pointer.cast::<Self>() }
     }
 
-    /// Like [`of`](Self::of), if the pointer is of an object of this class.
+    /// Like [`of`](Self::of). Returns `None` if the pointer is null or the object has another class.
     ///
     /// # Safety
-    /// The pointer is null or of some object that is open.
+    /// The pointer is null or refers to any open object.
     unsafe fn of_class<'a>(pointer: *mut fid) -> Option<&'a Self> {
-        // SAFETY: promised by the caller; every object begins with a `fid`.
+        // SAFETY: the caller guarantees this, and every object begins with a `fid`.
         let class = unsafe { pointer.as_ref() }?.fclass;
-        // SAFETY: an object of this class has this type.
+        // SAFETY: every object of this class has this type.
         (class == Self::CLASS).then(|| unsafe { Self::of(pointer) })
     }
 
-    /// Gives the object to the client.
+    /// Passes the ownership of the object to the client.
     ///
     /// # Safety
-    /// `out` is valid for a write of a pointer.
+    /// `out` is writable.
     unsafe fn give<T>(self, out: *mut *mut T) {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         unsafe { out.write(Box::into_raw(Box::new(self)).cast()) };
     }
 
-    /// Takes the object back from the client, if no other object shares `part` of it.
+    /// Takes the object back from the client and drops it. Returns -FI_EBUSY if another object shares its `part`.
     ///
     /// # Safety
-    /// As of [`of`](Self::of); the client uses the pointer no more if this returns 0.
+    /// The requirements of [`of`](Self::of) apply. The client must not use the pointer after a return value of 0.
     unsafe fn close<P>(pointer: *mut fid, part: impl FnOnce(&Self) -> &Arc<P>) -> c_int {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         let object = unsafe { Self::of(pointer) };
         if Arc::strong_count(part(object)) > 1 {
             return -libc::EBUSY;
         }
-        // SAFETY: `give` made it of a box, and the client gives it up.
+        // SAFETY: `give` created the pointer from a box, and the client no longer uses it.
         drop(unsafe { Box::from_raw(pointer.cast::<Self>()) });
         0
     }
@@ -73,7 +75,7 @@ macro_rules! object {
             shared: std::sync::Arc<$shared>,
         }
 
-        // SAFETY: `repr(C)`, and `fid` is first.
+        // SAFETY: the type is `repr(C)`, and `fid` is its first field.
         unsafe impl $crate::object::Object for $name {
             const CLASS: usize = $class;
         }
@@ -88,12 +90,12 @@ macro_rules! object {
 
 pub(crate) use object;
 
-/// The head of an object.
+/// Builds the `fid` at the start of an object.
 pub(crate) const fn head(class: usize, context: *mut c_void, ops: &'static fi_ops) -> fid {
     fid { fclass: class, context, ops: std::ptr::from_ref(ops).cast_mut() }
 }
 
-/// Converts a result to libfabric's: 0, or the negative of the error code.
+/// Converts a result to libfabric's form: 0, or the negative error code.
 pub(crate) fn code(result: Result<(), i32>) -> c_int {
     match result {
         Ok(()) => 0,

@@ -1,7 +1,7 @@
-//! Parameters: `FI_PERCALE_*` in the environment (or whatever libfabric reads), typed and checked.
+//! Parameters: `FI_PERCALE_*` in the environment (or in another source that libfabric reads), typed and checked.
 //!
-//! They are the settings of a percale domain: [`Params::apply`]. `FI_PERCALE_TRANSPORT` has precedence over `PERCALE_TRANSPORT`, which percale reads
-//! itself.
+//! They are the settings of a percale domain ([`Params::apply`]). `FI_PERCALE_TRANSPORT` has precedence over
+//! `PERCALE_TRANSPORT`, which percale itself reads.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::PathBuf;
@@ -100,7 +100,7 @@ const ALL: [&Parameter; 12] = [
     &WINDOWS,
 ];
 
-/// A parameter that cannot be used.
+/// The error for an invalid parameter.
 #[derive(Debug, thiserror::Error)]
 #[error("FI_PERCALE_{}: {why}", name.to_uppercase())]
 pub(crate) struct ParamError {
@@ -108,40 +108,41 @@ pub(crate) struct ParamError {
     why: String,
 }
 
-/// The parameters that were set; `None` is the default.
+/// The parameters that were set. `None` selects the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Params {
-    /// Allowed transports.
+    /// The allowed transports.
     pub(crate) transport: Option<Vec<TransportKind>>,
     /// The only interface to offer.
     pub(crate) interface: Option<String>,
-    /// The file with the key, and the key.
+    /// The path of the key file, and the key.
     pub(crate) authorization_key: Option<(PathBuf, Vec<u8>)>,
-    /// How long a peer may be unreachable.
+    /// The time for which a peer may be unreachable.
     pub(crate) peer_timeout: Option<Duration>,
-    /// How long connecting may take.
+    /// The time that connecting may take.
     pub(crate) connect_timeout: Option<Duration>,
-    /// How long closing a region waits.
+    /// The time that closing a region waits for.
     pub(crate) revoke_timeout: Option<Duration>,
-    /// Whether the kernel may copy between processes.
+    /// Whether the kernel may copy data between processes.
     pub(crate) cma: Option<bool>,
-    /// How far local peers are trusted.
+    /// How far processes on the same host are trusted.
     pub(crate) trust: Option<Trust>,
-    /// Bytes of unexpected messages.
+    /// The maximum size of unexpected messages, in bytes.
     pub(crate) unexpected_cap: Option<usize>,
-    /// Bytes of sockets' buffers.
+    /// The size of socket buffers, in bytes.
     pub(crate) socket_buffers: Option<usize>,
-    /// Bits of `mr_mode` that applications have to offer.
+    /// The bits of `mr_mode` that applications must offer.
     pub(crate) mr_mode: Option<c_int>,
-    /// Windows of type 2.
+    /// The type of type 2 windows.
     pub(crate) windows: Option<TypeTwo>,
 }
 
-/// Defines the parameters in libfabric (`fi_info -e`).
+/// Defines the parameters in libfabric (shown by `fi_info -e`).
 pub(crate) fn define() {
     let (Some(define), Some(provider)) = (libfabric().param_define, provider()) else { return };
     for one in ALL {
-        // SAFETY: the provider is a static; the texts end with a zero byte and the help is a format without conversions.
+        // SAFETY: the provider structure is a static. The texts end with a zero byte, and the help text has no format
+        // conversions.
         let code = unsafe { define(provider, one.name.as_ptr(), one.kind, one.help.as_ptr()) };
         if code != 0 {
             log::warning!(FI_LOG_CORE, "parameter {:?} cannot be defined: {code}", one.name);
@@ -150,10 +151,10 @@ pub(crate) fn define() {
 }
 
 impl Params {
-    /// Reads them all.
+    /// Reads all parameters.
     ///
     /// # Errors
-    /// The first that cannot be used, with its reason.
+    /// Returns the first invalid parameter, with the reason.
     pub(crate) fn read() -> Result<Self, ParamError> {
         Self::from(&text)
     }
@@ -226,7 +227,8 @@ impl Params {
     }
 }
 
-/// The value of a parameter as text, so that one rule holds whether libfabric reads it or we do.
+/// Returns the value of a parameter as text, so that the same parsing applies to values from libfabric and from the
+/// environment.
 fn text(parameter: &Parameter) -> Option<String> {
     if let (Some(get), Some(provider)) = (libfabric().param_get, provider()) {
         return from_libfabric(get, provider, parameter.name, parameter.kind);
@@ -235,8 +237,8 @@ fn text(parameter: &Parameter) -> Option<String> {
     std::env::var(format!("FI_PERCALE_{name}")).ok()
 }
 
-/// The value of one of libfabric's own parameters: `FI_` and this name in the environment. libfabric knows them without a provider, unless it is a
-/// version without this one.
+/// Returns the value of one of libfabric's own parameters: the environment variable with `FI_` and this name. libfabric
+/// knows these parameters without a provider, unless its version lacks the parameter.
 pub(crate) fn core(name: &str, kind: u32) -> Option<String> {
     let found = libfabric().param_get.and_then(|get| {
         let name = CString::new(name.to_lowercase()).ok()?;
@@ -245,8 +247,8 @@ pub(crate) fn core(name: &str, kind: u32) -> Option<String> {
     found.or_else(|| std::env::var(format!("FI_{name}")).ok())
 }
 
-/// Reads a parameter from libfabric. libfabric itself logs a value that is invalid for the type; the result is `None`
-/// then.
+/// Reads a parameter from libfabric. If the value is invalid for the type, libfabric logs that and the result is
+/// `None`.
 fn from_libfabric(
     get: unsafe extern "C" fn(*mut crate::abi::fi_provider, *const c_char, *mut std::ffi::c_void) -> c_int,
     provider: *mut crate::abi::fi_provider,
@@ -256,23 +258,23 @@ fn from_libfabric(
     match kind {
         FI_PARAM_STRING => {
             let mut value: *mut c_char = std::ptr::null_mut();
-            // SAFETY: a string parameter writes one pointer.
+            // SAFETY: libfabric writes one pointer for a string parameter.
             let code = unsafe { get(provider, name.as_ptr(), (&raw mut value).cast()) };
             if code != 0 || value.is_null() {
                 return None;
             }
-            // SAFETY: libfabric gave a text that ends with a zero byte and lives as long as the environment.
+            // SAFETY: libfabric returned a text that ends with a zero byte and lives as long as the environment.
             Some(unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
         }
         FI_PARAM_SIZE_T => {
             let mut value = 0usize;
-            // SAFETY: a size_t parameter writes one.
+            // SAFETY: libfabric writes one size_t for a size_t parameter.
             let code = unsafe { get(provider, name.as_ptr(), (&raw mut value).cast()) };
             (code == 0).then(|| value.to_string())
         }
         _ => {
             let mut value: c_int = 0;
-            // SAFETY: an int or bool parameter writes one int.
+            // SAFETY: libfabric writes one int for an int or bool parameter.
             let code = unsafe { get(provider, name.as_ptr(), (&raw mut value).cast()) };
             (code == 0).then(|| value.to_string())
         }

@@ -22,7 +22,7 @@ use crate::{log, settings};
 pub(crate) struct Passive {
     fid: fid_pep,
     fabric: Arc<fabric::Shared>,
-    /// The attributes of the endpoints that take connections.
+    /// The attributes of the endpoints that accept connections.
     info: Arc<Copied>,
     state: Mutex<State>,
 }
@@ -33,11 +33,11 @@ struct State {
     events: Option<Arc<events::Shared>>,
     backlog: Option<usize>,
     listener: Option<Listener>,
-    /// An endpoint has taken over its address: it can only be closed now.
+    /// Set if an active endpoint has taken over the address. The passive endpoint can then only be closed.
     converted: bool,
 }
 
-// SAFETY: `repr(C)`, and `fid` is first.
+// SAFETY: the type is `repr(C)`, and `fid` is its first field.
 unsafe impl Object for Passive {
     const CLASS: usize = FI_CLASS_PEP;
 }
@@ -55,18 +55,18 @@ static CM: fi_ops_cm = fi_ops_cm {
 /// Opens a passive endpoint.
 ///
 /// # Safety
-/// `info` is an answer of libfabric's, `pep` writable.
+/// `info` is an `fi_info` of libfabric, and `pep` is writable.
 pub(crate) unsafe fn open(
     fabric: &Arc<fabric::Shared>,
     info: *const fi_info,
     pep: *mut *mut fid_pep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let Some(given) = (unsafe { info.as_ref() }) else { return -libc::EINVAL };
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let source = unsafe { address::read(given.src_addr, given.src_addrlen) };
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let Some(copy) = (unsafe { Copied::of(info) }) else { return -libc::ENOMEM };
     let passive = Passive {
         fid: fid_pep {
@@ -78,7 +78,7 @@ pub(crate) unsafe fn open(
         info: Arc::new(copy),
         state: Mutex::new(State { source, ..State::default() }),
     };
-    // SAFETY: the client wants the endpoint there.
+    // SAFETY: the client passed a writable location for the endpoint.
     unsafe { passive.give(pep) };
     0
 }
@@ -88,10 +88,11 @@ impl Passive {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives its address, if it has one, to an active endpoint; after that it can only be closed (fi_endpoint(3)).
+    /// Passes the address, if there is one, to an active endpoint. After that the passive endpoint can only be closed
+    /// (fi_endpoint(3)).
     ///
     /// # Errors
-    /// The positive code, if it listens, or was converted before.
+    /// Returns the positive error code if the endpoint is listening or was converted before.
     pub(crate) fn convert(&self) -> Result<Option<SocketAddr>, i32> {
         let mut state = self.state();
         if state.listener.is_some() || state.converted {
@@ -107,20 +108,20 @@ impl Passive {
 }
 
 unsafe extern "C" fn close(pep: *mut fid) -> c_int {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let state = std::mem::take(&mut *unsafe { Passive::of(pep) }.state());
     if let (Some(events), Some(listener)) = (&state.events, &state.listener) {
         events.forget_listener(listener.address());
         requests::forget_listener(listener.address());
     }
     drop(state);
-    // SAFETY: `give` made it of a box, and the client gives it up.
+    // SAFETY: `give` created the pointer from a box, and the client no longer uses it.
     drop(unsafe { Box::from_raw(pep.cast::<Passive>()) });
     0
 }
 
 unsafe extern "C" fn bind(pep: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    // SAFETY: an endpoint of ours, and an open object of the client's.
+    // SAFETY: the pointer is an endpoint of this provider, and the client passed an open object.
     let (passive, events) = unsafe { (Passive::of(pep), Events::of_class(other)) };
     let Some(events) = events.filter(|events| events.shared().is_of(&passive.fabric)) else {
         log::warning!(FI_LOG_EP_CTRL, "fi_pep_bind: event queues of the same fabric are bound, nothing else");
@@ -143,12 +144,12 @@ unsafe extern "C" fn bind(pep: *mut fid, other: *mut fid, flags: u64) -> c_int {
 }
 
 unsafe extern "C" fn control(pep: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let passive = unsafe { Passive::of(pep) };
     if command != FI_BACKLOG {
         return -libc::ENOSYS;
     }
-    // SAFETY: the argument of FI_BACKLOG.
+    // SAFETY: the argument of FI_BACKLOG is an int.
     let Ok(requests) = usize::try_from(unsafe { argument.cast::<c_int>().read() }) else { return -libc::EINVAL };
     let mut state = passive.state();
     state.backlog = Some(requests);
@@ -162,11 +163,11 @@ unsafe extern "C" fn getopt(_pep: fid_t, level: c_int, option: c_int, value: *mu
     if (level, option) != (FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE) {
         return -libc::ENOPROTOOPT;
     }
-    // SAFETY: the client says how much room there is.
+    // SAFETY: the client passed the size of its buffer.
     if unsafe { len.read() } < size_of::<usize>() {
         return -FI_ETOOSMALL;
     }
-    // SAFETY: the client wants a size_t there.
+    // SAFETY: the client passed a writable location for a size_t.
     unsafe { value.cast::<usize>().write_unaligned(DATA_LIMIT) };
     // SAFETY: as above.
     unsafe { len.write(size_of::<usize>()) };
@@ -174,7 +175,7 @@ unsafe extern "C" fn getopt(_pep: fid_t, level: c_int, option: c_int, value: *mu
 }
 
 unsafe extern "C" fn setname(pep: fid_t, address: *mut c_void, len: usize) -> c_int {
-    // SAFETY: an endpoint of ours, and the client's address.
+    // SAFETY: the pointer is an endpoint of this provider, and the address has the stated length.
     let (passive, address) = unsafe { (Passive::of(pep), address::read(address, len)) };
     let Some(address) = address else { return -libc::EINVAL };
     let mut state = passive.state();
@@ -186,7 +187,7 @@ unsafe extern "C" fn setname(pep: fid_t, address: *mut c_void, len: usize) -> c_
 }
 
 unsafe extern "C" fn getname(pep: fid_t, to: *mut c_void, len: *mut usize) -> c_int {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let state = unsafe { Passive::of(pep) }.state();
     let address = match &state.listener {
         Some(listener) => Some(listener.address()),
@@ -196,12 +197,12 @@ unsafe extern "C" fn getname(pep: fid_t, to: *mut c_void, len: *mut usize) -> c_
         log::warning!(FI_LOG_EP_CTRL, "fi_getname: the passive endpoint has no address before it listens");
         return -FI_EOPBADSTATE;
     };
-    // SAFETY: the client's buffer, as long as it says.
+    // SAFETY: the client's buffer has the length that the client passed.
     if unsafe { Native::from(address).copy(to, len) } { 0 } else { -FI_ETOOSMALL }
 }
 
 unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let passive = unsafe { Passive::of(pep) };
     let mut state = passive.state();
     if state.listener.is_some() {
@@ -252,7 +253,7 @@ unsafe extern "C" fn reject(_pep: *mut fid_pep, handle: fid_t, data: *const c_vo
         log::warning!(FI_LOG_EP_CTRL, "fi_reject: the handle is of no connection request that waits for an answer");
         return -libc::EINVAL;
     };
-    // SAFETY: the client gives so many bytes.
+    // SAFETY: the client passed this number of readable bytes.
     let data = unsafe { parameter(data, len) };
     if let Err(code) = fits("fi_reject", data) {
         return -code;
@@ -268,7 +269,7 @@ unsafe extern "C" fn reject(_pep: *mut fid_pep, handle: fid_t, data: *const c_vo
     }
 }
 
-/// Rejects data that is too long for a request or an answer, before anything is done.
+/// Rejects data that is too long for a connection request or an answer, before anything else is done.
 pub(crate) fn fits(call: &str, data: &[u8]) -> Result<(), i32> {
     if data.len() <= DATA_LIMIT {
         return Ok(());
@@ -277,7 +278,7 @@ pub(crate) fn fits(call: &str, data: &[u8]) -> Result<(), i32> {
     Err(libc::EINVAL)
 }
 
-/// The data that goes with a request or an answer.
+/// Returns the data for a connection request or an answer.
 ///
 /// # Safety
 /// `data` is null or readable for `len` bytes while the result is used.
@@ -285,6 +286,6 @@ pub(crate) unsafe fn parameter<'a>(data: *const c_void, len: usize) -> &'a [u8] 
     if data.is_null() || len == 0 {
         return &[];
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     unsafe { std::slice::from_raw_parts(data.cast(), len) }
 }

@@ -1,4 +1,4 @@
-//! `fid_poll`: finds the queues and counters of a set that have results (fi_poll(3)).
+//! `fid_poll`: a poll set, which finds the queues and counters that have results (fi_poll(3)).
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::log;
 use crate::object::{self, Object, code};
 use crate::queue::{self, Queue};
 
-/// The number of members reported at a time.
+/// The maximum number of members that one call reports.
 const BATCH: usize = 32;
 
 #[repr(C)]
@@ -27,14 +27,15 @@ pub(crate) struct Set {
 /// The identity of a member.
 #[derive(Clone, Copy, Default)]
 struct Name {
-    /// The context of its object, which poll returns. Several members may have the same.
+    /// The context of the member's object, which fi_poll(3) returns. Several members may have the same context.
     context: usize,
     /// The address of the member in memory.
     place: usize,
 }
 
-/// Members that percale's set does not know: endpoints that are read directly, and those without a lock, which must be driven. Objects that are held
-/// here are not closed before they are removed: otherwise the set could neither be emptied nor closed.
+/// The members that must be polled besides percale's set: queues whose endpoints are read directly, and endpoints
+/// without a lock, which must be driven. An object in this list cannot be closed before it is removed; otherwise the
+/// set could neither be emptied nor closed.
 #[derive(Default)]
 struct Members {
     queues: Vec<(Name, Arc<queue::Shared>)>,
@@ -42,7 +43,7 @@ struct Members {
     events: Vec<Arc<events::Shared>>,
 }
 
-// SAFETY: `repr(C)`, and `fid` is first.
+// SAFETY: the type is `repr(C)`, and `fid` is its first field.
 unsafe impl Object for Set {
     const CLASS: usize = FI_CLASS_POLL;
 }
@@ -57,9 +58,9 @@ pub(crate) unsafe extern "C" fn open(
     attr: *mut fi_poll_attr,
     pollset: *mut *mut fid_poll,
 ) -> c_int {
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let domain = unsafe { Domain::of(domain) }.shared();
-    // SAFETY: null, or the client's attributes.
+    // SAFETY: the pointer is null or the client's attributes.
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.flags != 0) {
         log::warning!(FI_LOG_DOMAIN, "fi_poll_open: there are no flags");
         return -libc::EINVAL;
@@ -69,18 +70,18 @@ pub(crate) unsafe extern "C" fn open(
         ops: std::ptr::from_ref(&OPS).cast_mut(),
     };
     let set = Set { fid, _domain: Arc::clone(domain), percale: PollSet::new(), members: Mutex::default() };
-    // SAFETY: the client wants the set there.
+    // SAFETY: the client passed a writable location for the set.
     unsafe { set.give(pollset) };
     0
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a set of ours.
+    // SAFETY: the pointer is a set of this provider.
     if !unsafe { Set::of(fid) }.percale.is_empty() {
         log::warning!(FI_LOG_DOMAIN, "fi_close: the poll set has members; remove them first");
         return -libc::EBUSY;
     }
-    // SAFETY: `give` made it of a box, and the client gives it up.
+    // SAFETY: `give` created the pointer from a box, and the client no longer uses it.
     drop(unsafe { Box::from_raw(fid.cast::<Set>()) });
     0
 }
@@ -89,7 +90,7 @@ unsafe extern "C" fn add(pollset: *mut fid_poll, member: *mut fid, flags: u64) -
     if flags != 0 || member.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: a set of ours, and an open object of the client's.
+    // SAFETY: the pointer is a set of this provider, and the client passed an open object.
     code(unsafe { Set::of(pollset).add(member) })
 }
 
@@ -97,17 +98,17 @@ unsafe extern "C" fn remove(pollset: *mut fid_poll, member: *mut fid, flags: u64
     if flags != 0 || member.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: a set of ours, and an open object of the client's.
+    // SAFETY: the pointer is a set of this provider, and the client passed an open object.
     code(unsafe { Set::of(pollset).remove(member) })
 }
 
 unsafe extern "C" fn poll(pollset: *mut fid_poll, to: *mut *mut c_void, count: c_int) -> c_int {
     let mut found = [Name::default(); BATCH];
     let room = usize::try_from(count).unwrap_or(0).min(BATCH);
-    // SAFETY: a set of ours.
+    // SAFETY: the pointer is a set of this provider.
     let many = unsafe { Set::of(pollset) }.poll(&mut found[..room]);
     for (at, name) in found[..many].iter().enumerate() {
-        // SAFETY: the client has room for `count`.
+        // SAFETY: the client's array has `count` entries.
         unsafe { to.add(at).write(std::ptr::with_exposed_provenance_mut(name.context)) };
     }
     many as c_int
@@ -118,17 +119,18 @@ impl Set {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a member. A member that is in the set already stays there once, and gets its object's current context.
+    /// Adds a member. If the member is in the set already, only its context is updated.
     ///
     /// # Safety
-    /// `member` is an open object of the client's.
+    /// `member` is an open object of the client.
     unsafe fn add(&self, member: *mut fid) -> Result<(), i32> {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let context = unsafe { (*member).context }.expose_provenance();
         let system = |error: std::io::Error| percale::error_number(&error);
-        // Held while percale's set changes, so that both have the same members whatever other threads do.
+        // The lock is held while percale's set changes, so that both have the same members in the presence of other
+        // threads.
         let mut members = self.members();
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         if let Some(queue) = unsafe { Queue::of_class(member) } {
             let queue = queue.shared();
             let name = Name { context, place: Arc::as_ptr(queue).addr() };
@@ -139,7 +141,7 @@ impl Set {
             }
             return Ok(());
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         if let Some(counter) = unsafe { Count::of_class(member) } {
             let counter = counter.shared();
             let name = Name { context, place: Arc::as_ptr(counter).addr() };
@@ -147,7 +149,7 @@ impl Set {
             push_once(&mut members.counters, counter);
             return Ok(());
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         if let Some(events) = unsafe { Events::of_class(member) } {
             let events = events.shared();
             let name = Name { context, place: Arc::as_ptr(events).addr() };
@@ -163,18 +165,18 @@ impl Set {
     }
 
     /// # Safety
-    /// As of [`add`](Self::add).
+    /// The requirements of [`add`](Self::add) apply.
     unsafe fn remove(&self, member: *mut fid) -> Result<(), i32> {
         let mut members = self.members();
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let removed = if let Some(queue) = unsafe { Queue::of_class(member) } {
             members.queues.retain(|(_, other)| !Arc::ptr_eq(other, queue.shared()));
             self.percale.remove(&queue.shared().percale)
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         } else if let Some(counter) = unsafe { Count::of_class(member) } {
             members.counters.retain(|other| !Arc::ptr_eq(other, counter.shared()));
             self.percale.remove(&counter.shared().percale)
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         } else if let Some(events) = unsafe { Events::of_class(member) } {
             members.events.retain(|other| !Arc::ptr_eq(other, events.shared()));
             self.percale.remove(&events.shared().percale)
@@ -184,7 +186,7 @@ impl Set {
         removed.map(drop).ok_or(libc::EINVAL)
     }
 
-    /// Writes the contexts of members with results; returns their number.
+    /// Writes the contexts of the members that have results. Returns their number.
     fn poll(&self, found: &mut [Name]) -> usize {
         let members = self.members();
         for counter in &members.counters {

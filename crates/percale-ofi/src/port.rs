@@ -15,22 +15,23 @@ use percale::{
 use crate::abi::FI_LOG_EP_CTRL;
 use crate::log;
 
-/// A multi-receive buffer with less room than this is released, unless the client sets another limit.
+/// The default minimum: a multi-receive buffer with less free space than this is released.
 pub(crate) const MULTI_MINIMUM: usize = 64;
 
 /// The endpoint under a `fid_ep`.
 #[derive(Debug)]
 pub(crate) struct Port {
-    /// There for as long as one thread at a time uses it, as the client has promised. Changed by [`share`](Self::share) alone.
+    /// `Some` as long as the client's promise holds that one thread at a time uses the endpoint. Only
+    /// [`share`](Self::share) changes it.
     owned: UnsafeCell<Option<Endpoint>>,
-    /// There if the client has not promised that, or others drive the endpoint too.
+    /// Set if the client has not made that promise, or if other threads drive the endpoint too.
     shared: OnceLock<SharedEndpoint>,
 }
 
-// SAFETY: an owned port is used by one thread at a time: the caller of `Port::owned` promises that.
+// SAFETY: one thread at a time uses an owned port, which the caller of `Port::owned` guarantees.
 unsafe impl Sync for Port {}
 
-/// Calls the same method of either endpoint.
+/// Calls the same method of either endpoint type.
 macro_rules! either {
     ($port:expr, $endpoint:ident => $call:expr) => {
         match $port.alone() {
@@ -44,40 +45,41 @@ macro_rules! either {
 }
 
 impl Port {
-    /// An endpoint without a lock, until it is [shared](Self::share).
+    /// Creates a port for an endpoint without a lock. The port has no lock until it is [shared](Self::share).
     ///
     /// # Safety
-    /// One thread at a time uses it.
+    /// One thread at a time uses the port.
     pub(crate) const unsafe fn owned(endpoint: Endpoint) -> Self {
         Self { owned: UnsafeCell::new(Some(endpoint)), shared: OnceLock::new() }
     }
 
-    /// An endpoint that threads share.
+    /// Creates a port for an endpoint that threads share.
     pub(crate) fn of_all(endpoint: SharedEndpoint) -> Self {
         Self { owned: UnsafeCell::new(None), shared: OnceLock::from(endpoint) }
     }
 
-    /// The endpoint, if it has no lock.
+    /// Returns the endpoint if it has no lock.
     #[inline(always)]
     fn alone(&self) -> Option<&Endpoint> {
-        // SAFETY: only `share` changes it, in a call of its own, while one thread at a time uses the port, as the caller of `owned` promised.
+        // SAFETY: only `share` changes the field, and no other call runs meanwhile: the caller of `owned` guarantees
+        // that one thread at a time uses the port.
         unsafe { &*self.owned.get() }.as_ref()
     }
 
-    /// The endpoint, if it has a lock.
+    /// Returns the endpoint if it has a lock.
     #[inline]
     fn together(&self) -> &SharedEndpoint {
-        // There is always one of the two.
+        // One of the two fields is always set.
         self.shared.get().unwrap_or_else(|| std::process::abort())
     }
 
-    /// Gives the endpoint a lock: from now on other threads than the client's drive it too.
+    /// Adds a lock to the endpoint. From now on other threads than the client's may drive it.
     pub(crate) fn share(&self) -> Result<&SharedEndpoint, isize> {
         if let Some(shared) = self.shared.get() {
             return Ok(shared);
         }
-        // SAFETY: one thread at a time uses an endpoint without a lock, as the caller of `owned` promised, and this thread is not in another call of
-        // it.
+        // SAFETY: the caller of `owned` guarantees that one thread at a time uses an endpoint without a lock, and this
+        // thread is not inside another call on it.
         let owned = unsafe { &mut *self.owned.get() };
         if let Some(endpoint) = owned.take() {
             match endpoint.share() {
@@ -94,15 +96,15 @@ impl Port {
     }
 
     /// # Safety
-    /// As [`Endpoint::post_send`].
+    /// The requirements of [`Endpoint::post_send`] apply.
     #[inline]
     pub(crate) unsafe fn send(&self, work: &SendWork) -> Result<(), PostError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         either!(self, endpoint => unsafe { endpoint.post_send(work) })
     }
 
     /// # Safety
-    /// As [`Endpoint::post_send_one`].
+    /// The requirements of [`Endpoint::post_send_one`] apply.
     #[inline(always)]
     pub(crate) unsafe fn send_one(
         &self,
@@ -114,18 +116,18 @@ impl Port {
         flags: OpFlags,
     ) -> Result<(), PostError> {
         match self.alone() {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             Some(endpoint) => unsafe { endpoint.post_send_one(peer, segment, tag, data, context, flags) },
             None => {
                 let segments = Segments::one(segment);
-                // SAFETY: passed on.
+                // SAFETY: the caller upholds the same contract.
                 unsafe { self.together().post_send(&SendWork { peer, segments, tag, data, context, flags }) }
             }
         }
     }
 
     /// # Safety
-    /// As [`Endpoint::post_recv_one`].
+    /// The requirements of [`Endpoint::post_recv_one`] apply.
     #[inline(always)]
     pub(crate) unsafe fn receive_one(
         &self,
@@ -136,26 +138,26 @@ impl Port {
         flags: OpFlags,
     ) -> Result<(), PostError> {
         match self.alone() {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             Some(endpoint) => unsafe { endpoint.post_recv_one(from, segment, tag, context, flags) },
             None => {
                 let segments = Segments::one(segment);
-                // SAFETY: passed on.
+                // SAFETY: the caller upholds the same contract.
                 unsafe { self.together().post_recv(&ReceiveWork { from, segments, tag, context, flags }) }
             }
         }
     }
 
     /// # Safety
-    /// As [`Endpoint::post_recv`].
+    /// The requirements of [`Endpoint::post_recv`] apply.
     #[inline]
     pub(crate) unsafe fn receive(&self, work: &ReceiveWork) -> Result<(), PostError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         either!(self, endpoint => unsafe { endpoint.post_recv(work) })
     }
 
     /// # Safety
-    /// As [`Endpoint::post_write_one`], or [`Endpoint::post_read_one`].
+    /// The requirements of [`Endpoint::post_write_one`] or [`Endpoint::post_read_one`] apply.
     #[inline(always)]
     pub(crate) unsafe fn access_one(
         &self,
@@ -167,61 +169,61 @@ impl Port {
         flags: OpFlags,
     ) -> Result<(), PostError> {
         if writes {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             either!(self, endpoint => unsafe { endpoint.post_write_one(peer, local, remote, context, flags) })
         } else {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             either!(self, endpoint => unsafe { endpoint.post_read_one(peer, local, remote, context, flags) })
         }
     }
 
     /// # Safety
-    /// As [`Endpoint::post_write`].
+    /// The requirements of [`Endpoint::post_write`] apply.
     #[inline]
     pub(crate) unsafe fn write(&self, work: &RmaWork) -> Result<(), PostError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         either!(self, endpoint => unsafe { endpoint.post_write(work) })
     }
 
     /// # Safety
-    /// As [`Endpoint::post_read`].
+    /// The requirements of [`Endpoint::post_read`] apply.
     #[inline]
     pub(crate) unsafe fn read(&self, work: &RmaWork) -> Result<(), PostError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         either!(self, endpoint => unsafe { endpoint.post_read(work) })
     }
 
     /// # Safety
-    /// As [`Endpoint::post_atomic`].
+    /// The requirements of [`Endpoint::post_atomic`] apply.
     #[inline]
     pub(crate) unsafe fn atomic(&self, work: &AtomicWork) -> Result<(), PostError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         either!(self, endpoint => unsafe { endpoint.post_atomic(work) })
     }
 
     /// # Safety
-    /// As [`Endpoint::post_when`].
+    /// The requirements of [`Endpoint::post_when`] apply.
     pub(crate) unsafe fn when(
         &self,
         operation: &Operation,
         counter: &Counter,
         threshold: u64,
     ) -> Result<(), PostError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         either!(self, endpoint => unsafe { endpoint.post_when(operation, counter, threshold) })
     }
 
     /// # Safety
-    /// As [`Endpoint::post_when_written`].
+    /// The requirements of [`Endpoint::post_when_written`] apply.
     pub(crate) unsafe fn when_written(&self, operation: &Operation, variable: &Variable) -> Result<(), PostError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         either!(self, endpoint => unsafe { endpoint.post_when_written(operation, variable) })
     }
 
     /// # Safety
-    /// As [`Endpoint::post_collective`].
+    /// The requirements of [`Endpoint::post_collective`] apply.
     pub(crate) unsafe fn collective(&self, work: &CollectiveWork) -> Result<(), PostError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         either!(self, endpoint => unsafe { endpoint.post_collective(work) })
     }
 
@@ -230,22 +232,22 @@ impl Port {
         either!(self, endpoint => endpoint.join_group(members, context))
     }
 
-    /// Leaves it.
+    /// Leaves a group.
     pub(crate) fn leave_group(&self, group: GroupId) {
         either!(self, endpoint => endpoint.leave_group(group));
     }
 
-    /// Its own rank in a group, and how many members that has.
+    /// Returns the endpoint's rank in a group and the number of members.
     pub(crate) fn rank_in(&self, group: GroupId) -> Option<(usize, usize)> {
         either!(self, endpoint => endpoint.rank_in(group))
     }
 
-    /// A member's rank.
+    /// Returns the rank of a member of a group.
     pub(crate) fn rank_of(&self, group: GroupId, member: PeerAddress) -> Option<usize> {
         either!(self, endpoint => endpoint.rank_of(group, member))
     }
 
-    /// Whether it has a lock, so that any waiting thread may drive it.
+    /// Returns whether the endpoint has a lock, so that any waiting thread may drive it.
     pub(crate) fn is_shared(&self) -> bool {
         self.alone().is_none()
     }
@@ -255,7 +257,7 @@ impl Port {
         either!(self, endpoint => endpoint.count(what, counter))
     }
 
-    /// Whether bound windows of type 2A keep it open.
+    /// Returns whether bound windows of type 2A keep the endpoint open.
     pub(crate) fn is_held_by_windows(&self) -> bool {
         either!(self, endpoint => endpoint.is_held_by_windows())
     }
@@ -284,7 +286,7 @@ impl Port {
         either!(self, endpoint => endpoint.post_invalidate(peer, key, context, flags))
     }
 
-    /// Reads the endpoint's own results.
+    /// Reads the results that the endpoint keeps itself.
     #[inline(always)]
     pub(crate) fn poll(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
         match self.alone() {
@@ -308,17 +310,17 @@ impl Port {
         }
     }
 
-    /// Takes the next error of the endpoint's own results.
+    /// Removes and returns the next error of the results that the endpoint keeps itself.
     pub(crate) fn read_error(&self) -> Option<ErrorEntry> {
         either!(self, endpoint => endpoint.read_error())
     }
 
-    /// Whether there are results of its own, after making progress.
+    /// Makes progress, and returns whether the endpoint keeps any results itself.
     pub(crate) fn has_results(&self) -> bool {
         either!(self, endpoint => endpoint.wait(Some(std::time::Duration::ZERO)))
     }
 
-    /// Makes reading and waiting for this counter, which is a region's, drive the endpoint from now on.
+    /// Makes reads of a region's counter, and waits for it, drive the endpoint from now on.
     pub(crate) fn drive_for(&self, counter: &Counter) -> Result<(), i32> {
         let shared = self.share().map_err(|refused| -(refused as i32))?;
         shared.drive_for(counter).map_err(|error| {
@@ -327,7 +329,7 @@ impl Port {
         })
     }
 
-    /// Closes the endpoint: its operations end. Remaining users find it closed.
+    /// Closes the endpoint and ends its operations. Remaining users find it closed.
     pub(crate) fn close(&self) {
         either!(self, endpoint => endpoint.shut());
     }
@@ -343,7 +345,7 @@ impl Port {
         either!(self, endpoint => endpoint.cancel(context))
     }
 
-    /// Releases multi-receive buffers once less than this many bytes are left.
+    /// Sets the minimum free space of multi-receive buffers. A buffer with less free space is released.
     pub(crate) fn set_multi_minimum(&self, bytes: usize) {
         either!(self, endpoint => endpoint.set_multi_receive_minimum(bytes));
     }
@@ -363,17 +365,17 @@ impl Port {
         either!(self, endpoint => endpoint.shutdown())
     }
 
-    /// The address of the other side of the connection.
+    /// Returns the peer's address of the connection.
     pub(crate) fn peer_address(&self) -> Option<std::net::SocketAddr> {
         either!(self, endpoint => endpoint.peer_address())
     }
 
-    /// The number by which events name it.
+    /// Returns the number that identifies the endpoint in events.
     pub(crate) fn id(&self) -> u64 {
         either!(self, endpoint => endpoint.id())
     }
 
-    /// The address at which peers reach it.
+    /// Returns the address at which peers reach the endpoint.
     pub(crate) fn address(&self) -> std::net::SocketAddr {
         either!(self, endpoint => endpoint.address())
     }

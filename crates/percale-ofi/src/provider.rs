@@ -1,4 +1,4 @@
-//! The provider's interface to libfabric's core: `fi_prov_ini`, and the functions that it returns.
+//! The provider's entry point `fi_prov_ini`, and the functions that it returns to libfabric.
 
 use std::cell::UnsafeCell;
 
@@ -7,11 +7,12 @@ pub use crate::version::API;
 use crate::version::crate_version;
 use crate::{fabric_ops, info, libfabric, log, params};
 
-/// A static that the core writes into.
+/// A static that libfabric writes to.
 #[repr(transparent)]
 struct Written(UnsafeCell<fi_provider>);
 
-// SAFETY: only the core writes into it, into `context`, under its own lock; we read what it does not write, and give out pointers.
+// SAFETY: only libfabric writes to it, to `context`, under its own lock. The provider reads only the other fields and
+// returns pointers to them.
 unsafe impl Sync for Written {}
 
 static PROVIDER: Written = Written(UnsafeCell::new(fi_provider {
@@ -24,7 +25,7 @@ static PROVIDER: Written = Written(UnsafeCell::new(fi_provider {
     cleanup: Some(cleanup),
 }));
 
-/// The entry point: libfabric loads `libpercale-fi.so` and calls this.
+/// The entry point: libfabric loads `libpercale-fi.so` and calls this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     let provider = PROVIDER.0.get();
@@ -34,5 +35,5 @@ pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     provider
 }
 
-/// Called when the core releases the provider. Open objects stay open until they are closed.
+/// Called when libfabric releases the provider. Open objects stay open until they are closed.
 extern "C" fn cleanup() {}

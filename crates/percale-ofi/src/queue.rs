@@ -1,7 +1,8 @@
 //! `fid_cq`: a completion queue (fi_cq(3)).
 //!
-//! Endpoints report here in one of two ways. An endpoint with the same queue for both directions, on which no thread sleeps, keeps its own results
-//! and is read directly: no lock is taken and nothing is copied twice. All others report to a percale queue.
+//! Endpoints report to a queue in one of two ways. An endpoint that uses the same queue for both directions, on which
+//! no thread sleeps, keeps its results itself and is read directly: no lock is taken, and no result is copied twice.
+//! All other endpoints report to a percale queue.
 
 mod direct;
 mod format;
@@ -31,9 +32,9 @@ pub(crate) struct Shared {
     domain: Arc<domain::Shared>,
     /// The queue for endpoints that are not read directly.
     pub(crate) percale: CompletionQueue,
-    /// The queue's membership in the wait set that the client named.
+    /// Membership in the wait set that the client named.
     _membership: Option<Membership>,
-    /// There are endpoints that report to `percale`.
+    /// Set if there are endpoints that report to `percale`.
     reporting: AtomicBool,
     direct: Serial<Direct>,
     format: Format,
@@ -52,17 +53,17 @@ impl Shared {
         &self.domain
     }
 
-    /// Whether endpoints may be read directly: no thread sleeps on the queue.
+    /// Returns whether endpoints may be read directly, because no thread sleeps on the queue.
     pub(crate) const fn takes_directly(&self) -> bool {
         self.wait == FI_WAIT_NONE
     }
 
-    /// Reads this endpoint directly from now on.
+    /// Adds an endpoint that is read directly from now on.
     pub(crate) fn attach(&self, port: &Arc<Port>) {
         self.direct.with(|direct| direct.ports.push(Arc::clone(port)));
     }
 
-    /// Adds an endpoint that reports to the percale queue. Readers of the queue drive an endpoint without a lock.
+    /// Adds an endpoint that reports to the percale queue. If it has no lock, readers of the queue drive it.
     pub(crate) fn reported_to(&self, port: &Arc<Port>) {
         if !port.is_shared() {
             self.direct.with(|direct| direct.driven.push(Arc::clone(port)));
@@ -70,7 +71,7 @@ impl Shared {
         self.reporting.store(true, Ordering::Release);
     }
 
-    /// Removes an endpoint that is closed.
+    /// Removes a closed endpoint.
     pub(crate) fn detach(&self, port: &Arc<Port>) {
         self.direct.with(|direct| {
             direct.ports.retain(|other| !Arc::ptr_eq(other, port));
@@ -87,15 +88,15 @@ impl Shared {
         });
     }
 
-    /// Whether an endpoint that is read directly has results, after it made progress.
+    /// Makes progress, and returns whether an endpoint that is read directly has results.
     pub(crate) fn has_direct_results(&self) -> bool {
         self.direct.with(|direct| direct.ports.iter().any(|port| port.has_results()))
     }
 
-    /// Reads up to `count` results to `to`, in the queue's format, and their sources to `sources`.
+    /// Reads up to `count` results into `to`, in the queue's format, and their sources into `sources`.
     ///
     /// # Safety
-    /// `to` is writable for `count` entries, and `sources`, unless it is null, for as many addresses.
+    /// `to` is writable for `count` entries. `sources` is null or writable for `count` addresses.
     #[inline(always)]
     unsafe fn read(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         let reports = self.reporting.load(Ordering::Acquire);
@@ -104,32 +105,32 @@ impl Shared {
         if read != -(libc::EAGAIN as isize) || (count > 0 && !reports) {
             return read;
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.read_again(to, count, sources) }
     }
 
-    /// Continues [`read`](Self::read) when that found nothing.
+    /// Continues a [`read`](Self::read) that found no results.
     ///
     /// # Safety
-    /// As of [`read`](Self::read).
+    /// The requirements of [`read`](Self::read) apply.
     #[inline(never)]
     unsafe fn read_again(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         let read = -(libc::EAGAIN as isize);
         if count == 0 {
-            // There may be results, but only progress was requested.
+            // There may be results, but the client requested only progress.
             self.direct.with(|direct| direct.ports.iter().for_each(|port| _ = port.progress()));
         }
         if !self.reporting.load(Ordering::Acquire) {
             return read;
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.read_reported(to, count, sources) }
     }
 
-    /// Reads what endpoints have reported to the percale queue.
+    /// Reads the results that endpoints have reported to the percale queue.
     ///
     /// # Safety
-    /// As of [`read`](Self::read).
+    /// The requirements of [`read`](Self::read) apply.
     #[inline(never)]
     unsafe fn read_reported(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         self.drive();
@@ -137,7 +138,7 @@ impl Shared {
         match self.percale.read(&mut results[..count.min(BATCH)]) {
             Ok(0) => -(libc::EAGAIN as isize),
             Ok(read) => {
-                // SAFETY: no more than `count`.
+                // SAFETY: at most `count` entries are written.
                 unsafe { self.format.write(&results[..read], to, sources) };
                 read as isize
             }
@@ -153,17 +154,17 @@ impl Shared {
     /// Like [`read`](Self::read), but waits for the first result.
     ///
     /// # Safety
-    /// As of [`read`](Self::read).
+    /// The requirements of [`read`](Self::read) apply.
     unsafe fn wait(&self, to: *mut c_void, count: usize, sources: *mut fi_addr_t, timeout: c_int) -> isize {
         if count == 0 {
-            // There is nothing to wait for: progress is made, and no result is taken (fi_cq(3)).
-            // SAFETY: passed on.
+            // With `count` 0 there is nothing to wait for: the call makes progress and takes no result (fi_cq(3)).
+            // SAFETY: the caller upholds the same contract.
             return unsafe { self.read(to, count, sources) };
         }
         let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             let read = unsafe { self.read(to, count, sources) };
             if read != -(libc::EAGAIN as isize) {
                 return read;
@@ -214,9 +215,9 @@ pub(crate) unsafe extern "C" fn open(
     cq: *mut *mut fid_cq,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let domain = unsafe { Domain::of(domain) }.shared();
-    // SAFETY: null, or the client's attributes.
+    // SAFETY: the pointer is null or the client's attributes.
     let attr = unsafe { attr.as_ref() };
     let Some(format) = Format::of(attr.map_or(0, |attr| attr.format)) else {
         log::warning!(FI_LOG_CQ, "fi_cq_open: there is no format {}", attr.map_or(0, |attr| attr.format));
@@ -228,7 +229,7 @@ pub(crate) unsafe extern "C" fn open(
     };
     let percale = CompletionQueue::default();
     let set = attr.map_or(std::ptr::null_mut(), |attr| attr.wait_set);
-    // SAFETY: with FI_WAIT_SET the client gives one.
+    // SAFETY: with FI_WAIT_SET the client passes a wait set.
     let membership = match unsafe { wait_set::membership(wait, set, &percale) } {
         Ok(membership) => membership,
         Err(code) => return code,
@@ -238,34 +239,34 @@ pub(crate) unsafe extern "C" fn open(
         percale,
         _membership: membership,
         reporting: AtomicBool::new(false),
-        // SAFETY: in a serialized domain the client serializes what it does with a queue and its endpoints.
+        // SAFETY: in a serialized domain the client serializes all calls on a queue and its endpoints.
         direct: unsafe { Serial::new(Direct::new(), domain.serialized.has_completions()) },
         format,
         wait,
         signalled: AtomicBool::new(false),
     });
     let fid = fid_cq { fid: object::head(FI_CLASS_CQ, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
-    // SAFETY: the client wants the queue there.
+    // SAFETY: the client passed a writable location for the queue.
     unsafe { Queue { fid, shared }.give(cq) };
     0
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a queue of ours that the client gives up.
+    // SAFETY: the pointer is a queue of this provider, and the client no longer uses it.
     unsafe { Queue::close(fid, Queue::shared) }
 }
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: a queue of ours.
+    // SAFETY: the pointer is a queue of this provider.
     let shared = unsafe { Queue::of(fid) }.shared();
     if command == FI_GETWAIT && shared.wait != FI_WAIT_FD {
         log::warning!(FI_LOG_CQ, "fi_control: FI_GETWAIT of a completion queue without a descriptor");
     }
-    // SAFETY: fi_control(3): passed on.
+    // SAFETY: the client passes the arguments that fi_control(3) requires.
     unsafe { waiting::control(shared.wait, || shared.percale.descriptor(), command, argument) }
 }
 
-/// Whether the client may sleep on the queue's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
+/// Returns 0 if the client may sleep on the queue's descriptor (fi_trywait(3)), and -FI_EAGAIN otherwise.
 pub(crate) fn try_wait(queue: &Shared) -> c_int {
     match queue.percale.try_wait() {
         Ok(true) => 0,
@@ -275,12 +276,12 @@ pub(crate) fn try_wait(queue: &Shared) -> c_int {
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, to: *mut c_void, count: usize) -> isize {
-    // SAFETY: a queue of ours, and the client's room for `count` entries.
+    // SAFETY: the queue is of this provider, and the client passed a buffer for `count` entries.
     unsafe { Queue::of(cq).shared.read(to, count, std::ptr::null_mut()) }
 }
 
 unsafe extern "C" fn read_from(cq: *mut fid_cq, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
-    // SAFETY: as above, and room for as many addresses.
+    // SAFETY: as above, and the client passed a buffer for `count` addresses.
     unsafe { Queue::of(cq).shared.read(to, count, sources) }
 }
 
@@ -295,7 +296,7 @@ unsafe extern "C" fn wait_read(
     unsafe { wait_read_from(cq, to, count, std::ptr::null_mut(), std::ptr::null(), timeout) }
 }
 
-/// The condition is a hint that may be ignored (fi_cq(3)).
+/// Implements `sreadfrom`. The wait condition is a hint that may be ignored (fi_cq(3)).
 unsafe extern "C" fn wait_read_from(
     cq: *mut fid_cq,
     to: *mut c_void,
@@ -304,21 +305,21 @@ unsafe extern "C" fn wait_read_from(
     _: *const c_void,
     timeout: c_int,
 ) -> isize {
-    // SAFETY: a queue of ours, and the client's room.
+    // SAFETY: the pointer is a queue of this provider, and the client passed a valid buffer.
     unsafe { Queue::of(cq).shared.wait(to, count, sources, timeout) }
 }
 
 unsafe extern "C" fn read_error(cq: *mut fid_cq, to: *mut fi_cq_err_entry, _flags: u64) -> isize {
-    // SAFETY: a queue of ours.
+    // SAFETY: the pointer is a queue of this provider.
     let shared = unsafe { Queue::of(cq) }.shared();
     let Some(error) = shared.read_error() else { return -(libc::EAGAIN as isize) };
-    // SAFETY: the client's room for an error entry, as long as its version of the interface has it.
+    // SAFETY: the client's error entry has the size that its API version defines.
     unsafe { errors::write(&error, to, shared.domain.fabric.api_version) };
     1
 }
 
 unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
-    // SAFETY: a queue of ours.
+    // SAFETY: the pointer is a queue of this provider.
     let shared = unsafe { Queue::of(cq) }.shared();
     if shared.takes_directly() {
         shared.signalled.store(true, Ordering::Release);
@@ -336,7 +337,7 @@ unsafe extern "C" fn error_text(
     room: usize,
 ) -> *const c_char {
     let text: &'static CStr = errors::text(provider_error);
-    // SAFETY: the client's buffer, as long as it says.
+    // SAFETY: the client's buffer has the length that the client passed.
     unsafe { errors::copy(text, to, room) };
     text.as_ptr()
 }

@@ -1,4 +1,4 @@
-//! Connection requests that clients answer, by the handles that name them (`fi_info::handle`, fi_cm(3)).
+//! Connection requests that wait for the client's answer, and their handles (`fi_info::handle`, fi_cm(3)).
 //!
 //! A handle is the address of a `fid` of class FI_CLASS_CONNREQ. Clients keep handles longer than the requests: an `fi_info` can be
 //! given to fi_endpoint again, or its handle to fi_reject, after the request was answered. So:
@@ -23,20 +23,20 @@ use percale_memory::system::thread;
 use crate::abi::{FI_CLASS_CONNREQ, FI_LOG_EQ, fi_ops, fid, fid_t};
 use crate::{log, object};
 
-/// How many requests are made before the handle of an answered one names another.
+/// The number of requests after which the handle of an answered request may be reused.
 const REUSE_AFTER: usize = 1 << 14;
 
-/// How long a request can still be answered after its endpoints were closed.
+/// The time for which a request can still be answered after its endpoints were closed.
 const GRACE: Duration = Duration::from_secs(1);
 
 static OPS: fi_ops = fi_ops::REFUSING;
 
-/// A request's name: the address of its handle.
+/// Identifies a request by the address of its handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Handle(usize);
 
 impl Handle {
-    /// Converts a client's handle. It may be null, stale, or that of another object.
+    /// Converts a handle that a client passed. It may be null, stale, or the address of another object.
     pub(crate) fn from_client(handle: fid_t) -> Self {
         Self(handle.expose_provenance())
     }
@@ -47,27 +47,27 @@ impl Handle {
     }
 }
 
-/// A request that waits for its answer.
+/// A request that has not been answered.
 #[derive(Debug)]
 struct Waiting {
     request: ConnectionRequest,
-    /// The number of open endpoints for it.
+    /// The number of endpoints that are open for the request.
     endpoints: usize,
-    /// When it is rejected, if no endpoint is opened for it before.
+    /// The time at which the request is rejected unless an endpoint is opened for it before.
     until: Option<Instant>,
 }
 
 #[derive(Default)]
 struct Table {
     waiting: HashMap<Handle, Waiting>,
-    /// Handles of answered requests, the oldest first.
+    /// The handles of answered requests, oldest first.
     free: VecDeque<Handle>,
     /// The process in which a thread rejects abandoned requests.
     rejecting: Option<Process>,
 }
 
 static TABLE: Mutex<Option<Table>> = Mutex::new(None);
-/// The number of requests in the table with an `until`: reading events costs nothing while there is none.
+/// The number of requests in the table that have an `until`. While it is 0, reading events costs nothing.
 static ABANDONED: AtomicUsize = AtomicUsize::new(0);
 
 fn with<R>(f: impl FnOnce(&mut Table) -> R) -> R {
@@ -118,7 +118,7 @@ impl Table {
     }
 }
 
-/// Keeps a request until it is answered; returns its handle.
+/// Keeps a request until it is answered. Returns its handle.
 pub(crate) fn keep(request: ConnectionRequest) -> Handle {
     with(|table| {
         let old = if table.free.len() > REUSE_AFTER { table.free.pop_front() } else { None };
@@ -131,18 +131,18 @@ pub(crate) fn keep(request: ConnectionRequest) -> Handle {
     })
 }
 
-/// Returns the request, if it waits for its answer.
+/// Returns the request if it has not been answered.
 pub(crate) fn find(handle: Handle) -> Option<ConnectionRequest> {
     expire();
     with(|table| table.waiting.get(&handle).map(|waiting| waiting.request.clone()))
 }
 
-/// Removes a request that was answered, or will not be: dropping it rejects it.
+/// Removes a request that was answered or will not be answered. Dropping an unanswered request rejects it.
 pub(crate) fn take(handle: Handle) -> Option<ConnectionRequest> {
     with(|table| table.take(handle))
 }
 
-/// Counts an endpoint that is opened for the request. Returns the request, if it waits for its answer.
+/// Counts an endpoint that is opened for the request. Returns the request if it has not been answered.
 pub(crate) fn open_endpoint(handle: Handle) -> Option<ConnectionRequest> {
     expire();
     with(|table| {
@@ -155,7 +155,7 @@ pub(crate) fn open_endpoint(handle: Handle) -> Option<ConnectionRequest> {
     })
 }
 
-/// Counts an endpoint for the request that is closed.
+/// Counts a closed endpoint of the request.
 pub(crate) fn close_endpoint(handle: Handle) {
     with(|table| {
         let Some(waiting) = table.waiting.get_mut(&handle) else { return };
@@ -182,11 +182,11 @@ pub(crate) fn expire() {
         return;
     }
     let now = Instant::now();
-    // Dropped, and so rejected, without the lock.
+    // The requests are dropped, and so rejected, after the lock is released.
     drop(with(|table| table.take_all(|waiting| waiting.until.is_some_and(|until| until <= now))));
 }
 
-/// Removes the requests to a listener that is closed: they cannot be answered any more.
+/// Removes the requests to a closed listener. They cannot be answered any more.
 pub(crate) fn forget_listener(at: SocketAddr) {
     drop(with(|table| table.take_all(|waiting| waiting.request.listener() == at)));
 }

@@ -1,4 +1,4 @@
-//! Whether the client may sleep on descriptors (fi_trywait(3)).
+//! Checks whether the client may sleep on descriptors (fi_trywait(3)).
 
 use std::ffi::c_int;
 
@@ -9,12 +9,12 @@ use crate::object::Object;
 use crate::queue::{self, Queue};
 use crate::wait_set::{self, Set};
 
-/// Whether the client may sleep on the descriptors of all of these (fi_trywait(3)): 0, or -FI_EAGAIN.
+/// Returns 0 if the client may sleep on the descriptors of all these objects (fi_trywait(3)), and -FI_EAGAIN otherwise.
 pub(crate) unsafe extern "C" fn try_wait(_fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
     for at in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the client gives `count` objects.
+        // SAFETY: the client passed `count` objects.
         let one = unsafe { fids.add(at).read() };
-        // SAFETY: open objects of the client's.
+        // SAFETY: the client passed open objects.
         let answer = unsafe {
             if let Some(queue) = Queue::of_class(one) {
                 queue::try_wait(queue.shared())

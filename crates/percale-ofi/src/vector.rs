@@ -24,14 +24,14 @@ mod set;
 
 pub(crate) use self::set::Set;
 
-/// The part of a vector that its endpoints share.
+/// The part of an address vector that its endpoints share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     domain: Arc<domain::Shared>,
     pub(crate) percale: AddressVector,
-    /// Insertions report their result to an event queue (FI_EVENT).
+    /// Set if insertions report their results to an event queue (FI_EVENT).
     asynchronous: bool,
-    /// The event queue, once it is bound.
+    /// The event queue, once one is bound.
     reports: OnceLock<Reports>,
 }
 
@@ -41,7 +41,7 @@ impl Shared {
     }
 }
 
-/// The means by which a vector inserts asynchronously.
+/// The inserter and the event queue of asynchronous insertions.
 #[derive(Debug)]
 struct Reports {
     inserter: Inserter,
@@ -68,22 +68,22 @@ static OPS: fi_ops_av = fi_ops_av {
     ..fi_ops_av::REFUSING
 };
 
-/// Opens a vector.
+/// Opens an address vector.
 pub(crate) unsafe extern "C" fn open(
     domain: *mut fid_domain,
     attr: *mut fi_av_attr,
     av: *mut *mut fid_av,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let domain = unsafe { Domain::of(domain) }.shared();
-    // SAFETY: null, or the client's attributes.
+    // SAFETY: the pointer is null or the client's attributes.
     let Some(attr) = (unsafe { attr.as_mut() }) else { return -libc::EINVAL };
     if attr.flags & !(FI_EVENT | FI_SYMMETRIC | FI_READ) != 0 {
         log::warning!(FI_LOG_AV, "fi_av_open: flags {:#x} are not supported", attr.flags);
         return -libc::EINVAL;
     }
-    // SAFETY: null, or the client's string.
+    // SAFETY: the pointer is null or the client's string.
     let name = match (!attr.name.is_null()).then(|| unsafe { CStr::from_ptr(attr.name) }.to_str()).transpose() {
         Ok(name) => name,
         Err(_) => return -libc::EINVAL,
@@ -102,7 +102,7 @@ pub(crate) unsafe extern "C" fn open(
     let mut builder =
         domain.percale.address_vector().kind(kind).family(family).receive_context_bits(bits).expected(attr.count);
     if let Some(name) = name {
-        // Numbers are the same in every process, wherever the vector is mapped: map_addr need not be obeyed.
+        // The indices are the same in every process at any mapping address, so `map_addr` need not be honored.
         builder = builder.name(name).domain(domain.name.as_str());
     }
     if attr.flags & FI_READ != 0 {
@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn open(
             return -error.errno();
         }
     };
-    // Fills in the attributes that the client left open (fi_av_open(3)).
+    // Sets the attributes that the client left open (fi_av_open(3)).
     if let Some(numbers) = vector.numbers_in_memory().filter(|_| attr.map_addr.is_null()) {
         attr.map_addr = std::ptr::with_exposed_provenance_mut(numbers);
     }
@@ -124,21 +124,21 @@ pub(crate) unsafe extern "C" fn open(
     let asynchronous = attr.flags & FI_EVENT != 0;
     let shared = Shared { domain: Arc::clone(domain), percale: vector, asynchronous, reports: OnceLock::new() };
     let shared = Arc::new(shared);
-    // SAFETY: the client wants the vector there.
+    // SAFETY: the client passed a writable location for the vector.
     unsafe { Vector { fid, shared }.give(av) };
     0
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a vector of ours that the client gives up.
+    // SAFETY: the pointer is an address vector of this provider, and the client no longer uses it.
     unsafe { Vector::close(fid, Vector::shared) }
 }
 
-/// Binds an event queue, to which insertions report their results (fi_av_bind(3)).
+/// Binds an event queue to which insertions report their results (fi_av_bind(3)).
 unsafe extern "C" fn bind(av: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    // SAFETY: a vector of ours.
+    // SAFETY: the pointer is an address vector of this provider.
     let shared = unsafe { Vector::of(av) }.shared();
-    // SAFETY: some open object of the client's.
+    // SAFETY: the client passed an open object.
     let Some(events) = (unsafe { Events::of_class(other) }) else {
         log::warning!(FI_LOG_AV, "fi_av_bind: only event queues are bound to address vectors");
         return -libc::EINVAL;
@@ -157,7 +157,7 @@ unsafe extern "C" fn bind(av: *mut fid, other: *mut fid, flags: u64) -> c_int {
     }
     let inserter = Inserter::new(&shared.percale, &events.shared().percale);
     events.shared().name_vector(inserter.id(), av);
-    // Of two concurrent calls one fails: its inserter's name is forgotten when it is dropped.
+    // Of two concurrent calls, one fails. Dropping its inserter removes the inserter's entry.
     match shared.reports.set(Reports { inserter, events: Arc::clone(events.shared()) }) {
         Ok(()) => 0,
         Err(_) => -libc::EINVAL,
@@ -165,14 +165,14 @@ unsafe extern "C" fn bind(av: *mut fid, other: *mut fid, flags: u64) -> c_int {
 }
 
 unsafe extern "C" fn remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usize, flags: u64) -> c_int {
-    // SAFETY: a vector of ours.
+    // SAFETY: the pointer is an address vector of this provider.
     let percale = &unsafe { Vector::of(av) }.shared().percale;
     if flags != 0 || (fi_addr.is_null() && count > 0) {
         return -libc::EINVAL;
     }
     let mut result = 0;
     for at in 0..count {
-        // SAFETY: the client gives `count` of them.
+        // SAFETY: the client passed `count` addresses.
         let peer = PeerAddress(unsafe { fi_addr.add(at).read() });
         if let Err(error) = percale.remove(peer) {
             log::warning!(FI_LOG_AV, "fi_av_remove: {error}");
@@ -183,11 +183,11 @@ unsafe extern "C" fn remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usi
 }
 
 unsafe extern "C" fn lookup(av: *mut fid_av, peer: fi_addr_t, to: *mut c_void, room: *mut usize) -> c_int {
-    // SAFETY: a vector of ours.
+    // SAFETY: the pointer is an address vector of this provider.
     let percale = &unsafe { Vector::of(av) }.shared().percale;
     let Some(address) = percale.lookup(PeerAddress(peer)) else { return -libc::EINVAL };
-    // The address may be cut; its length tells (fi_av(3)).
-    // SAFETY: the client's buffer, as long as it says.
+    // The address may be truncated. The returned length shows that (fi_av(3)).
+    // SAFETY: the client's buffer has the length that the client passed.
     unsafe { Native::from(address).copy(to, room) };
     0
 }
@@ -198,31 +198,31 @@ unsafe extern "C" fn text(
     to: *mut c_char,
     room: *mut usize,
 ) -> *const c_char {
-    // SAFETY: the client gives an address of the vector's format.
+    // SAFETY: the client passed an address in the format of the vector.
     let text = match unsafe { address::read_sized(address) } {
         Some(address @ SocketAddr::V4(_)) => format!("fi_sockaddr_in://{address}\0"),
         Some(address @ SocketAddr::V6(_)) => format!("fi_sockaddr_in6://{address}\0"),
         None => return std::ptr::null(),
     };
-    // SAFETY: the client's buffer, as long as it says.
+    // SAFETY: the client's buffer has the length that the client passed.
     unsafe { copy_text(&text, to, room) };
     to
 }
 
-/// Copies a text that ends in a zero, cut to the size of the buffer, and writes its full length.
+/// Copies a text with a terminating zero, truncated to the size of the buffer, and writes its full length.
 ///
 /// # Safety
-/// `room` is readable and writable, and `to` writable for as many bytes.
+/// `room` is readable and writable, and `to` is writable for that many bytes.
 unsafe fn copy_text(text: &str, to: *mut c_char, room: *mut usize) {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let available = unsafe { room.read() };
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     unsafe { room.write(text.len()) };
     let count = available.min(text.len());
     if count > 0 {
-        // SAFETY: within both.
+        // SAFETY: `count` is within both buffers.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), count) };
-        // SAFETY: the last byte copied.
+        // SAFETY: this is the last byte that was copied.
         unsafe { to.add(count - 1).write(0) };
     }
 }

@@ -5,7 +5,7 @@ use crate::abi::fi_version;
 /// The newest API that this provider implements.
 pub const API: u32 = fi_version(2, 6);
 
-/// This crate's version.
+/// Returns the version of this crate.
 pub(crate) const fn crate_version() -> u32 {
     fi_version(number(env!("CARGO_PKG_VERSION_MAJOR")), number(env!("CARGO_PKG_VERSION_MINOR")))
 }

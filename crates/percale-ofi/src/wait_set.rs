@@ -1,4 +1,4 @@
-//! `fid_wait`: waiting for several queues and counters at once (fi_poll(3)).
+//! `fid_wait`: a wait set, which waits for several queues and counters at once (fi_poll(3)).
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct Shared {
     percale: WaitSet,
 }
 
-/// Membership in a set, which ends when this is dropped.
+/// Membership in a wait set. Dropping it ends the membership.
 #[derive(Debug)]
 pub(crate) struct Membership {
     set: Arc<Shared>,
@@ -43,13 +43,13 @@ static OPS: fi_ops_wait = fi_ops_wait { size: size_of::<fi_ops_wait>(), wait: So
 /// Opens a wait set.
 ///
 /// # Safety
-/// `attr` is null or readable, `waitset` writable.
+/// `attr` is null or readable, and `waitset` is writable.
 pub(crate) unsafe fn open(
     fabric: &Arc<fabric::Shared>,
     attr: *const fi_wait_attr,
     waitset: *mut *mut fid_wait,
 ) -> c_int {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let attr = unsafe { attr.as_ref() };
     let object = attr.map_or(FI_WAIT_UNSPEC, |attr| attr.wait_obj);
     if !matches!(object, FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD) || attr.is_some_and(|attr| attr.flags != 0) {
@@ -64,25 +64,25 @@ pub(crate) unsafe fn open(
         ops: std::ptr::from_ref(&OPS).cast_mut(),
     };
     let shared = Arc::new(Shared { _fabric: Arc::clone(fabric), percale: WaitSet::new() });
-    // SAFETY: the client wants the set there.
+    // SAFETY: the client passed a writable location for the set.
     unsafe { Set { fid, shared }.give(waitset) };
     0
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a set of ours that the client gives up.
+    // SAFETY: the pointer is a set of this provider, and the client no longer uses it.
     unsafe { Set::close(fid, Set::shared) }
 }
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: a set of ours.
+    // SAFETY: the pointer is a set of this provider.
     let set = unsafe { Set::of(fid) };
-    // SAFETY: fi_control(3): passed on.
+    // SAFETY: the client passes the arguments that fi_control(3) requires.
     unsafe { waiting::control(FI_WAIT_FD, || set.shared.percale.descriptor(), command, argument) }
 }
 
 unsafe extern "C" fn wait(waitset: *mut fid_wait, timeout: c_int) -> c_int {
-    // SAFETY: a set of ours.
+    // SAFETY: the pointer is a set of this provider.
     let set = unsafe { Set::of(waitset) };
     match set.shared.percale.wait(u64::try_from(timeout).ok().map(Duration::from_millis)) {
         Ok(()) => 0,
@@ -92,7 +92,7 @@ unsafe extern "C" fn wait(waitset: *mut fid_wait, timeout: c_int) -> c_int {
     }
 }
 
-/// Whether the client may sleep on the set's descriptor (fi_trywait(3)): 0, or -FI_EAGAIN.
+/// Returns 0 if the client may sleep on the set's descriptor (fi_trywait(3)), and -FI_EAGAIN otherwise.
 pub(crate) fn try_wait(set: &Shared) -> c_int {
     match set.percale.try_wait() {
         Ok(true) => 0,
@@ -101,31 +101,31 @@ pub(crate) fn try_wait(set: &Shared) -> c_int {
     }
 }
 
-/// Makes a queue or counter with this kind of wait object a member of the wait set, if it is opened for one.
+/// Adds a queue or counter to the wait set if it is opened with FI_WAIT_SET.
 ///
 /// # Errors
-/// The negative code, if there is no wait set, or it takes no more members.
+/// Returns the negative error code if there is no wait set, or if the set cannot take more members.
 ///
 /// # Safety
-/// With FI_WAIT_SET, `set` is null or an open wait set of ours.
+/// With FI_WAIT_SET, `set` is null or an open wait set of this provider.
 pub(crate) unsafe fn membership(
     wait: u32,
     set: *mut fid_wait,
     source: impl Into<percale::completion::source::Source>,
 ) -> Result<Option<Membership>, c_int> {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     if wait == FI_WAIT_SET { unsafe { join(set, source) }.map(Some) } else { Ok(None) }
 }
 
-/// Makes a queue or counter a member of the set that its attributes name.
+/// Adds a queue or counter to the wait set that its attributes name.
 ///
 /// # Safety
-/// `waitset` is null or an open wait set of ours.
+/// `waitset` is null or an open wait set of this provider.
 unsafe fn join(
     waitset: *mut fid_wait,
     source: impl Into<percale::completion::source::Source>,
 ) -> Result<Membership, c_int> {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let Some(set) = (unsafe { Set::of_class(waitset.cast()) }) else {
         log::warning!(FI_LOG_FABRIC, "FI_WAIT_SET without a wait set");
         return Err(-libc::EINVAL);

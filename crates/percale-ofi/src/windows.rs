@@ -1,4 +1,5 @@
-//! Memory windows, which libfabric does not have: the table that C programs get by fi_open_ops(3) on a domain (`include/percale_fi_ext.h`).
+//! Memory windows, which libfabric does not define: the function table that C programs get from fi_open_ops(3) on a
+//! domain (`include/percale_fi_ext.h`).
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,15 +14,15 @@ use crate::log;
 use crate::object::Object;
 use crate::region::Region;
 
-/// The name for fi_open_ops.
+/// The name of the table for fi_open_ops(3).
 pub(crate) const NAME: &CStr = c"percale_windows";
 
 /// `struct percale_window`.
 pub(crate) struct Opened {
     fid: *mut fid_domain,
-    /// Keeps the domain open as long as its windows are.
+    /// Keeps the domain open as long as the window is open.
     _domain: Arc<domain::Shared>,
-    /// None once it is closed.
+    /// `None` once the window is closed.
     window: Mutex<Option<Window>>,
 }
 
@@ -71,7 +72,7 @@ pub(crate) struct Ops {
 pub(crate) static OPS: Ops =
     Ops { size: size_of::<Ops>(), type_two, open, close, query, bind, post_bind, post_invalidate, send_invalidate };
 
-/// The types, as C numbers them.
+/// The window types with their numbers in C.
 const TYPES: [(c_int, WindowType); 3] = [(1, WindowType::One), (2, WindowType::TwoA), (3, WindowType::TwoB)];
 
 fn number(kind: WindowType) -> c_int {
@@ -85,9 +86,9 @@ fn refused(call: &str, why: &dyn std::fmt::Display, code: i32) -> c_int {
 
 impl Opened {
     /// # Safety
-    /// Null, or a window that is open.
+    /// `window` is null or an open window.
     unsafe fn of<'a>(window: *mut Self) -> Option<&'a Self> {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         unsafe { window.as_ref() }
     }
 
@@ -96,21 +97,21 @@ impl Opened {
     }
 }
 
-/// Reads the part that a window is to be bound to.
+/// Reads the range that a window is to be bound to.
 ///
 /// # Safety
-/// `part` is null, or names an open region.
+/// `part` is null or names an open region.
 unsafe fn part<'a>(part: *const Part) -> Option<(&'a Region, Bound)> {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let Part { mr, offset, length, access } = unsafe { part.as_ref().copied() }?;
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let region = unsafe { Region::of_class(mr.cast()) }?;
     let access = u8::try_from(access).ok().and_then(WindowAccess::from_bits)?;
     Some((region, Bound { range: offset..offset.checked_add(length)?, access }))
 }
 
 unsafe extern "C" fn type_two(domain: *mut fid_domain) -> c_int {
-    // SAFETY: the client's domain.
+    // SAFETY: the client passed null or an open domain.
     match unsafe { Domain::of_class(domain.cast()) }.map(|domain| domain.shared().percale.type_two()) {
         Some(TypeTwo::A) => number(WindowType::TwoA),
         Some(TypeTwo::B) => number(WindowType::TwoB),
@@ -120,7 +121,7 @@ unsafe extern "C" fn type_two(domain: *mut fid_domain) -> c_int {
 
 unsafe extern "C" fn open(domain: *mut fid_domain, kind: c_int, window: *mut *mut Opened) -> c_int {
     let kind = TYPES.iter().find(|(number, _)| *number == kind);
-    // SAFETY: the client's domain.
+    // SAFETY: the client passed null or an open domain.
     let (Some(opened), Some((_, kind)), false) = (unsafe { Domain::of_class(domain.cast()) }, kind, window.is_null())
     else {
         return -libc::EINVAL;
@@ -129,7 +130,7 @@ unsafe extern "C" fn open(domain: *mut fid_domain, kind: c_int, window: *mut *mu
         Ok(made) => {
             let _domain = Arc::clone(opened.shared());
             let made = Box::new(Opened { fid: domain, _domain, window: Mutex::new(Some(made)) });
-            // SAFETY: the client wants it there.
+            // SAFETY: the client passed a writable location.
             unsafe { window.write(Box::into_raw(made)) };
             0
         }
@@ -138,7 +139,7 @@ unsafe extern "C" fn open(domain: *mut fid_domain, kind: c_int, window: *mut *mu
 }
 
 unsafe extern "C" fn close(window: *mut Opened) -> c_int {
-    // SAFETY: the client's window.
+    // SAFETY: the client passed null or an open window.
     let Some(opened) = (unsafe { Opened::of(window) }) else { return -libc::EINVAL };
     let mut place = opened.window();
     if let Some(held) = place.take()
@@ -148,13 +149,13 @@ unsafe extern "C" fn close(window: *mut Opened) -> c_int {
         return refused("close", &"a peer in the middle of an access does not move", libc::EBUSY);
     }
     drop(place);
-    // SAFETY: `open` made it of a box, and the client gives it up.
+    // SAFETY: `open` created the pointer from a box, and the client no longer uses it.
     drop(unsafe { Box::from_raw(window) });
     0
 }
 
 unsafe extern "C" fn query(window: *mut Opened, info: *mut Info) -> c_int {
-    // SAFETY: the client's window.
+    // SAFETY: the client passed null or an open window.
     let Some(opened) = (unsafe { Opened::of(window) }) else { return -libc::EINVAL };
     let place = opened.window();
     let (Some(window), false) = (&*place, info.is_null()) else { return -libc::EINVAL };
@@ -164,7 +165,7 @@ unsafe extern "C" fn query(window: *mut Opened, info: *mut Info) -> c_int {
         WindowState::Revoking(_) => 2,
     };
     let said = Info { kind: number(window.kind()), state, key: window.key(), domain: opened.fid };
-    // SAFETY: the client wants it there.
+    // SAFETY: the client passed a writable location.
     unsafe { info.write(said) };
     0
 }
@@ -176,14 +177,14 @@ unsafe extern "C" fn query(window: *mut Opened, info: *mut Info) -> c_int {
 unsafe fn name(remote: percale::RemoteMemory, key: *mut u64, address: *mut u64) {
     for (value, place) in [(remote.key, key), (remote.address, address)] {
         if !place.is_null() {
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             unsafe { place.write(value) };
         }
     }
 }
 
 unsafe extern "C" fn bind(window: *mut Opened, to: *const Part, key: *mut u64, address: *mut u64) -> c_int {
-    // SAFETY: the client's window, and what it is to be bound to.
+    // SAFETY: the client passed an open window and a valid range.
     let (Some(opened), Some((region, bound))) = (unsafe { Opened::of(window) }, unsafe { part(to) }) else {
         return -libc::EINVAL;
     };
@@ -191,7 +192,7 @@ unsafe extern "C" fn bind(window: *mut Opened, to: *const Part, key: *mut u64, a
     let Some(window) = &mut *place else { return -libc::EINVAL };
     match region.with(|region| window.bind(region, bound.range, bound.access)) {
         Some(Ok(remote)) => {
-            // SAFETY: the client's places.
+            // SAFETY: the client passed null or writable locations.
             unsafe { name(remote, key, address) };
             0
         }
@@ -211,18 +212,18 @@ unsafe extern "C" fn post_bind(
     context: *mut c_void,
     flags: u64,
 ) -> isize {
-    // SAFETY: the client's window, and what it is to be bound to.
+    // SAFETY: the client passed an open window and a valid range.
     let (Some(opened), Some((region, bound))) = (unsafe { Opened::of(window) }, unsafe { part(to) }) else {
         return -(libc::EINVAL as isize);
     };
     let place = opened.window();
     let Some(window) = &*place else { return -(libc::EINVAL as isize) };
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let endpoint = unsafe { Endpoint::of(ep) };
     let posted = region.with(|region| endpoint.bind_window(peer, window, region, bound, byte, context, flags));
     match posted {
         Some(Ok(remote)) => {
-            // SAFETY: the client's places.
+            // SAFETY: the client passed null or writable locations.
             unsafe { name(remote, key, address) };
             0
         }
@@ -238,7 +239,7 @@ unsafe extern "C" fn post_invalidate(
     context: *mut c_void,
     flags: u64,
 ) -> isize {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     unsafe { Endpoint::of(ep) }.invalidate_window(peer, key, context, flags)
 }
 
@@ -251,11 +252,11 @@ unsafe extern "C" fn send_invalidate(
     context: *mut c_void,
     flags: u64,
 ) -> isize {
-    // SAFETY: an endpoint of ours, and the client's buffer.
+    // SAFETY: the pointer is an endpoint of this provider, and the client passed a valid buffer.
     unsafe { Endpoint::of(ep).send_invalidating((buf, len), peer, key, context, flags) }
 }
 
-/// fi_open_ops(3).
+/// Implements fi_open_ops(3) for the windows table.
 ///
 /// # Safety
 /// `ops` is writable.
@@ -264,7 +265,7 @@ pub(crate) unsafe fn open_ops(flags: u64, ops: *mut *mut c_void) -> c_int {
         log::warning!(FI_LOG_MR, "fi_open_ops: flags {flags:#x} are not known");
         return -FI_EBADFLAGS;
     }
-    // SAFETY: the client wants the table there.
+    // SAFETY: the client passed a writable location for the table.
     unsafe { ops.write(std::ptr::from_ref(&OPS).cast_mut().cast()) };
     0
 }

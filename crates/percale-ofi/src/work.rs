@@ -1,7 +1,7 @@
-//! Deferred work (fi_trigger(3)): the commands for it that fi_control(3) executes on a domain.
+//! Deferred work (fi_trigger(3)): the commands that fi_control(3) executes on a domain for it.
 //!
-//! A queued structure belongs to the provider until the work has ended or was cancelled. Its fields are read when it is queued; its context then
-//! keeps the number by which the work can be cancelled.
+//! A queued structure belongs to the provider until the work has ended or was cancelled. Its fields are read when it is
+//! queued. After that, its context stores the number by which the work can be cancelled.
 
 use std::ffi::{c_int, c_void};
 
@@ -22,66 +22,68 @@ use crate::log;
 use crate::object::Object;
 use crate::region::raw_key;
 
-/// fi_control(3) of a domain.
+/// Implements fi_control(3) for a domain.
 pub(crate) unsafe extern "C" fn control(domain: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let shared = unsafe { Domain::of(domain.cast::<fid_domain>()) }.shared();
     let result = match command {
         FI_QUEUE_WORK | FI_CANCEL_WORK if argument.is_null() => Err(libc::EINVAL),
-        // SAFETY: with this command the argument is the client's work.
+        // SAFETY: with this command the argument is the client's work structure.
         FI_QUEUE_WORK => unsafe { queue(shared, argument.cast()) },
         // SAFETY: as above.
         FI_CANCEL_WORK => unsafe { cancel(shared, argument.cast()) },
         // SAFETY: with this command the argument is null or a counter.
         FI_FLUSH_WORK => unsafe { flush(shared, argument.cast()) },
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         _ => return unsafe { raw_key::domain_control(domain, command, argument) },
     };
     result.map_or_else(|code| -code, |()| 0)
 }
 
-/// Returns a counter of ours; otherwise logs a warning and returns `EINVAL`.
+/// Returns the counter behind `fid`. If it is not a counter of this provider, logs a warning and returns `EINVAL`.
 ///
 /// # Safety
-/// Null, or some open object of the client's.
+/// `fid` is null or an open object of the client.
 unsafe fn count<'a>(fid: *mut fid_cntr) -> Result<&'a Count, i32> {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     unsafe { Count::of_class(fid.cast()) }.ok_or_else(|| {
         log::warning!(FI_LOG_DOMAIN, "deferred work needs a counter of this provider here");
         libc::EINVAL
     })
 }
 
-/// The percale counter of such an object.
+/// Returns the percale counter of such an object.
 ///
 /// # Safety
-/// As of [`count`].
+/// The requirements of [`count`] apply.
 unsafe fn counter(fid: *mut fid_cntr) -> Result<Counter, i32> {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the same contract.
     unsafe { count(fid) }.map(|count| Counter::clone(&count.shared().percale))
 }
 
 /// # Safety
-/// The work is as fi_trigger(3) requires, and so is all that it names, until it has ended or is cancelled.
+/// The work, and everything that it refers to, meets the requirements of fi_trigger(3) until it has ended or was
+/// cancelled.
 unsafe fn queue(domain: &Shared, work: *mut fi_deferred_work) -> Result<(), i32> {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let given = unsafe { work.read() };
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let triggering = unsafe { counter(given.triggering_cntr) }?;
     let counting = if given.completion_cntr.is_null() {
         None
     } else {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let count = unsafe { count(given.completion_cntr) }?;
         count.shared().attach_work();
         Some(Counter::clone(&count.shared().percale))
     };
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let what = unsafe { what(&given) }.map_err(|refused| -(refused as i32))?;
     let request = DeferredWork { work: what, counter: triggering, threshold: given.threshold, counting };
-    // SAFETY: the context is the provider's, and longer. The work has not begun, so the structure is still there.
+    // SAFETY: the provider owns the context, which is at least this long. The work has not begun, so the structure
+    // still exists.
     let named = |id: WorkId| unsafe { (&raw mut (*work).context).cast::<[u64; 3]>().write(id.to_words()) };
-    // SAFETY: the client keeps the memory until the work has ended or is taken back.
+    // SAFETY: the client keeps the memory valid until the work has ended or was cancelled.
     unsafe { domain.percale.queue_named_work(request, named) }.map_err(|error| {
         log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: {error}");
         error.errno()
@@ -91,11 +93,11 @@ unsafe fn queue(domain: &Shared, work: *mut fi_deferred_work) -> Result<(), i32>
 /// Reads the operation of the work.
 ///
 /// # Safety
-/// As of [`queue`].
+/// The requirements of [`queue`] apply.
 unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
     const INVALID: isize = -(libc::EINVAL as isize);
     let op = given.op;
-    // SAFETY: all members are pointers.
+    // SAFETY: all members of the union are pointers.
     if given.op_type <= FI_OP_CNTR_ADD && unsafe { op.msg }.is_null() {
         log::warning!(FI_LOG_DOMAIN, "FI_QUEUE_WORK: the work names no operation");
         return Err(INVALID);
@@ -103,11 +105,11 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
     let begins = Begins::Deferred;
     let (endpoint, operation) = match given.op_type {
         kind @ (FI_OP_RECV | FI_OP_SEND) => {
-            // SAFETY: the member that the type says.
+            // SAFETY: the operation type selects this member.
             let op = unsafe { &*op.msg };
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             let endpoint = unsafe { endpoint(op.ep, kind == FI_OP_RECV) }?;
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             (endpoint, unsafe { endpoint.message(kind == FI_OP_RECV, &(&op.msg).into(), begins, op.flags) }?)
         }
         kind @ (FI_OP_TRECV | FI_OP_TSEND) => {
@@ -160,7 +162,7 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
         kind @ (FI_OP_CNTR_SET | FI_OP_CNTR_ADD) => {
             // SAFETY: as above.
             let op = unsafe { &*op.cntr };
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             let counter = unsafe { counter(op.cntr) }.map_err(|code| -(code as isize))?;
             return Ok(if kind == FI_OP_CNTR_SET {
                 Work::Set(counter, op.value)
@@ -177,9 +179,9 @@ unsafe fn what(given: &fi_deferred_work) -> Result<Work, isize> {
 }
 
 /// # Safety
-/// Null, or some open object of the client's.
+/// `fid` is null or an open object of the client.
 unsafe fn endpoint<'a>(fid: *mut fid_ep, receives: bool) -> Result<&'a Endpoint, isize> {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let endpoint = unsafe { Endpoint::of_class(fid.cast()) };
     endpoint.filter(|endpoint| endpoint.setup().half().posts(receives)).ok_or_else(|| {
         log::warning!(
@@ -191,9 +193,9 @@ unsafe fn endpoint<'a>(fid: *mut fid_ep, receives: bool) -> Result<&'a Endpoint,
 }
 
 /// # Safety
-/// Null, or some open object of the client's.
+/// `of` is null or an open object of the client.
 unsafe fn flush(domain: &Shared, of: *mut fid_cntr) -> Result<(), i32> {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the same contract.
     let of = if of.is_null() { None } else { Some(unsafe { counter(of) }?) };
     domain.percale.flush_work(of.as_ref());
     Ok(())
@@ -202,7 +204,7 @@ unsafe fn flush(domain: &Shared, of: *mut fid_cntr) -> Result<(), i32> {
 /// # Safety
 /// The work was queued.
 unsafe fn cancel(domain: &Shared, work: *mut fi_deferred_work) -> Result<(), i32> {
-    // SAFETY: the context is ours to read, and longer.
+    // SAFETY: the provider may read the context, which is at least this long.
     let words = unsafe { (&raw const (*work).context).cast::<[u64; 3]>().read() };
     // AMB-39: work that has begun continues.
     if domain.percale.cancel_work(&WorkId::from_words(words)) { Ok(()) } else { Err(libc::ENOENT) }

@@ -1,4 +1,5 @@
-//! Two C programs that use libfabric, of which the system refuses one a call: see `percale_conformance::denial`.
+//! Two C programs that use libfabric. The system rejects a system call of one of them (see
+//! `percale_conformance::denial`).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ struct Made {
     provider: PathBuf,
 }
 
-/// Made once, though several tests use them; `None` without libfabric's headers.
+/// Returns the program, which is compiled once for all tests. Returns `None` without libfabric's headers.
 fn made() -> Option<&'static Made> {
     static MADE: OnceLock<Made> = OnceLock::new();
     has_headers().then(|| MADE.get_or_init(make))
@@ -35,7 +36,7 @@ fn make() -> Made {
     Made { program, provider }
 }
 
-/// One of the two programs.
+/// One of the two processes.
 struct Side {
     child: Child,
     tell: ChildStdin,
@@ -47,7 +48,7 @@ impl Side {
     fn start(made: &Made, transport: &str, deny: Option<&Case>, limit: Option<(u64, &str)>) -> Self {
         let mut command = Command::new(&made.program);
         command.env("FI_PROVIDER_PATH", &made.provider).env("FI_PROVIDER", "percale").env_remove("PERCALE_TRANSPORT");
-        // The call is in libfabric's log, with the error of the operation.
+        // libfabric's log names the rejected call and the error of the operation.
         command.env("FI_LOG_LEVEL", "info").env("FI_LOG_PROV", "percale,core");
         if transport == "tcp" {
             command.env("PERCALE_TRANSPORT", "tcp");
@@ -84,11 +85,11 @@ impl Side {
     }
 
     fn tell(&mut self, line: &str) {
-        // It may have ended, which is found out when it is listened to.
+        // If the process has ended, the next `hear` reports that.
         writeln!(self.tell, "{line}").ok();
     }
 
-    /// The next line, and with an error what was logged.
+    /// Reads the next line of output. For an error, adds the log.
     fn hear(&mut self, clock: &Clock) -> Outcome {
         match self.lines.recv_timeout(clock.left()) {
             Ok(line) if line == "works" => Outcome::Works("shm: by the provider".into()),
@@ -119,7 +120,7 @@ fn run(made: &Made, case: &Case) -> (Outcome, Option<Outcome>, Duration) {
     run_two(Side::start(made, case.transport, Some(case), None), || Side::start(made, case.transport, None, None))
 }
 
-/// Both sides; the second is started once the first has an address.
+/// Runs both processes. The second one is started once the first one has an address.
 fn run_two(mut denied: Side, peer: impl FnOnce() -> Side) -> (Outcome, Option<Outcome>, Duration) {
     let mut clock = Clock::start();
     let first = denied.hear(&clock);
@@ -141,10 +142,10 @@ fn run_two(mut denied: Side, peer: impl FnOnce() -> Side) -> (Outcome, Option<Ou
     (a, Some(b), clock.elapsed())
 }
 
-/// Whether this is an error of which the process that was refused the call cannot name it:
+/// Returns whether the process with the rejected call cannot name the call in this error:
 ///
-/// - the dynamic loader needs the call, and so libfabric has no provider;
-/// - a peer's access to a region of the process failed, as the error of that access says, and the peer ended.
+/// - the dynamic loader needs the call, so libfabric has no provider;
+/// - a peer's access to a region of the process failed with the error of that access, and the peer ended.
 fn is_named_elsewhere(line: &str) -> bool {
     let is_loaded = line.contains("percale_fi::provider()");
     let of_an_access = line.contains("the region's memory cannot be read or written there");
@@ -184,7 +185,7 @@ fn flt_013_a_process_that_may_map_no_more_has_a_result_or_an_error() {
                 println!("{text}");
                 let by_us = matches!(&limited, Outcome::Error(line) if line.contains("percale_fi::provider()"));
                 bound += usize::from(by_us);
-                // Where the dynamic loader finds no room, libfabric has no provider.
+                // If the dynamic loader cannot map memory, libfabric has no provider.
                 if verdict.is_err() && !is_named_elsewhere(&text) {
                     wrong.push(text);
                 }

@@ -1,8 +1,9 @@
-//! The provider under a C program of ours that uses every entry of every libfabric table (`tests/c`), in four ways of opening
-//! endpoints, each with an endpoint that talks to itself, two of one process, and two of two processes.
+//! Runs a C program that uses every entry of every libfabric table (`tests/c`) over the provider. It opens endpoints in
+//! four ways, each with an endpoint that sends to itself, two endpoints of one process, and two endpoints of two
+//! processes.
 //!
-//! The program is compiled against the installed libfabric. `PERCALE_LIBFABRIC` names the directory of another libfabric to run
-//! with.
+//! The program is compiled against the installed libfabric. `PERCALE_LIBFABRIC` names the directory of another
+//! libfabric to run with.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -19,10 +20,10 @@ use percale_conformance::provider::{copy_to, has_headers};
 use percale_conformance::skipped;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Longer than the program ever takes: it ends by itself what hangs.
+/// Longer than the program ever runs. The program itself ends a scenario that hangs.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
 
-/// Where the program and the provider are, made once.
+/// The paths of the program and the provider, which are built once.
 struct Made {
     program: PathBuf,
     provider: PathBuf,
@@ -38,7 +39,7 @@ fn make() -> Made {
     let program = directory.join("every");
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
-    // percale_fi_ext.h, and pindown.h, which it needs.
+    // The directories of percale_fi_ext.h and of pindown.h, which it includes.
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     compiler.arg("-I").arg(package.join("include")).arg("-I").arg(package.join("../pindown/include"));
     let compiled = compiler.args(files).args(["-lfabric", "-lpthread"]).output().unwrap();
@@ -46,23 +47,23 @@ fn make() -> Made {
     Made { program, provider }
 }
 
-/// How the program is run.
+/// The options of a run of the program.
 #[derive(Clone, Copy, Default)]
 struct Way {
-    /// Variables of the environment.
+    /// Environment variables.
     set: &'static [(&'static str, &'static str)],
-    /// Registrations are tried at an endpoint that talks to itself.
+    /// Set to run registration tests with an endpoint that sends to itself.
     alone: bool,
-    /// With a driver of devices.
+    /// Set to run with a device driver.
     devices: bool,
 }
 
-/// Runs the program to its end; what it printed is shown if it failed.
+/// Runs the program to its end. If it fails, shows its output.
 fn run(what: &str, way: Way, before: &[&str]) {
     run_part(what, None, 300, way, before);
 }
 
-/// As [`run`], of the scenarios with this in their names, and so many groups at least.
+/// Like [`run`], but runs only the scenarios whose names contain `part`, and requires at least `least` passed groups.
 fn run_part(what: &str, part: Option<&str>, least: usize, way: Way, before: &[&str]) {
     static MADE: OnceLock<Made> = OnceLock::new();
     if !has_headers() {
@@ -84,7 +85,7 @@ fn run_part(what: &str, part: Option<&str>, least: usize, way: Way, before: &[&s
     if way.alone {
         command.arg("-a");
     }
-    // Whatever devices the machine has: what is checked of them is checked apart.
+    // The devices of the machine must not affect the result. They are tested separately.
     command.env(LIBRARY, "/nonexistent/libcuda.so.1");
     if way.devices {
         command.env_remove(LIBRARY).envs(driver_for(env!("CARGO_TARGET_TMPDIR")));
@@ -98,14 +99,14 @@ fn run_part(what: &str, part: Option<&str>, least: usize, way: Way, before: &[&s
     }
     let (mut reader, writer) = std::io::pipe().unwrap();
     command.stdin(Stdio::null()).stdout(writer.try_clone().unwrap()).stderr(writer).process_group(0);
-    // Some providers write a file where a program crashes.
+    // Some providers write a file in the current directory when a program crashes.
     command.current_dir(made.program.parent().unwrap());
     let mut child = command.spawn().unwrap();
-    // The command holds the pipe's writing end as well.
+    // The command also holds the write end of the pipe.
     drop(command);
     let printed = thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is what there is to show.
+        // If the read fails, the output read so far is shown.
         reader.read_to_end(&mut bytes).ok();
         String::from_utf8_lossy(&bytes).into_owned()
     });
@@ -119,7 +120,7 @@ fn run_part(what: &str, part: Option<&str>, least: usize, way: Way, before: &[&s
         }
         thread::sleep(Duration::from_millis(20));
     };
-    // Its forked processes are in its group; after a successful end the group is empty.
+    // The processes that the program forks are in its group. After a successful end the group is empty.
     let group = Pid::from_child(&child);
     if status.is_none() {
         kill_process_group(group, Signal::KILL).ok();
@@ -132,7 +133,7 @@ fn run_part(what: &str, part: Option<&str>, least: usize, way: Way, before: &[&s
     assert!(well >= least, "too little was done:\n{printed}");
 }
 
-/// What the program printed, without what is well.
+/// Returns the output of the program without the lines of passed groups.
 fn findings(printed: &str) -> String {
     let lines = printed.lines().filter(|line| !line.starts_with("ok "));
     lines.take(400).collect::<Vec<_>>().join("\n")
@@ -140,7 +141,7 @@ fn findings(printed: &str) -> String {
 
 const TCP: Way = Way { set: &[("FI_PERCALE_TRANSPORT", "tcp")], alone: false, devices: false };
 
-/// Registration, raw keys, bindings and kinds of memory, on one transport: `tests/c/registration*.c`.
+/// Registration, raw keys, bindings and kinds of memory on one transport (`tests/c/registration*.c`).
 macro_rules! registration {
     ($way:expr) => {
         use crate::run_part;
@@ -210,7 +211,7 @@ mod loopback {
     }
 }
 
-/// Address vectors; what needs scalable endpoints is shown elsewhere.
+/// Address vectors. The tests of scalable endpoints are elsewhere.
 macro_rules! vectors {
     ($way:expr) => {
         /// Requirements: AV-001, AV-002, AV-003, AV-004, AV-005, AV-006, AV-007, AV-009, AV-010, AV-011,
@@ -225,7 +226,8 @@ macro_rules! vectors {
     };
 }
 
-/// Contexts, triggers, groups: tests with two endpoints in one process. The names of the groups state the requirements.
+/// Contexts, triggers and groups: tests with two endpoints in one process. The names of the test groups contain the
+/// requirements.
 macro_rules! others {
     ($way:expr) => {
         /// Requirements: AV-008, AV-051, AV-052, CTX-007, CTX-008, CTX-011.
@@ -275,7 +277,7 @@ mod shm {
         vectors!(crate::Way::default());
         others!(crate::Way::default());
 
-        /// Where the kernel copies nothing between processes, and where targets execute all accesses.
+        /// Runs in which the kernel does not copy between processes, and in which targets execute all accesses.
         mod executed {
             registration!(crate::Way {
                 set: &[("FI_PERCALE_CMA", "0"), ("FI_PERCALE_TRUST", "none")],
@@ -299,11 +301,12 @@ mod tcp {
     }
 }
 
-/// Memory of devices, on the machine's driver or on a double of it: `tests/c/devices.c`. The names of its groups state the requirements.
+/// Device memory, with the machine's driver or with a double of it (`tests/c/devices.c`). The names of the test groups
+/// contain the requirements.
 mod devices {
     use super::{Way, run_part};
 
-    /// Makes a test for each transport, with and without what goes from device to device.
+    /// Defines a test for each transport, with and without copies between devices.
     macro_rules! devices {
         ($($transport:ident: $alone:expr, $set:expr;)+) => {
             $(mod $transport {
@@ -346,7 +349,8 @@ mod devices {
     }
 }
 
-/// The registration cache as a C program uses it: `tests/c/cache.c`. The names of its groups state the requirements.
+/// The registration cache, as a C program uses it (`tests/c/cache.c`). The names of the test groups contain the
+/// requirements.
 mod cache {
     use super::{Way, run_part};
 
@@ -365,12 +369,12 @@ fn ofi_002_valgrind_finds_nothing_and_nothing_is_lost() {
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
         return skipped(what, "valgrind is not installed");
     }
-    // Valgrind runs one thread at a time. Without a fair turn the program's polling keeps the thread that connects waiting for
-    // seconds, which is no finding.
+    // Valgrind runs one thread at a time. Without fair scheduling, the polling thread of the program delays the
+    // connecting thread for seconds, which is not a defect.
     let valgrind =
         ["valgrind", "-q", "--fair-sched=try", "--error-exitcode=9", "--num-callers=20", "--leak-check=full"];
     let lost = ["--show-leak-kinds=definite,indirect", "--errors-for-leak-kinds=definite,indirect"];
-    // A forked child takes nothing apart of what it inherited, so in the child all of that counts as lost.
+    // A forked child does not release the memory that it inherited, so in the child all of it counts as leaked.
     let set = &[("FI_PERCALE_CONNECT_TIMEOUT", "60000"), ("EVERY_WITHOUT", "forked")];
     let patient = Way { set, alone: false, devices: false };
     run(what, patient, &[&valgrind[..], &lost[..]].concat());

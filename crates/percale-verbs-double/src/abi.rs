@@ -1,4 +1,5 @@
-//! libibverbs' structures and constants: percale's own declarations of them, which a test compares with the C headers.
+//! The structures and constants of libibverbs: percale's declarations of them, which a test compares with the C
+//! headers.
 
 #[allow(dead_code, unreachable_pub, clippy::all, reason = "percale uses what this library does not")]
 #[path = "../../percale/src/transport/verbs/abi/numbers.rs"]
@@ -30,5 +31,5 @@ pub(crate) const WC_RDMA_WRITE: c_int = 1;
 pub(crate) const WC_RDMA_READ: c_int = 2;
 pub(crate) const WC_BIND_MW: c_int = 5;
 pub(crate) const WC_LOCAL_INV: c_int = 6;
-/// A port that carries nothing.
+/// The state of a port that is down.
 pub(crate) const PORT_DOWN: c_int = 1;

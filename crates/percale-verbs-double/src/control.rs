@@ -1,4 +1,4 @@
-//! The command language of `PERCALE_VERBS_DOUBLE`: devices, and their failures.
+//! The command language of `PERCALE_VERBS_DOUBLE`: creates devices and makes them fail.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -11,31 +11,31 @@ use crate::abi;
 pub(crate) struct Settings {
     /// `ports`: the number of ports.
     pub(crate) ports: u8,
-    /// `rc`: whether it makes reliable connections.
+    /// `rc`: whether it supports reliable connections.
     pub(crate) rc: bool,
-    /// `up`: whether its ports carry traffic.
+    /// `up`: whether its ports are active.
     pub(crate) up: bool,
-    /// `drop`: whether all that it sends and receives is lost.
+    /// `drop`: whether everything that it sends and receives is lost.
     pub(crate) drop: bool,
-    /// `drop_port`: as `drop`, for one of its ports; 0 for none.
+    /// `drop_port`: like `drop`, for one of its ports; 0 for none.
     pub(crate) drop_port: u8,
-    /// `gid`: the third byte of its ports' IPv4 addresses; the last is the port's number.
+    /// `gid`: the third byte of its ports' IPv4 addresses; the last byte is the number of the port.
     pub(crate) gid: u8,
-    /// `lax`: whether a peer may invalidate any bound window of type 2, as soft-RoCE lets it.
+    /// `lax`: whether a peer may invalidate any bound window of type 2, as with soft-RoCE.
     pub(crate) lax: bool,
-    /// `reuse`: whether the key of a destroyed object is given to the next one.
+    /// `reuse`: whether the key of a destroyed object is used for the next one.
     pub(crate) reuse: bool,
     /// `windows`: a sum of 1 (type 1), 2 (type 2A) and 4 (type 2B).
     pub(crate) windows: u32,
-    /// `vendor`: the vendor's number.
+    /// `vendor`: the vendor id.
     pub(crate) vendor: u32,
-    /// `timeout`: milliseconds until a request without an answer ends.
+    /// `timeout`: the number of milliseconds after which a request without an answer fails.
     pub(crate) timeout: u64,
     /// `max_qp`, `max_mr` and so on: limits, by their names in C.
     pub(crate) limits: HashMap<String, u32>,
 }
 
-/// Limits, with the values that a device has unless others are given.
+/// Limits, with their default values.
 const LIMITS: &[(&str, u32)] = &[
     ("max_qp", 8000),
     ("max_qp_wr", 4096),
@@ -48,7 +48,7 @@ const LIMITS: &[(&str, u32)] = &[
     ("max_qp_rd_atom", 16),
     ("max_inline_data", 256),
     ("max_msg_sz", 1 << 30),
-    // MiB of registered memory in all; 0 for no limit.
+    // The total registered memory in MiB; 0 for no limit.
     ("max_locked", 0),
 ];
 
@@ -97,34 +97,34 @@ impl Settings {
         Ok(())
     }
 
-    /// The address of a port.
+    /// Returns the address of a port.
     pub(crate) fn address(&self, port: u8) -> [u8; 16] {
         let mut gid = [0; 16];
         gid[10..].copy_from_slice(&[0xff, 0xff, 10, 77, self.gid, port]);
         gid
     }
 
-    /// Whether an address may belong to a device: ports have small numbers.
+    /// Returns whether an address may belong to a device: port numbers are small.
     pub(crate) fn is_address(gid: &[u8; 16]) -> bool {
         gid[..14] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77] && (1..0x40).contains(&gid[15])
     }
 }
 
-/// A call or a request that is to fail.
+/// A call or a request that must fail.
 #[derive(Clone)]
 struct Failure {
     what: String,
-    /// It fails when this is 1; 0: each one does.
+    /// It fails when this is 1. With 0, each one fails.
     left: u32,
-    /// An errno, or a completion's status.
+    /// An errno, or the status of a completion.
     code: c_int,
 }
 
-/// A device, opened or not.
+/// A device, whether it is opened or not.
 pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) settings: Settings,
-    /// It failed or was removed.
+    /// Whether it has failed or was removed.
     pub(crate) gone: bool,
     failures: Vec<Failure>,
     delays: HashMap<String, Duration>,
@@ -141,7 +141,7 @@ impl Device {
         }
     }
 
-    /// The errno or status with which this call or request must fail, if it must.
+    /// Returns the errno or status with which this call or request must fail, if it must fail.
     pub(crate) fn fails(&mut self, what: &str) -> Option<c_int> {
         let mut code = None;
         self.failures.retain_mut(|one| {
@@ -164,7 +164,7 @@ impl Device {
     }
 }
 
-/// An event on request.
+/// An event that a command requests.
 #[derive(Clone, Copy)]
 pub(crate) enum Happening {
     Fatal,
@@ -174,7 +174,7 @@ pub(crate) enum Happening {
     Pair,
 }
 
-/// Executes commands on the list of devices; returns the further effects, by the index of the device.
+/// Executes commands on the list of devices. Returns the further effects, with the index of the device.
 pub(crate) fn obey(devices: &mut Vec<Device>, text: &str) -> Result<Vec<(usize, Happening)>, String> {
     let mut happenings = Vec::new();
     for command in text.split([';', '\n']) {
@@ -233,7 +233,7 @@ pub(crate) fn obey(devices: &mut Vec<Device>, text: &str) -> Result<Vec<(usize, 
     Ok(happenings)
 }
 
-/// The name of a request in commands.
+/// Returns the name of a request in commands.
 pub(crate) const fn operation(opcode: c_int) -> &'static str {
     match opcode {
         abi::WR_RDMA_WRITE => "write",

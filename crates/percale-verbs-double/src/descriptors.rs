@@ -1,4 +1,4 @@
-//! Descriptors that a forked child closes, and counters with a descriptor.
+//! Descriptors that a forked child closes, and counters that have a descriptor.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -11,34 +11,34 @@ pub(crate) fn private(fd: c_int) {
     _ = INHERITED.iter().find(|one| one.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok());
 }
 
-/// Removes a descriptor that its owner closes.
+/// Removes a descriptor from the list; its owner closes it.
 pub(crate) fn unlist(fd: c_int) {
     for one in &INHERITED {
         _ = one.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// Closes such a descriptor.
+/// Closes a descriptor of the list.
 pub(crate) fn close(fd: c_int) {
     unlist(fd);
-    // SAFETY: its owner calls this, once.
+    // SAFETY: the owner calls this function, once.
     unsafe { libc::close(fd) };
 }
 
-/// Closes them, in a forked child.
+/// Closes all descriptors of the list, in a forked child.
 pub(crate) extern "C" fn in_child() {
     for one in &INHERITED {
         let fd = one.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
-            // SAFETY: it is the parent's; nothing in the child uses it.
+            // SAFETY: the descriptor belongs to the parent; nothing in the child uses it.
             unsafe { libc::close(fd) };
         }
     }
 }
 
-/// A counter with a descriptor.
+/// Creates a counter with a descriptor.
 pub(crate) fn counter(flags: c_int) -> Result<c_int, c_int> {
-    // SAFETY: eventfd has no conditions.
+    // SAFETY: eventfd has no preconditions.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) };
     if fd < 0 { Err(last()) } else { Ok(fd) }
 }
@@ -46,19 +46,19 @@ pub(crate) fn counter(flags: c_int) -> Result<c_int, c_int> {
 /// Adds one to a counter.
 pub(crate) fn add(fd: c_int) {
     let one = 1u64.to_ne_bytes();
-    // SAFETY: the bytes are here; the descriptor is the caller's.
+    // SAFETY: the bytes are valid for the call; the descriptor belongs to the caller.
     unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
 }
 
-/// Takes one from a counter; waits if there is none, unless the descriptor does not block.
+/// Takes one from a counter. Waits if it is 0, unless the descriptor does not block.
 pub(crate) fn take(fd: c_int) -> Result<(), c_int> {
     let mut count = [0; 8];
-    // SAFETY: the bytes are here; the descriptor is the caller's.
+    // SAFETY: the bytes are valid for the call; the descriptor belongs to the caller.
     let read = unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
     if read == 8 { Ok(()) } else { Err(last()) }
 }
 
-/// The last errno.
+/// Returns the last errno.
 pub(crate) fn last() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

@@ -1,4 +1,4 @@
-//! Messages to queue pairs of other processes and their answers, and the thread that exchanges them.
+//! Messages to queue pairs of other processes and the answers to them, and the thread that exchanges them.
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
@@ -13,14 +13,14 @@ use crate::responder::{Answer, Message};
 /// The longest time between two checks.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Whether a message was sent.
+/// The result of sending a message.
 pub(crate) enum Sent {
     Yes,
     Nobody,
 }
 
 impl Machine {
-    /// Starts the thread, unless it runs.
+    /// Starts the thread, unless it is running.
     pub(crate) fn need_network(&mut self) -> Result<(), c_int> {
         if let Some(network) = &mut self.network {
             network.ends = false;
@@ -30,7 +30,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends the thread, if no device is open; the caller joins the returned handle, without holding the lock.
+    /// Ends the thread if no device is open. The caller joins the returned handle without holding the lock.
     pub(crate) fn end_network(&mut self) -> Option<JoinHandle<()>> {
         if !self.contexts.is_empty() {
             return None;
@@ -164,11 +164,11 @@ impl Machine {
 
 /// The body of the thread.
 fn run() {
-    // SAFETY: an empty set, filled below.
+    // SAFETY: an all-zero signal set is valid; it is filled below.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is here.
+    // SAFETY: the set is valid for the call.
     unsafe { libc::sigfillset(&raw mut all) };
-    // SAFETY: as above. Signals are for the application's threads.
+    // SAFETY: as above. Signals are left to the application's threads.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut()) };
     loop {
         let mut machine = machine();
@@ -186,7 +186,7 @@ fn run() {
         let wake = network.wake;
         drop(machine);
         let sleep = c_int::try_from(sleep.as_micros().div_ceil(1000)).unwrap_or(1);
-        // SAFETY: the list is here. A descriptor that was closed meanwhile is answered as such.
+        // SAFETY: the list is valid for the call. A descriptor that was closed meanwhile is reported as invalid.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, sleep) };
         if fds[0].revents != 0 {
             _ = take(wake);

@@ -14,7 +14,7 @@ use crate::descriptors::take;
 use crate::machine::{Disobeyed, Entry, machine};
 use crate::wire::queue_pair::Gid;
 
-/// A device as it is given to a program: libibverbs' structure, and its place in the list.
+/// A device as passed to a program: libibverbs' structure, and the device's position in the list.
 #[repr(C)]
 struct Device {
     abi: abi::Device,
@@ -33,22 +33,23 @@ struct Channel {
     number: u32,
 }
 
-/// The number of a context.
+/// Returns the number of a context.
 ///
 /// # Safety
-/// It is alive.
+/// The context is alive.
 unsafe fn context_of(context: *mut abi::Context) -> u32 {
-    // SAFETY: contexts are given as the first field of such a structure.
+    // SAFETY: contexts are passed to programs as the first field of such a structure.
     unsafe { of(context.cast::<Context>()) }.number
 }
 
-/// Executes commands. Returns 0; ENOENT if there is no queue, or queue pair, for an event; otherwise EINVAL, with a line on standard error.
+/// Executes commands. Returns 0; ENOENT if there is no queue, or queue pair, for an event; otherwise EINVAL, and prints
+/// a line on standard error.
 ///
 /// # Safety
 /// `text` ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn percale_verbs_double(text: *const c_char) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: the caller meets the same requirements.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     let obeyed = machine().obey(&text);
     errno(obeyed.map_err(|why| match why {
@@ -71,11 +72,11 @@ unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut abi::De
         }
         device.abi.dev_name = device.abi.name;
         (device.abi.node_type, device.abi.transport_type) = if one.settings.rc { (1, 0) } else { (-1, -1) };
-        // Never freed: a context names its device.
+        // Never freed, since a context refers to its device.
         list.push(Box::into_raw(device).cast());
     }
     if !count.is_null() {
-        // SAFETY: the caller's integer.
+        // SAFETY: the caller passes a valid integer.
         unsafe { *count = list.len() as c_int };
     }
     list.push(null_mut());
@@ -89,13 +90,13 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut abi::Device) {
     while !unsafe { list.wrapping_add(len).read() }.is_null() {
         len += 1;
     }
-    // SAFETY: it was made of a boxed slice of this length.
+    // SAFETY: the list was made from a boxed slice of this length.
     drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(list, len + 1)) });
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
-    // SAFETY: devices are given as the first field of such a structure, which is never freed.
+    // SAFETY: devices are passed to programs as the first field of such a structure, which is never freed.
     let place = unsafe { of(device.cast::<Device>()) }.place;
     let opened = machine().open(place).map(|(number, fd)| {
         let mut context: Box<Context> = zeroed();
@@ -117,7 +118,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Cont
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
-    // SAFETY: the caller's context.
+    // SAFETY: the caller passes a valid context.
     let number = unsafe { context_of(context) };
     let mut state = machine();
     let closed = state.close(number);
@@ -138,13 +139,13 @@ unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
         };
         std::thread::sleep(Duration::from_micros(50));
     }
-    // SAFETY: it was given by `ibv_open_device`.
+    // SAFETY: it was returned by `ibv_open_device`.
     unsafe { freed(context.cast::<Context>(), closed) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_device(context: *mut abi::Context, attr: *mut abi::DeviceAttr) -> c_int {
-    // SAFETY: the caller's context.
+    // SAFETY: the caller passes a valid context.
     let context = unsafe { context_of(context) };
     let mut state = machine();
     if let Err(errno) = state.fails(context, "ibv_query_device") {
@@ -164,14 +165,14 @@ unsafe extern "C" fn ibv_query_device(context: *mut abi::Context, attr: *mut abi
     {
         all.device_cap_flags |= if settings.windows & bit != 0 { flag } else { 0 };
     }
-    // SAFETY: the caller's structure.
+    // SAFETY: the caller passes a valid structure.
     unsafe { attr.write(*all) };
     0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_port(context: *mut abi::Context, port: u8, attr: *mut abi::PortAttr) -> c_int {
-    // SAFETY: the caller's context.
+    // SAFETY: the caller passes a valid context.
     let context = unsafe { context_of(context) };
     let mut state = machine();
     if let Err(errno) = state.fails(context, "ibv_query_port") {
@@ -185,14 +186,14 @@ unsafe extern "C" fn ibv_query_port(context: *mut abi::Context, port: u8, attr: 
     all.state = if settings.up { abi::PORT_ACTIVE } else { abi::PORT_DOWN };
     (all.max_mtu, all.active_mtu, all.gid_tbl_len) = (abi::MTU_4096, 3, 1);
     (all.max_msg_sz, all.link_layer) = (settings.limit("max_msg_sz"), abi::LINK_LAYER_ETHERNET);
-    // SAFETY: the caller's structure.
+    // SAFETY: the caller passes a valid structure.
     unsafe { attr.write(*all) };
     0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid(context: *mut abi::Context, port: u8, index: c_int, gid: *mut Gid) -> c_int {
-    // SAFETY: the caller's context.
+    // SAFETY: the caller passes a valid context.
     let context = unsafe { context_of(context) };
     let mut state = machine();
     let settings = &state.device(context).settings;
@@ -200,30 +201,30 @@ unsafe extern "C" fn ibv_query_gid(context: *mut abi::Context, port: u8, index: 
         set_errno(libc::EINVAL);
         return -1;
     }
-    // SAFETY: the caller's address.
+    // SAFETY: the caller passes a valid address.
     unsafe { gid.write(settings.address(port)) };
     0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_alloc_pd(context: *mut abi::Context) -> *mut abi::Pd {
-    // SAFETY: the caller's context.
+    // SAFETY: the caller passes a valid context.
     let number = unsafe { context_of(context) };
     given(machine().alloc_domain(number).map(|handle| Box::new(abi::Pd { context, handle })))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dealloc_pd(domain: *mut abi::Pd) -> c_int {
-    // SAFETY: the caller's domain.
+    // SAFETY: the caller passes a valid domain.
     let handle = unsafe { of(domain) }.handle;
     let result = machine().dealloc_domain(handle);
-    // SAFETY: it was given by `ibv_alloc_pd`.
+    // SAFETY: it was returned by `ibv_alloc_pd`.
     unsafe { freed(domain, result) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_mr(domain: *mut abi::Pd, start: *mut c_void, len: usize, rights: c_int) -> *mut abi::Mr {
-    // SAFETY: the caller's domain.
+    // SAFETY: the caller passes a valid domain.
     let pd = unsafe { of(domain) };
     let registered = machine().register(pd.handle, start.expose_provenance() as u64, len as u64, rights);
     given(registered.map(|key| {
@@ -236,15 +237,15 @@ unsafe extern "C" fn ibv_reg_mr(domain: *mut abi::Pd, start: *mut c_void, len: u
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(region: *mut abi::Mr) -> c_int {
-    // SAFETY: the caller's region.
+    // SAFETY: the caller passes a valid region.
     let key = unsafe { of(region) }.handle;
     let result = machine().end_key(key, "ibv_dereg_mr");
-    // SAFETY: it was given by `ibv_reg_mr`.
+    // SAFETY: it was returned by `ibv_reg_mr`.
     unsafe { freed(region, result) }
 }
 
 unsafe extern "C" fn alloc_mw(domain: *mut abi::Pd, kind: c_int) -> *mut abi::Mw {
-    // SAFETY: the caller's domain.
+    // SAFETY: the caller passes a valid domain.
     let pd = unsafe { of(domain) };
     given(machine().alloc_window(pd.handle, kind).map(|key| {
         let mut window: Box<abi::Mw> = zeroed();
@@ -255,37 +256,37 @@ unsafe extern "C" fn alloc_mw(domain: *mut abi::Pd, kind: c_int) -> *mut abi::Mw
 }
 
 unsafe extern "C" fn dealloc_mw(window: *mut abi::Mw) -> c_int {
-    // SAFETY: the caller's window.
+    // SAFETY: the caller passes a valid window.
     let key = unsafe { of(window) }.handle;
     let result = machine().end_key(key, "ibv_dealloc_mw");
-    // SAFETY: it was given by `alloc_mw`.
+    // SAFETY: it was returned by `alloc_mw`.
     unsafe { freed(window, result) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut abi::Context) -> *mut abi::CompChannel {
-    // SAFETY: the caller's context.
+    // SAFETY: the caller passes a valid context.
     let number = unsafe { context_of(context) };
     let made = machine().create_channel(number);
     given(made.map(|(number, fd)| Box::new(Channel { abi: abi::CompChannel { context, fd, refcnt: 0 }, number })))
         .cast()
 }
 
-/// The number of a channel.
+/// Returns the number of a channel.
 ///
 /// # Safety
-/// It is alive.
+/// The channel is alive.
 unsafe fn channel_of(channel: *mut abi::CompChannel) -> u32 {
-    // SAFETY: channels are given as the first field of such a structure.
+    // SAFETY: channels are passed to programs as the first field of such a structure.
     unsafe { of(channel.cast::<Channel>()) }.number
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut abi::CompChannel) -> c_int {
-    // SAFETY: the caller's channel.
+    // SAFETY: the caller passes a valid channel.
     let number = unsafe { channel_of(channel) };
     let result = machine().destroy_channel(number);
-    // SAFETY: it was given by `ibv_create_comp_channel`.
+    // SAFETY: it was returned by `ibv_create_comp_channel`.
     unsafe { freed(channel.cast::<Channel>(), result) }
 }
 
@@ -297,9 +298,9 @@ unsafe extern "C" fn ibv_create_cq(
     channel: *mut abi::CompChannel,
     _vector: c_int,
 ) -> *mut abi::Cq {
-    // SAFETY: the caller's context.
+    // SAFETY: the caller passes a valid context.
     let number = unsafe { context_of(context) };
-    // SAFETY: the caller's channel, if there is one.
+    // SAFETY: the caller passes a valid channel, or null.
     let through = (!channel.is_null()).then(|| unsafe { channel_of(channel) });
     let mut state = machine();
     given(state.create_queue(number, entries, through).map(|handle| {
@@ -315,15 +316,15 @@ unsafe extern "C" fn ibv_create_cq(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_cq(queue: *mut abi::Cq) -> c_int {
-    // SAFETY: the caller's queue.
+    // SAFETY: the caller passes a valid queue.
     let handle = unsafe { of(queue) }.handle;
     let result = machine().destroy_queue(handle);
-    // SAFETY: it was given by `ibv_create_cq`.
+    // SAFETY: it was returned by `ibv_create_cq`.
     unsafe { freed(queue, result) }
 }
 
 unsafe extern "C" fn poll_cq(queue: *mut abi::Cq, most: c_int, entries: *mut abi::Wc) -> c_int {
-    // SAFETY: the caller's queue.
+    // SAFETY: the caller passes a valid queue.
     let handle = unsafe { of(queue) }.handle;
     let mut state = machine();
     let (mut count, most) = (0, usize::try_from(most).unwrap_or(0));
@@ -335,7 +336,7 @@ unsafe extern "C" fn poll_cq(queue: *mut abi::Cq, most: c_int, entries: *mut abi
             let used = if entry.is_send { &mut pair.used.0 } else { &mut pair.used.1 };
             *used = used.saturating_sub(1);
         }
-        // SAFETY: the caller has room for so many.
+        // SAFETY: the caller's array has room for this many.
         unsafe { entries.wrapping_add(count).write(entry.wc) };
         count += 1;
     }
@@ -343,7 +344,7 @@ unsafe extern "C" fn poll_cq(queue: *mut abi::Cq, most: c_int, entries: *mut abi
 }
 
 unsafe extern "C" fn req_notify_cq(queue: *mut abi::Cq, _solicited: c_int) -> c_int {
-    // SAFETY: the caller's queue.
+    // SAFETY: the caller passes a valid queue.
     let handle = unsafe { of(queue) }.handle;
     if let Some(queue) = machine().queues.get_mut(&handle) {
         queue.armed = true;
@@ -357,7 +358,7 @@ unsafe extern "C" fn ibv_get_cq_event(
     queue: *mut *mut abi::Cq,
     user: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's channel.
+    // SAFETY: the caller passes a valid channel.
     let (number, fd) = (unsafe { channel_of(channel) }, unsafe { of(channel) }.fd);
     if let Err(errno) = take(fd) {
         set_errno(errno);
@@ -371,18 +372,18 @@ unsafe extern "C" fn ibv_get_cq_event(
     };
     found.unacknowledged += 1;
     let ptr: *mut abi::Cq = std::ptr::with_exposed_provenance_mut(found.ptr as usize);
-    // SAFETY: the caller's pointer.
+    // SAFETY: the caller passes a valid pointer.
     unsafe { queue.write(ptr) };
     // SAFETY: the queue is alive.
     let context = unsafe { of(ptr) }.cq_context;
-    // SAFETY: the caller's pointer.
+    // SAFETY: the caller passes a valid pointer.
     unsafe { user.write(context) };
     0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_cq_events(queue: *mut abi::Cq, count: c_uint) {
-    // SAFETY: the caller's queue.
+    // SAFETY: the caller passes a valid queue.
     let handle = unsafe { of(queue) }.handle;
     if let Some(queue) = machine().queues.get_mut(&handle) {
         queue.unacknowledged = queue.unacknowledged.saturating_sub(count);
@@ -391,7 +392,7 @@ unsafe extern "C" fn ibv_ack_cq_events(queue: *mut abi::Cq, count: c_uint) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(context: *mut abi::Context, event: *mut abi::AsyncEvent) -> c_int {
-    // SAFETY: the caller's context.
+    // SAFETY: the caller passes a valid context.
     let (number, fd) = (unsafe { context_of(context) }, unsafe { of(context) }.async_fd);
     if let Err(errno) = take(fd) {
         set_errno(errno);
@@ -402,7 +403,7 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut abi::Context, event: *mut
         set_errno(libc::EAGAIN);
         return -1;
     };
-    // SAFETY: the caller's structure.
+    // SAFETY: the caller passes a valid structure.
     unsafe { event.write(abi::AsyncEvent { element, event_type }) };
     0
 }

@@ -1,11 +1,11 @@
-//! Keys of regions and windows: 24 bits of an index, 8 bits that change.
+//! Keys of regions and windows: an index of 24 bits, and 8 bits that change with each use of the index.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
 
 use crate::abi;
 
-/// The object that a key names.
+/// The object that a key identifies.
 pub(crate) struct Named {
     pub(crate) domain: u32,
     pub(crate) context: u32,
@@ -27,10 +27,10 @@ pub(crate) enum What {
     },
 }
 
-/// The range that a window is bound to.
+/// The range to which a window is bound.
 #[derive(Clone, Copy)]
 pub(crate) struct Bound {
-    /// The region's index.
+    /// The index of the region.
     pub(crate) region: u32,
     pub(crate) start: u64,
     pub(crate) len: u64,
@@ -55,7 +55,7 @@ impl Keys {
     pub(crate) fn insert(&mut self, domain: u32, context: u32, what: What, reuse: bool) -> u32 {
         let key = match self.free.pop() {
             Some(last) if reuse => last,
-            // Another key of that index.
+            // Another key with that index.
             Some(last) => last & !0xff | last.wrapping_add(1) & 0xff,
             None => {
                 self.next += 1;
@@ -77,7 +77,7 @@ impl Keys {
         }
     }
 
-    /// Ends a region, to which no window is bound, or a window.
+    /// Removes a region to which no window is bound, or a window.
     pub(crate) fn remove(&mut self, key: u32) -> Result<Named, c_int> {
         match self.named.get(&(key >> 8)) {
             Some(Named { what: What::Region { windows: 0, .. } | What::Window { .. }, .. }) => {}
@@ -99,7 +99,7 @@ impl Keys {
         }
     }
 
-    /// Binds a window under a new key; without bytes it is unbound. An error is the status of the completion.
+    /// Binds a window under a new key; a range without bytes unbinds it. An error is the status of the completion.
     pub(crate) fn bind(&mut self, key: u32, domain: u32, (region, bound): (u32, Bound)) -> Result<(), c_int> {
         let wrong = Err(abi::WC_MW_BIND_ERR);
         let Some(window) = self.named.get(&(key >> 8)) else { return wrong };
@@ -130,7 +130,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Invalidates a window of type 2 that was bound over this queue pair, or, if `lax`, over any.
+    /// Invalidates a window of type 2 that was bound over this queue pair, or over any if `lax`.
     pub(crate) fn invalidate(&mut self, key: u32, pair: u32, lax: bool) -> Result<(), ()> {
         let named = self.named.get(&(key >> 8)).filter(|named| named.key == key).ok_or(())?;
         match named.what {
@@ -141,7 +141,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Whether a peer may do this over a queue pair.
+    /// Returns whether a peer may make this access over a queue pair.
     pub(crate) fn admits(
         &self,
         key: u32,
@@ -162,7 +162,7 @@ impl Keys {
         rights & REMOTE & right != 0 && address >= start && len <= all && address - start <= all - len
     }
 
-    /// Whether a request of this process may use memory.
+    /// Returns whether a request of this process may use this memory.
     pub(crate) fn is_local(&self, key: u32, domain: u32, (address, len): (u64, u64), written: bool) -> bool {
         let Some(named) = self.named.get(&(key >> 8)).filter(|named| named.key == key && named.domain == domain) else {
             return false;
@@ -172,7 +172,7 @@ impl Keys {
         allowed && address >= start && len <= all && address - start <= all - len
     }
 
-    /// The number of windows that are bound over a queue pair.
+    /// Returns the number of windows that are bound over a queue pair.
     pub(crate) fn bound_over(&self, pair: u32) -> usize {
         let is = |named: &&Named| matches!(&named.what, What::Window { two: true, bound: Some(bound) } if bound.pair == pair);
         self.named.values().filter(is).count()

@@ -1,7 +1,7 @@
-//! The state of this process' devices: one value, behind one lock.
+//! The state of this process's devices: one value, behind one lock.
 //!
-//! A forked child has a state of its own: the page with the pointer to the state is wiped there. Other inherited resources (sockets of the thread)
-//! are closed in the child, so that peers see when the parent ends.
+//! A forked child has a state of its own: the page with the pointer to the state is wiped there. Other inherited
+//! resources (the sockets of the thread) are closed in the child, so that peers detect the end of the parent.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
@@ -18,19 +18,19 @@ use crate::pair::Pair;
 
 /// An opened device.
 pub(crate) struct Opened {
-    /// Its index in the list of devices.
+    /// The index of the device in the list of devices.
     pub(crate) device: usize,
-    /// Its `async_fd`: a counter of the events below.
+    /// The `async_fd`, which counts the events below.
     pub(crate) fd: c_int,
     pub(crate) events: VecDeque<(c_int, u64)>,
-    /// Protection domains, queues and channels of it.
+    /// The number of its protection domains, queues and channels.
     pub(crate) users: u32,
 }
 
 /// A protection domain.
 pub(crate) struct Domain {
     pub(crate) context: u32,
-    /// Regions, windows and queue pairs in it.
+    /// The number of its regions, windows and queue pairs.
     pub(crate) users: u32,
 }
 
@@ -46,35 +46,35 @@ pub(crate) struct Channel {
 pub(crate) struct Entry {
     pub(crate) wc: abi::Wc,
     pub(crate) is_send: bool,
-    /// It is visible from this time on.
+    /// The time from which on the completion is visible.
     pub(crate) ready: Option<Instant>,
 }
 
 /// A completion queue.
 pub(crate) struct Queue {
-    /// Its structure, for events.
+    /// The address of the queue's structure, for events.
     pub(crate) ptr: u64,
     pub(crate) context: u32,
     pub(crate) channel: Option<u32>,
     pub(crate) capacity: usize,
     pub(crate) entries: VecDeque<Entry>,
     pub(crate) armed: bool,
-    /// It overflowed: nothing is entered any more.
+    /// Whether the queue has overflowed: it accepts no further completions.
     pub(crate) dead: bool,
-    /// Events that were read and not acknowledged.
+    /// The number of events that were read and not acknowledged.
     pub(crate) unacknowledged: u32,
     pub(crate) users: u32,
 }
 
-/// Why a command was not executed.
+/// The reasons why a command was not executed.
 pub(crate) enum Disobeyed {
-    /// There is no such command.
+    /// The command does not exist.
     Meaningless(String),
     /// There is no object for the event.
     Nothing,
 }
 
-/// The state of the devices of this process.
+/// The state of this process's devices.
 #[derive(Default)]
 pub(crate) struct Machine {
     pub(crate) devices: Vec<Device>,
@@ -85,17 +85,17 @@ pub(crate) struct Machine {
     pub(crate) pairs: HashMap<u32, Pair>,
     pub(crate) keys: Keys,
     pub(crate) network: Option<Network>,
-    /// Queue pairs with something that waits for a time.
+    /// Queue pairs that wait for a time.
     pub(crate) timers: Vec<(Instant, u32)>,
     next: u32,
     next_pair: u32,
 }
 
-/// The page with the pointer to the state; in a child it is zero.
+/// Returns the page with the pointer to the state; in a child it is zero.
 fn page() -> &'static AtomicPtr<Mutex<Machine>> {
     static PAGE: OnceLock<usize> = OnceLock::new();
     let page = *PAGE.get_or_init(|| {
-        // SAFETY: new memory, wherever there is room.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let page = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -107,17 +107,18 @@ fn page() -> &'static AtomicPtr<Mutex<Machine>> {
             )
         };
         assert_ne!(page, libc::MAP_FAILED, "no memory");
-        // SAFETY: the page is this function's; a child finds it zeroed.
+        // SAFETY: the page belongs to this function; a child finds it zeroed.
         assert_eq!(unsafe { libc::madvise(page, 4096, libc::MADV_WIPEONFORK) }, 0, "MADV_WIPEONFORK");
-        // SAFETY: the function touches what a child may touch.
+        // SAFETY: the handler only accesses memory that a child may access.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         page.expose_provenance()
     });
-    // SAFETY: the page is aligned, zeroed at first (a null pointer), written through this type alone, and never unmapped.
+    // SAFETY: the page is aligned, zeroed at first (a null pointer), written only through this type, and never
+    // unmapped.
     unsafe { &*std::ptr::with_exposed_provenance(page) }
 }
 
-/// The state of this process, locked.
+/// Locks the state of this process.
 pub(crate) fn machine() -> MutexGuard<'static, Machine> {
     let page = page();
     let mut machine = page.load(Ordering::Acquire);
@@ -126,7 +127,7 @@ pub(crate) fn machine() -> MutexGuard<'static, Machine> {
         match page.compare_exchange(machine, fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => machine = fresh,
             Err(other) => {
-                // SAFETY: the pointer was not published, so there is no other user.
+                // SAFETY: the pointer was not published, so it has no other user.
                 drop(unsafe { Box::from_raw(fresh) });
                 machine = other;
             }
@@ -156,7 +157,7 @@ impl Machine {
         self.next
     }
 
-    /// Assigns a number to a queue pair, of the numbers of this process.
+    /// Assigns a number to a queue pair, from the numbers of this process.
     pub(crate) fn pair_number(&mut self) -> Option<u32> {
         let first = self.network.as_ref()?.first_pair();
         for _ in 0..=crate::network::PAIRS {
@@ -169,13 +170,13 @@ impl Machine {
         None
     }
 
-    /// The device of a context.
+    /// Returns the device of a context.
     pub(crate) fn device(&mut self, context: u32) -> &mut Device {
         let at = self.contexts[&context].device;
         &mut self.devices[at]
     }
 
-    /// Whether a call must fail on this context's device.
+    /// Returns an error if a call must fail on this context's device.
     pub(crate) fn fails(&mut self, context: u32, call: &str) -> Result<(), c_int> {
         let device = self.device(context);
         match device.fails(call) {
@@ -185,12 +186,12 @@ impl Machine {
         }
     }
 
-    /// Whether a device may have one more object of a kind than `used`, according to its limit.
+    /// Checks whether a device may have one more object of a kind than `used`, according to its limit.
     pub(crate) fn has_room(&mut self, context: u32, limit: &str, used: usize) -> Result<(), c_int> {
         if used < self.device(context).settings.limit(limit) as usize { Ok(()) } else { Err(libc::ENOMEM) }
     }
 
-    /// Whether a context is of the same device.
+    /// Returns whether two contexts belong to the same device.
     pub(crate) fn is_same(&self, one: u32, other: u32) -> bool {
         self.contexts[&one].device == self.contexts[&other].device
     }
@@ -203,21 +204,21 @@ impl Machine {
         }
     }
 
-    /// Forgets the events of an object that is destroyed.
+    /// Removes the events of an object that is destroyed.
     pub(crate) fn forget_events(&mut self, context: u32, element: u64) {
         let Some(opened) = self.contexts.get_mut(&context) else { return };
         let before = opened.events.len();
         opened.events.retain(|(_, other)| *other != element || element == 0);
         let mut nobody = [libc::pollfd { fd: opened.fd, events: libc::POLLIN, revents: 0 }];
         for _ in opened.events.len()..before {
-            // SAFETY: the list is here.
+            // SAFETY: the list is valid for the call.
             if unsafe { libc::poll(nobody.as_mut_ptr(), 1, 0) } == 1 {
                 _ = take(opened.fd);
             }
         }
     }
 
-    /// Enters a completion.
+    /// Adds a completion to a queue.
     pub(crate) fn complete(&mut self, queue: u32, entry: Entry) {
         let Some(found) = self.queues.get_mut(&queue) else { return };
         if found.dead {
@@ -234,7 +235,7 @@ impl Machine {
         }
     }
 
-    /// Reports a completion to the queue's channel, if a notification was requested.
+    /// Notifies the queue's channel of a completion, if a notification was requested.
     fn report(&mut self, queue: u32) {
         let Some(found) = self.queues.get_mut(&queue) else { return };
         if std::mem::take(&mut found.armed)
@@ -245,7 +246,7 @@ impl Machine {
         }
     }
 
-    /// Reports completions that have become visible.
+    /// Notifies channels of completions that have become visible.
     pub(crate) fn report_late(&mut self) {
         let now = Instant::now();
         let is_late =
@@ -255,7 +256,7 @@ impl Machine {
         late.into_iter().for_each(|queue| self.report(queue));
     }
 
-    /// Fails a completion queue: it accepts nothing more, and its queue pairs are in error.
+    /// Fails a completion queue: it accepts no more completions, and its queue pairs enter the error state.
     pub(crate) fn overflow(&mut self, queue: u32) {
         let Some(found) = self.queues.get_mut(&queue) else { return };
         found.dead = true;
@@ -279,7 +280,7 @@ impl Machine {
             match happening {
                 Happening::Fatal => {
                     self.devices[device].gone = true;
-                    // Nothing completes any more.
+                    // The requests of these contexts never complete.
                     self.pairs.values_mut().filter(|pair| contexts.contains(&pair.context)).for_each(Pair::vanish);
                     contexts.iter().for_each(|context| self.event(*context, abi::EVENT_DEVICE_FATAL, 0));
                 }

@@ -1,8 +1,9 @@
-//! The connections to processes that have queue pairs: one to each, over which messages and answers travel.
+//! The connections to processes that have queue pairs: one to each, which carries messages and answers.
 //!
-//! A process takes the first free number, by binding an abstract Unix socket of that name; numbers of its queue pairs begin with it. A message is a
-//! header of fixed size and its bytes; answers come back over the connection of the request. The thread that holds the lock writes as much as the
-//! kernel takes; the network thread writes the rest, reads, and handles all timers.
+//! A process takes the first free number, by binding an abstract Unix socket of that name. The numbers of its queue
+//! pairs begin with that number. A message is a header of fixed size and its bytes; answers are sent over the
+//! connection of the request. A thread that holds the lock writes as much as the kernel accepts; the network thread
+//! writes the rest, reads, and handles all timers.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
@@ -14,16 +15,16 @@ use std::thread::JoinHandle;
 
 use crate::descriptors::{close, counter, private, unlist};
 
-/// Queue pairs that a process may have; the upper bits of their numbers are the process'.
+/// The maximum number of queue pairs of a process; the upper bits of their numbers are the number of the process.
 pub(crate) const PAIRS: u32 = 1 << 13;
 const PROCESSES: u32 = 1 << 11;
-/// Bytes of a header.
+/// The size of a header in bytes.
 const HEADER: usize = 72;
 
 /// A connection.
 pub(crate) struct Line {
     pub(crate) socket: UnixStream,
-    /// The process that was connected to; `None` if it connected to this one.
+    /// The process that was connected to; `None` if that process connected to this one.
     pub(crate) process: Option<u32>,
     pub(crate) out: VecDeque<u8>,
     pub(crate) read: Vec<u8>,
@@ -43,7 +44,7 @@ pub(crate) struct Network {
 
 fn address(process: u32) -> std::io::Result<SocketAddr> {
     let net = std::env::var("PERCALE_VERBS_DOUBLE_NET").unwrap_or_default();
-    // SAFETY: getuid has no conditions.
+    // SAFETY: getuid has no preconditions.
     let user = unsafe { libc::getuid() };
     SocketAddr::from_abstract_name(format!("percale-verbs-double/{user}/{net}/{process}"))
 }
@@ -55,7 +56,7 @@ impl Line {
         Ok(Self { socket, process, out: VecDeque::new(), read: Vec::new() })
     }
 
-    /// Writes as much as the kernel takes. Returns whether the connection is intact.
+    /// Writes as much as the kernel accepts. Returns whether the connection is intact.
     pub(crate) fn flush(&mut self) -> bool {
         while !self.out.is_empty() {
             match self.socket.write(self.out.as_slices().0) {
@@ -102,10 +103,11 @@ impl Drop for Line {
     }
 }
 
-/// The head of a message or an answer.
+/// The header of a message or an answer.
 pub(crate) struct Header {
     pub(crate) is_answer: bool,
-    /// The opcode of a message; in an answer 0, the sender's status, or -1 and -2 for `Answer::Unready` and `Answer::Nobody`.
+    /// The opcode of a message. In an answer 0, the status for the sender, or -1 and -2 for `Answer::Unready` and
+    /// `Answer::Nobody`.
     pub(crate) code: i32,
     pub(crate) from: u32,
     pub(crate) to: u32,
@@ -184,22 +186,22 @@ impl Network {
         Ok(Self { process, wake, listener, lines: HashMap::new(), next: 0, thread: Some(thread), ends: false })
     }
 
-    /// The number of this process' first queue pair.
+    /// Returns the number of this process's first queue pair.
     pub(crate) const fn first_pair(&self) -> u32 {
         self.process * PAIRS
     }
 
-    /// Whether it is needed again, so that it does not end.
+    /// Returns whether the network is needed again, so that its thread does not end.
     pub(crate) const fn revived(&self) -> bool {
         !self.ends && self.thread.is_none()
     }
 
-    /// Whether a queue pair belongs to this process.
+    /// Returns whether a queue pair belongs to this process.
     pub(crate) const fn is_ours(&self, pair: u32) -> bool {
         pair / PAIRS == self.process
     }
 
-    /// The connection to a process.
+    /// Returns the connection to a process.
     pub(crate) fn line(&mut self, process: u32) -> Option<&mut Line> {
         let found = self.lines.iter().find(|(_, line)| line.process == Some(process)).map(|(number, _)| *number);
         let number = match found {

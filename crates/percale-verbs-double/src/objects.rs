@@ -1,4 +1,4 @@
-//! Making and destroying objects: the checks that a kernel makes before.
+//! Creation and destruction of objects, with the checks that a kernel makes.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -10,7 +10,7 @@ use crate::machine::{Channel, Domain, Machine, Opened, Queue};
 use crate::memory;
 use crate::pair::Pair;
 
-/// Checks the number of a device's objects, made through any of its contexts, against the device's limit.
+/// Checks the number of a device's objects, in all its contexts, against the device's limit.
 macro_rules! room {
     ($machine:ident, $context:expr, $limit:literal, $objects:ident) => {{
         let used = $machine.$objects.values().filter(|one| $machine.is_same(one.context, $context)).count();
@@ -263,7 +263,7 @@ impl Machine {
         for queue in queues {
             if let Some(queue) = self.queues.get_mut(&queue) {
                 queue.users -= 1;
-                // Its completions are not polled any more.
+                // The program no longer polls the completions of this queue pair.
                 queue.entries.retain(|entry| entry.wc.qp_num != number);
             }
         }

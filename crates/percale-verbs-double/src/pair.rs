@@ -1,4 +1,4 @@
-//! Queue pairs, and what is posted to them.
+//! Queue pairs, and the requests and receives posted to them.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -15,12 +15,12 @@ pub(crate) struct Request {
     /// The inline data of the request.
     pub(crate) inline: Option<Vec<u8>>,
     pub(crate) immediate: u32,
-    /// Address and key of the peer's memory.
+    /// The address and key of the peer's memory.
     pub(crate) remote: (u64, u32),
     /// For a bind: the window's key, its new key, and the region's key.
     pub(crate) bind: Option<(u32, u32, crate::keys::Bound)>,
     pub(crate) region: u32,
-    /// It does not begin before this time.
+    /// The time before which the request does not begin.
     pub(crate) ready: Option<Instant>,
     pub(crate) state: State,
 }
@@ -31,7 +31,7 @@ pub(crate) enum State {
     Waiting,
     /// Sent to another process.
     Sent,
-    /// Completed, with status and bytes.
+    /// Completed, with this status and number of bytes.
     Done(c_int, u32),
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Receive {
     pub(crate) parts: Vec<abi::Sge>,
 }
 
-/// The peer that a queue pair is connected to.
+/// The peer to which a queue pair is connected.
 #[derive(Clone, Copy)]
 pub(crate) struct Peer {
     pub(crate) number: u32,
@@ -53,7 +53,7 @@ pub(crate) struct Peer {
 
 /// A queue pair.
 pub(crate) struct Pair {
-    /// Its structure, for events.
+    /// The address of the queue pair's structure, for events.
     pub(crate) ptr: u64,
     /// The sequence number of its creation.
     pub(crate) made: u32,
@@ -70,22 +70,23 @@ pub(crate) struct Pair {
     pub(crate) sequence: u32,
     pub(crate) sends: VecDeque<Request>,
     pub(crate) receives: VecDeque<Receive>,
-    /// The numbers of requests and of receives with completions that were not polled.
+    /// The numbers of requests and of receives with completions that were not polled yet.
     pub(crate) used: (u32, u32),
-    /// The number of the first request in `sends`, since it was connected, and of the next one that the peer may send.
+    /// The numbers of the first request in `sends`, counted since the queue pair was connected, and of the next request
+    /// that the peer may send.
     pub(crate) first: u64,
     pub(crate) expected: u64,
-    /// Nothing is sent before this time.
+    /// The time before which nothing is sent.
     pub(crate) hold: Option<Instant>,
     /// The time since which no answer has arrived.
     pub(crate) silent: Option<Instant>,
-    /// The number of consecutive answers that the peer has no receive.
+    /// The number of consecutive answers that the peer has no receive posted.
     pub(crate) unready: u32,
     pub(crate) retries: u32,
 }
 
 impl Pair {
-    /// Called when its device has failed: nothing completes.
+    /// Called when the device has failed: nothing completes any more.
     pub(crate) fn vanish(&mut self) {
         self.state = abi::QPS_ERR;
         self.sends.clear();

@@ -1,7 +1,9 @@
-//! A queue pair's send side: requests are executed in the order in which they were posted, and complete in that order.
+//! The send side of a queue pair: requests are executed in the order in which they were posted, and complete in that
+//! order.
 //!
-//! A request to a queue pair of this process is executed at once. One to another process is sent, at most [`WINDOW`] at a time. A request that finds
-//! no receive, or no queue pair, is sent again later, with all behind it: the peer ignores what comes out of order.
+//! A request to a queue pair of this process is executed at once. A request to another process is sent; at most
+//! [`WINDOW`] are sent at a time. A request that finds no receive, or no queue pair, is sent again later together with
+//! all that follow it, since the peer ignores requests that arrive out of order.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -14,7 +16,7 @@ use crate::memory;
 use crate::pair::{Pair, Request, State};
 use crate::responder::{Answer, Message};
 
-/// The most requests that are sent to another process at a time.
+/// The maximum number of requests that are sent to another process at a time.
 const WINDOW: usize = 16;
 /// The delay until a request that found no queue pair is sent again.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -83,7 +85,7 @@ impl Machine {
     fn begin_remote(&mut self, number: u32, at: usize, sequence: u64, domain: u32, request: &Request) -> bool {
         let reads = request.opcode == abi::WR_RDMA_READ;
         let Some(data) = self.gather(domain, request, reads) else {
-            // Requests before it complete first.
+            // Earlier requests complete first.
             return at == 0 && self.done(number, at, abi::WC_LOC_PROT_ERR, 0);
         };
         let len: u64 = request.parts.iter().map(|part| u64::from(part.length)).sum();
@@ -123,7 +125,7 @@ impl Machine {
         self.answered(number, sequence, answer, false)
     }
 
-    /// The bytes of a request; `None` if it names memory that is not registered.
+    /// Returns the bytes of a request; `None` if it refers to memory that is not registered.
     fn gather(&self, domain: u32, request: &Request, reads: bool) -> Option<Vec<u8>> {
         if let Some(inline) = &request.inline {
             return Some(inline.clone());
@@ -150,7 +152,7 @@ impl Machine {
         else {
             return true;
         };
-        // It may have been answered before, and be sent again later.
+        // The request may have been answered before, and be due to be sent again.
         if matches!(answer, Answer::Nobody | Answer::Unready) && is_remote && request.state != State::Sent {
             return true;
         }
@@ -188,7 +190,7 @@ impl Machine {
         }
     }
 
-    /// Marks a request and all behind it to be sent again, unless it failed permanently.
+    /// Marks a request and all that follow it to be sent again, unless it failed permanently.
     fn again(&mut self, number: u32, at: usize, status: Option<c_int>, hold: Instant) -> bool {
         if let Some(status) = status {
             return self.done(number, at, status, 0);
@@ -201,7 +203,7 @@ impl Machine {
         false
     }
 
-    /// Records the end of a request, and completes all that can be completed.
+    /// Records the completion of a request, and completes all requests that can be completed.
     fn done(&mut self, number: u32, at: usize, status: c_int, len: u32) -> bool {
         let Some(pair) = self.pairs.get_mut(&number) else { return false };
         if let Some(request) = pair.sends.get_mut(at) {
@@ -220,7 +222,7 @@ impl Machine {
         }
     }
 
-    /// Fails the requests to another process that has ended: they will not be answered.
+    /// Fails the requests to another process that has exited, since they will not be answered.
     pub(crate) fn lost(&mut self, is_of: impl Fn(u32) -> bool) {
         let to = |pair: &Pair| pair.peer.is_some_and(|peer| is_of(peer.number));
         let sent = |pair: &Pair| pair.sends.iter().position(|request| request.state == State::Sent);

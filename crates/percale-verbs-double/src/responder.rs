@@ -1,4 +1,4 @@
-//! A queue pair's receive side: executes the requests of its peer.
+//! The receive side of a queue pair: executes the requests of its peer.
 
 use std::ffi::c_int;
 
@@ -6,35 +6,35 @@ use crate::abi;
 use crate::machine::Machine;
 use crate::memory;
 
-/// A request in the form in which it is sent.
+/// A request as it is sent.
 pub(crate) struct Message {
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// The address that it is sent to.
+    /// The address that the request is sent to.
     pub(crate) gid: [u8; 16],
     /// The number of the sender's first packet.
     pub(crate) start: u32,
-    /// The request's number.
+    /// The number of the request.
     pub(crate) sequence: u64,
     pub(crate) opcode: c_int,
     pub(crate) immediate: u32,
     pub(crate) remote: (u64, u32),
-    /// How many bytes it writes, sends or reads.
+    /// The number of bytes that the request writes, sends or reads.
     pub(crate) len: u32,
     pub(crate) data: Vec<u8>,
 }
 
 /// The result of a request.
 pub(crate) enum Answer {
-    /// Executed, with the bytes of a read.
+    /// The request was executed; holds the bytes of a read.
     Done(Vec<u8>),
-    /// Rejected, with the status for the sender.
+    /// The request was rejected, with this status for the sender.
     Refused(c_int),
-    /// There is no receive.
+    /// No receive is posted.
     Unready,
     /// There is no such queue pair.
     Nobody,
-    /// It is out of order: there is no answer.
+    /// The request is out of order and is not answered.
     Ignored,
 }
 
@@ -52,7 +52,7 @@ impl Machine {
             return Answer::Nobody;
         }
         if message.sequence > expected {
-            return Answer::Ignored; // What is before it comes again, and then this.
+            return Answer::Ignored; // The earlier requests will be sent again, followed by this one.
         }
         let is_again = message.sequence < expected;
         if is_again && message.opcode != abi::WR_RDMA_READ {

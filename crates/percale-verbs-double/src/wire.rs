@@ -1,6 +1,6 @@
-//! The names of percale that the shared declarations of libibverbs' structures use.
+//! Definitions for names of percale that the shared declarations of libibverbs' structures use.
 
 pub(crate) mod queue_pair {
-    /// A port's address.
+    /// The address of a port.
     pub(crate) type Gid = [u8; 16];
 }

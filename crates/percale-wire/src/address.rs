@@ -1,4 +1,4 @@
-//! How a network address travels.
+//! The wire representation of a network address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,12 +13,12 @@ use super::malformed::Malformed;
 pub struct AddressBytes {
     family: U16,
     port: U16,
-    /// An IPv4 address as IPv6 writes it.
+    /// The IP address; an IPv4 address is stored as an IPv4-mapped IPv6 address.
     ip: [u8; 16],
 }
 
 impl AddressBytes {
-    /// The address as it travels.
+    /// Returns the wire representation.
     #[must_use]
     #[inline]
     pub fn of(address: SocketAddr) -> Self {

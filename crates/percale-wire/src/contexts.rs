@@ -1,25 +1,25 @@
 //! The numbers of the contexts that share an address (`endpoint::scalable`).
 //!
-//! A hello has a number of 16 bits for a context. Contexts that peers can name count up from 0, and behind them count those that only send and that
-//! peers cannot name. *Senders* count up from [`FIRST_SENDER`]: sender `FIRST_SENDER + n` is the sending half of context `n`, with a connection of
-//! its own.
+//! A hello contains the number of a context in 16 bits. Contexts that peers can address are counted from 0. After them
+//! come the contexts that only send and that peers cannot address. *Senders* are counted from [`FIRST_SENDER`]: sender
+//! `FIRST_SENDER + n` is the sending half of context `n`, with a separate connection.
 
-/// The number of the first sender. Smaller numbers are those of other contexts.
+/// The number of the first sender. Smaller numbers belong to other contexts.
 pub const FIRST_SENDER: u16 = 1 << 15;
 
-/// How many contexts share an address.
+/// The numbers of contexts that share an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contexts {
-    /// How many there are besides the senders.
+    /// The number of contexts, without the senders.
     pub all: u16,
-    /// How many of these peers can name: the first ones.
+    /// The number of contexts that peers can address: the first ones.
     pub named: u16,
-    /// How many senders there are.
+    /// The number of senders.
     pub senders: u16,
 }
 
 impl Contexts {
-    /// Returns whether there is a context of this number.
+    /// Returns whether there is a context with this number.
     #[must_use]
     #[inline]
     pub const fn has(self, number: u16) -> bool {
@@ -30,14 +30,14 @@ impl Contexts {
     }
 }
 
-/// The number of sender `index`, if it can have one.
+/// Returns the number of sender `index`, if it can have one.
 #[must_use]
 #[inline]
 pub const fn sender(index: u16) -> Option<u16> {
     if index < FIRST_SENDER { FIRST_SENDER.checked_add(index) } else { None }
 }
 
-/// Returns the context that the sender of this number is the sending half of; `None` if it is no sender.
+/// Returns the context to which the sender with this number belongs; `None` if the number is not that of a sender.
 #[must_use]
 #[inline]
 pub const fn half_of(number: u16) -> Option<u16> {

@@ -1,8 +1,9 @@
-//! Messages about connections between two endpoints of one connection each ([`Kind::Control`]).
+//! Messages about connections between two endpoints that have one connection each ([`Kind::Control`]).
 //!
-//! An endpoint that wants a connection asks a listener: *request*. The listener's owner rejects it, or accepts it with an endpoint of its own:
-//! *granted* names that endpoint, and the requester connects to it. The data of either side, at most [`DATA_LIMIT`] bytes, stands at the end of the
-//! payload. Nothing here is trusted: what does not parse ends the connection that it came over.
+//! An endpoint that needs a connection sends a *request* to a listener. The listener's owner rejects it, or accepts it
+//! with an endpoint: *granted* contains the address of that endpoint, and the requester connects to it. The data of
+//! either side, at most [`DATA_LIMIT`] bytes, is at the end of the payload. Nothing here is trusted: a frame that
+//! cannot be parsed ends the connection over which it came.
 
 use std::net::SocketAddr;
 
@@ -12,17 +13,17 @@ use super::address::AddressBytes;
 use super::head::{Flags, Head, Kind};
 use percale_memory::local_memory::volatile::{View, ViewExt as _};
 
-/// The most bytes that either side of a connection gives the other with its request, acceptance or rejection.
+/// The maximum number of bytes that either side passes to the other with its request, acceptance or rejection.
 pub const DATA_LIMIT: usize = 256;
 
-/// The longest payload.
+/// The maximum length of a payload.
 pub const CONTROL_BYTES: usize = size_of::<GrantedBytes>() + DATA_LIMIT;
 
-/// Why there will be no connection.
+/// The reasons why a request was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Rejection {
-    /// The listener's owner does not want it.
+    /// The listener's owner rejected it.
     Owner = 1,
     /// Too many requests wait at the listener.
     Backlog = 2,
@@ -31,7 +32,7 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// The reason in words.
+    /// Returns the reason as text.
     #[must_use]
     #[inline]
     pub const fn text(self) -> &'static str {
@@ -48,25 +49,25 @@ impl Rejection {
 pub enum Control {
     /// The sender requests a connection.
     Request {
-        /// For the listener's owner.
+        /// Data for the listener's owner.
         data: Vec<u8>,
     },
     /// The request is accepted.
     Granted {
-        /// The endpoint that will have the connection.
+        /// The address of the endpoint that will have the connection.
         address: SocketAddr,
-        /// That endpoint listens on every interface: it is reached by the same IP address as the listener.
+        /// Whether that endpoint listens on every interface: it is then reached at the IP address of the listener.
         anywhere: bool,
         /// The incarnation of that endpoint.
         incarnation: u128,
-        /// For the requester.
+        /// Data for the requester.
         data: Vec<u8>,
     },
     /// The request is rejected.
     Rejected {
         /// The reason.
         why: Rejection,
-        /// For the requester.
+        /// Data for the requester.
         data: Vec<u8>,
     },
 }
@@ -92,13 +93,13 @@ struct GrantedBytes {
     reserved: [u8; 3],
 }
 
-/// In the head's `id`: which frame it is.
+/// The kind of the frame, in the head's `id`.
 const REQUEST: u32 = 1;
 const GRANTED: u32 = 2;
 const REJECTED: u32 = 3;
 
 impl Control {
-    /// The frame: its head and payload.
+    /// Returns the frame: its head and payload.
     #[must_use]
     pub fn to_frame(&self) -> (Head, Vec<u8>) {
         let (id, tag, payload) = match self {
@@ -120,7 +121,7 @@ impl Control {
     /// Parses a frame.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the defect.
     pub fn parse(head: &Head, payload: View<'_>) -> Result<Self, &'static str> {
         let data = |from: usize| {
             let len = payload.len().checked_sub(from).ok_or("a control frame that is too short")?;
@@ -158,7 +159,7 @@ impl Control {
     }
 }
 
-/// Parses arbitrary bytes as a control frame; what parses encodes to the same bytes.
+/// Parses arbitrary bytes as a control frame, and checks that the result encodes to the same bytes.
 ///
 /// # Panics
 /// If it does not.

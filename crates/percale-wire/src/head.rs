@@ -4,7 +4,7 @@ use bitflags::bitflags;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Kind {
@@ -13,84 +13,89 @@ pub enum Kind {
     Message = 1,
     /// A tagged message, payload included.
     Tagged = 2,
-    /// An untagged message with a payload that waits at its sender: the frame's payload is an offer ([`Offer`]).
+    /// An untagged message whose payload stays with the sender for now: the frame's payload is an offer ([`Offer`]).
     MessageOffer = 3,
-    /// A tagged message with a payload that waits at its sender, as for [`MessageOffer`](Self::MessageOffer).
+    /// A tagged message whose payload stays with the sender for now, as for [`MessageOffer`](Self::MessageOffer).
     TaggedOffer = 4,
-    /// The receiver asks for the payload of an offer: `id` is the sender's operation, `tag` the receiver's token; the
-    /// payload is the transport's own description of where to put it.
+    /// The receiver requests the payload of an offer: `id` is the sender's operation, `tag` the receiver's token. The
+    /// payload is the transport's description of the destination.
     Pull = 5,
-    /// Bytes that a pull asked for: `id` is the receiver's token, `tag` the offset of these bytes. Without bytes, at offset
-    /// [`GONE`]: the pull is over and has failed; `data` is then 0 or, for an expected read, the number of the refusal.
+    /// Bytes that a pull requested: `id` is the receiver's token, `tag` the offset of these bytes. Without bytes, at
+    /// offset [`GONE`], the frame ends the pull as failed; `data` is then 0 or, for an expected read, the number of the
+    /// refusal.
     Data = 6,
-    /// The receiver has all it wanted of an offer: `id` is the sender's operation.
+    /// The receiver needs no more of an offer: `id` is the sender's operation.
     Pulled = 7,
-    /// A message that asked for it (`Flags::ACK`) was delivered: `id` is the sender's operation; `tag` is 0, or the
-    /// error code with which it was not.
+    /// A message that requested an acknowledgement (`Flags::ACK`) was delivered: `id` is the sender's operation. `tag`
+    /// is 0, or the error code if it was not delivered.
     Ack = 8,
-    /// The receiver's unexpected messages fill their share of memory: offer, do not send (`id` = 1), or no more so (0).
+    /// The receiver's unexpected messages fill their share of memory: the peer must offer messages instead of sending
+    /// them (`id` = 1), or need no longer do so (0).
     Offers = 9,
-    /// The sender closes the connection in good order; nothing follows.
+    /// The sender closes the connection in an orderly way; no further frames follow.
     Bye = 10,
-    /// Nothing: keeps the transport's own bookkeeping going.
+    /// An empty frame, which keeps the transport's bookkeeping up to date.
     Nothing = 11,
-    /// The transport's own: which resources follow on its control channel, or how its rings change.
+    /// A frame of the transport: the resources that follow on its control channel, or a change of its rings.
     Transport = 12,
     /// Bytes to be written to a region: `data` is its key, `tag` the address, `id` the initiator's part.
     Write = 13,
     /// Like [`Write`](Self::Write), but the bytes wait at the initiator: the payload is an [`Offer`].
     WriteOffer = 14,
-    /// A request for bytes of a region: `data`, `tag` and `id` as for [`Write`](Self::Write), the payload is a [`ReadHead`].
+    /// A request for bytes of a region: `data`, `tag` and `id` as for [`Write`](Self::Write); the payload is a
+    /// [`ReadHead`].
     Read = 15,
-    /// Bytes that a read asked for, or what an atomic fetched: `id` is the initiator's part, which ends with this. `data` (with
-    /// [`Flags::DATA`]) as for [`Done`](Self::Done).
+    /// Bytes that a read requested, or values that an atomic operation fetched: `id` is the initiator's part, which
+    /// this completes. `data` (with [`Flags::DATA`]) as for [`Done`](Self::Done).
     ReadData = 16,
-    /// The bytes that a read asked for wait at the target: `id` is the initiator's part, `tag` the target's operation, the
-    /// payload an [`Offer`].
+    /// The bytes that a read requested wait at the target: `id` is the initiator's part, `tag` the target's operation,
+    /// and the payload an [`Offer`].
     ReadOffer = 17,
-    /// An atomic operation on a region: `data`, `tag` and `id` as for [`Write`](Self::Write), the payload is an
+    /// An atomic operation on a region: `data`, `tag` and `id` as for [`Write`](Self::Write); the payload is an
     /// [`AtomicHead`] and the operands.
     Atomic = 18,
-    /// A part of a remote access is over: `id` is the initiator's part, `tag` 0 or the number of the refusal. Where a
-    /// [`Wrote`](Self::Wrote) may follow, `data` (with [`Flags::DATA`]) is the generation of the region that was changed.
+    /// A part of a remote access is complete: `id` is the initiator's part, `tag` is 0 or the number of the refusal. If
+    /// a [`Wrote`](Self::Wrote) may follow, `data` (with [`Flags::DATA`]) is the generation of the region that was
+    /// changed.
     Done = 19,
-    /// A peer wrote a region, or read it: `tag` is the key, `data` (with [`Flags::DATA`]) the remote completion data, `id` what the
-    /// target has yet to count, as [`Counts`] has it. The payload is a [`Notice`].
+    /// A peer has written or read a region: `tag` is the key, `data` (with [`Flags::DATA`]) the remote completion data,
+    /// and `id` a [`Counts`] with the counts that the target still has to make. The payload is a [`Notice`].
     Wrote = 20,
-    /// Local transports: how can the region with the key `data` be reached without the target? `id` is the asker's.
+    /// Local transports: a query for direct access to the region with the key `data`. `id` is chosen by the sender.
     Resolve = 21,
     /// The answer to [`Resolve`](Self::Resolve).
     Resolved = 22,
-    /// Local transports: the initiator makes a long access to the region with the key `data`, at the address `tag`, as its number
-    /// `id`; the target may help.
+    /// Local transports: the initiator makes a long access to the region with the key `data`, at the address `tag`,
+    /// with its number `id`; the target may help.
     Assist = 23,
-    /// The sender counts accesses to its regions, of these kinds (`id`, as [`Counts`] has them): the receiver has to report those that the sender
-    /// does not execute. First of all frames of a connection.
+    /// The sender counts accesses to its regions, of these kinds (`id` is a [`Counts`]): the receiver must report
+    /// accesses that the sender does not execute. The first frame of a connection.
     Counts = 24,
-    /// About a connection of endpoints that have one each: see [`control`](super::control).
+    /// A message about a connection of endpoints that have one connection each: see [`control`](super::control).
     Control = 25,
-    /// A message of a group: `tag` names the group, `data` the operation that it belongs to. Without payload, and with `data` from
-    /// [`ABORT`] on: the group is broken, with the error of that number (the low half); from [`JOIN`](super::join::JOIN) on: a
-    /// [`Join`](super::join::Join), and `tag` names a list of members.
+    /// A message of a group: `tag` identifies the group, `data` the operation that it belongs to. Without payload, and
+    /// with `data` from [`ABORT`] on: the group is broken, with the error of that number (the low half). With `data`
+    /// from [`JOIN`](super::join::JOIN) on: a [`Join`](super::join::Join), and `tag` identifies a list of members.
     Collective = 26,
-    /// Like [`Collective`](Self::Collective), but the payload waits at its sender.
+    /// Like [`Collective`](Self::Collective), but the payload stays with the sender for now.
     CollectiveOffer = 27,
-    /// Over verbs, as the next three: names a queue pair for accesses of the side that asks (`id` 0), or the one at its other end (`id` 1). The
-    /// payload is an [`OfferedBytes`](super::queue_pair::OfferedBytes).
+    /// Only over verbs, like the next three: the identity of a queue pair for accesses by the requesting side (`id` 0),
+    /// or of the one at its other end (`id` 1). The payload is an [`OfferedBytes`](super::queue_pair::OfferedBytes).
     QueuePair = 28,
-    /// Where does the region with the key `data` lie, for RDMA? `id` is the asker's.
+    /// A query for the location of the region with the key `data`, for RDMA. `id` is chosen by the sender.
     Locate = 29,
     /// The answer to [`Locate`](Self::Locate): a [`Located`](super::located::Located).
     Located = 30,
-    /// The grant with the number `id`, of the region with the key `data`, is gone (`tag` 0). Answered by the same with `tag` 1, once
-    /// nothing that the initiator posted names it any more. With `tag` 2, and neither `id` nor `data`: the target's end of the queue pair by
-    /// which grants are reached is in error; the grants stand, over another one.
+    /// The grant with the number `id`, of the region with the key `data`, is revoked (`tag` 0). The initiator answers
+    /// with the same frame and `tag` 1, once none of its posted operations uses the grant any more. With `tag` 2, and
+    /// neither `id` nor `data`: the target's end of the queue pair for granted accesses is in error; the grants stay
+    /// valid over another one.
     Revoked = 31,
 }
 
 impl Kind {
-    /// Returns whether frames of this kind begin an operation. Their sender can keep them back, so what a link still takes when its
-    /// queue is full is not meant for them but for what operations under way need to end.
+    /// Returns whether frames of this kind begin an operation. Their sender can delay them. So when the queue of a link
+    /// is full, the frames that the link still accepts are reserved for completing operations under way.
     #[must_use]
     #[inline]
     pub const fn begins(self) -> bool {
@@ -99,7 +104,7 @@ impl Kind {
             || matches!(self, Self::Collective | Self::CollectiveOffer)
     }
 
-    /// The kind with this number, if there is one.
+    /// Returns the kind with this number, if there is one.
     #[must_use]
     #[inline]
     pub const fn from_u8(value: u8) -> Option<Self> {
@@ -141,7 +146,7 @@ impl Kind {
 }
 
 bitflags! {
-    /// What a frame carries or asks for besides its payload.
+    /// Flags of a frame: the contents and requests besides its payload.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u8 {
         /// `data` holds 8 bytes of remote completion data.
@@ -150,17 +155,18 @@ bitflags! {
         const ID = 2;
         /// The receiver answers with [`Kind::Ack`] once the message is in its application's buffer. Implies `ID`.
         const ACK = 4;
-        /// Of a [`Kind::Write`]: the last 8 bytes of the payload are completion data for the target.
+        /// For a [`Kind::Write`]: the last 8 bytes of the payload are completion data for the target.
         const TELLS = 8;
-        /// This is one of several parts of an access: the target does not count it.
+        /// The frame is one of several parts of an access: the target does not count it.
         const PART = 16;
-        /// Of a message: `data` is the key of a window that the receiver invalidates first; [`ACK`](Self::ACK) goes with it.
+        /// For a message: `data` is the key of a window that the receiver invalidates first. Always set together with
+        /// [`ACK`](Self::ACK).
         const INVALIDATE = 32;
     }
 }
 
 bitflags! {
-    /// What counts an access at its target.
+    /// The counters of the target that count an access.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Counts: u32 {
         /// The region, if it has a counter.
@@ -176,15 +182,15 @@ bitflags! {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Notice {
-    /// The generation of the region that was accessed: another may have its key by now. 0 if the initiator does not know it, of
-    /// reads: then nothing is reported, and nothing counted but what the endpoint counts.
+    /// The generation of the region that was accessed, since another region may have its key by now. 0 if the initiator
+    /// does not have it, which is possible for reads: then nothing is reported, and only the endpoint's counters count.
     pub generation: U64,
-    /// The bytes that were accessed.
+    /// The number of bytes that were accessed.
     pub len: U64,
 }
 
-/// The most bytes of a region that travel in one [`Kind::ReadData`] frame, and in one [`Kind::Write`] frame unless a link that is
-/// a stream carries longer ones; longer ones are offered.
+/// The maximum number of bytes of a region in one [`Kind::ReadData`] frame, and in one [`Kind::Write`] frame, unless a
+/// link that is a stream carries longer ones. Longer transfers are offered.
 pub const RMA_EAGER: usize = 16 << 10;
 
 /// See [`Kind::Collective`].
@@ -193,14 +199,14 @@ pub const ABORT: u64 = 0xffff_ffff_0000_0000;
 /// The offset of a [`Kind::Data`] frame that announces that no bytes follow.
 pub const GONE: u64 = u64::MAX;
 
-/// What every frame starts with, as plain values.
+/// The head of a frame, as plain values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// What the frame is.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// What it carries besides.
+    /// Its flags.
     pub flags: Flags,
-    /// Payload bytes in this frame.
+    /// The length of the payload in this frame, in bytes.
     pub len: u32,
     /// The tag of a tagged message, else as defined by [`Kind`].
     pub tag: u64,
@@ -210,7 +216,7 @@ pub struct Head {
     pub id: u32,
 }
 
-/// A head as it travels over a byte stream.
+/// The representation of a head on a byte stream.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HeadBytes {
@@ -224,14 +230,14 @@ pub struct HeadBytes {
     data: U64,
 }
 
-/// Bytes of a head on a byte stream.
+/// The size of a head on a byte stream, in bytes.
 pub const HEAD_BYTES: usize = size_of::<HeadBytes>();
 
-/// Stands in every head, so that a stream that lost its place is noticed at once.
+/// Part of every head, so that a lost position in the stream is detected at once.
 const CHECK: u32 = 0x7065_7263;
 
 impl Head {
-    /// The head as it travels.
+    /// Returns the representation on a byte stream.
     #[must_use]
     #[inline]
     pub fn to_bytes(&self) -> HeadBytes {
@@ -247,7 +253,7 @@ impl Head {
         }
     }
 
-    /// Parses what travelled; `None` if no percale of this version wrote it.
+    /// Parses the representation on a byte stream. Returns `None` if it is not a head of this version.
     #[must_use]
     #[inline]
     pub fn from_bytes(bytes: &HeadBytes) -> Option<Self> {
@@ -265,21 +271,22 @@ impl Head {
     }
 }
 
-/// The payload of a [`Kind::MessageOffer`], [`Kind::TaggedOffer`] or [`Kind::CollectiveOffer`]: how much waits, and where a local peer finds it. A
-/// source may be read directly only if `pieces` is 1. A vectored one has more; one that may be revoked meanwhile has 0 there, and its address and
-/// arena are 0: the sender pushes or sends those.
+/// The payload of a [`Kind::MessageOffer`], [`Kind::TaggedOffer`] or [`Kind::CollectiveOffer`]: the length of the
+/// waiting data, and its location for a local peer. The receiver may read a source directly only if `pieces` is 1. A
+/// vectored source has more pieces. A source that may be revoked meanwhile has 0 pieces, and its address and arena are
+/// 0. In both cases the sender pushes or sends the data.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Offer {
-    /// Bytes that wait at the sender.
+    /// The number of bytes that wait at the sender.
     pub len: U64,
-    /// The first byte's address in the sender, 0 if it is of no use to the receiver.
+    /// The address of the first byte in the sender; 0 if the receiver cannot use it.
     pub address: U64,
-    /// The sealed arena that holds the source, or 0: then `address` is ordinary memory.
+    /// The sealed arena that contains the source; or 0 if `address` is ordinary memory.
     pub arena: U32,
-    /// Segments of the source, or 0 if only the sender may read it.
+    /// The number of segments of the source; or 0 if only the sender may read it.
     pub pieces: U32,
-    /// Offset of the first byte in that arena.
+    /// The offset of the first byte in that arena.
     pub offset: U64,
 }
 
@@ -287,25 +294,26 @@ pub struct Offer {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ReadHead {
-    /// How many bytes.
+    /// The number of bytes.
     pub len: U64,
-    /// 0, or one more than the token of a pull that the initiator has begun for them: they are sent as its data at once. Only
-    /// over links that are streams.
+    /// 0, or one more than the token of a pull that the initiator has begun for these bytes: the target sends them at
+    /// once as the data of that pull. Only over links that are streams.
     pub expected: U64,
 }
 
-/// What the payload of a [`Kind::Atomic`] starts with; the operands follow, then (for a compare) as many compare values.
+/// The start of the payload of a [`Kind::Atomic`]. The operands follow, then (for a compare) the same number of compare
+/// values.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AtomicHead {
-    /// The operation's number.
+    /// The number of the operation.
     pub op: u8,
-    /// The data type's number.
+    /// The number of the data type.
     pub datatype: u8,
-    /// 0: nothing comes back; 1: the values before; 2: the same, and compare values follow.
+    /// 0: nothing is returned; 1: the previous values are returned; 2: like 1, and compare values follow.
     pub kind: u8,
-    /// 0.
+    /// Always 0.
     pub reserved: u8,
-    /// Elements.
+    /// The number of elements.
     pub count: U32,
 }

@@ -1,11 +1,11 @@
-//! The messages that two endpoints exchange before a connection stands.
+//! The messages that two endpoints exchange before a connection is established.
 //!
-//! Over TCP, the authority: `Hello` → ← `Hello`, then with an authorization key `Proof` →, then ← `Verdict`, then
-//! `Commit` → unless the two met over shared memory (see [`meeting`](super::meeting)). For verbs both name their queue pairs
-//! before that ([`queue_pair`](super::queue_pair)).
+//! TCP determines the result: `Hello` → ← `Hello`, then with an authorization key `Proof` →, then ← `Verdict`, then
+//! `Commit` → unless the two met over shared memory (see [`meeting`](super::meeting)). For verbs both sides send the
+//! identities of their queue pairs before the `Commit` ([`queue_pair`](super::queue_pair)).
 //!
-//! Every frame has a fixed size, so a reader takes exactly its bytes from the stream and never a byte of what follows. The first [`PREFIX_BYTES`] of
-//! a hello keep their place in every version, so that two versions can recognize each other.
+//! Every frame has a fixed size, so a reader takes exactly its bytes from the stream and no later byte. The first
+//! [`PREFIX_BYTES`] of a hello have the same layout in every version, so that two versions can recognize each other.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,23 +22,24 @@ use percale_memory::system::random::random;
 
 pub use super::malformed::{Malformed, VERSION};
 
-/// Stands first in every hello.
+/// The first bytes of every hello.
 const MAGIC: [u8; 8] = *b"percale\0";
 
-/// One life of one endpoint: 128 random bits, made when it opens. An endpoint with another incarnation is another peer.
+/// The incarnation of an endpoint: 128 random bits, made when the endpoint opens. An endpoint with another incarnation
+/// is another peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub [u8; 16]);
 
 impl Incarnation {
-    /// A new one.
+    /// Creates a new incarnation.
     ///
     /// # Errors
-    /// If the kernel has no random bytes to give.
+    /// If the kernel provides no random bytes.
     pub fn random() -> std::io::Result<Self> {
         random().map(Self)
     }
 
-    /// The name of the abstract Unix socket at which this endpoint meets local peers.
+    /// Returns the name of the abstract Unix socket at which this endpoint meets local peers.
     #[must_use]
     pub fn socket_name(&self) -> String {
         format!("percale-{self}")
@@ -58,29 +59,30 @@ impl fmt::Debug for Incarnation {
     }
 }
 
-/// Names one connection: made by the side that accepts it, presented at the meeting, and named by a reset.
+/// Identifies one connection. The side that accepts the connection makes the token; the initiator presents it at the
+/// meeting, and a reset contains it.
 pub type Token = [u8; 16];
 
 bitflags! {
-    /// What an endpoint can and wants to do.
+    /// The capabilities and requests of an endpoint.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct HelloFlags: u32 {
-        /// It may use shared memory.
+        /// The endpoint may use shared memory.
         const SHM = 1;
-        /// It may use TCP.
+        /// The endpoint may use TCP.
         const TCP = 2;
-        /// It has an authorization key and demands one.
+        /// The endpoint has an authorization key and requires one.
         const AUTHORIZATION = 4;
-        /// It no longer has the connection that `reset` names: the peer is to drop that one.
+        /// The endpoint no longer has the connection in `reset`: the peer must drop it.
         const RESET = 8;
-        /// It may use verbs: it has a port that carries traffic.
+        /// The endpoint may use verbs: it has a port that carries traffic.
         const VERBS = 16;
-        /// It asks for no connection, but about one: see [`Ruling::Known`].
+        /// The call does not request a connection, but queries one: see [`Ruling::Known`].
         const PROBE = 32;
     }
 }
 
-/// What does not change from version to version.
+/// The part of a hello that is the same in all versions.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Prefix {
@@ -90,7 +92,7 @@ pub struct Prefix {
     flags: U32,
 }
 
-/// Bytes of a [`Prefix`].
+/// The size of a [`Prefix`] in bytes.
 pub const PREFIX_BYTES: usize = size_of::<Prefix>();
 
 /// A hello as it travels.
@@ -122,10 +124,10 @@ short_debug!(VerdictBytes, "VerdictBytes");
 pub const HELLO_BYTES: usize = size_of::<HelloBytes>();
 
 impl Prefix {
-    /// Checks what stands first in a hello, and returns the flags that it carries.
+    /// Checks the start of a hello, and returns its flags.
     ///
     /// # Errors
-    /// If another protocol or version wrote it.
+    /// If it belongs to another protocol or version.
     pub fn check(&self) -> Result<HelloFlags, Malformed> {
         if self.magic != MAGIC {
             return Err(Malformed::Magic);
@@ -140,26 +142,26 @@ impl Prefix {
     }
 }
 
-/// Which host, network namespace and user an endpoint lives in.
+/// The host, network namespace and user of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The kernel's boot id; all zero if unknown, and then equal to no other.
+    /// The kernel's boot id; all zero if unknown, in which case it equals no other.
     pub boot: [u8; 16],
-    /// Device and inode of the network namespace.
+    /// Device and inode number of the network namespace.
     pub namespace: (u64, u64),
-    /// The effective user, as that process sees itself.
+    /// The effective user id, as seen by that process.
     pub user: u32,
 }
 
 impl Place {
-    /// Returns whether both are on one running kernel.
+    /// Returns whether both are on the same running kernel.
     #[must_use]
     #[inline]
     pub fn same_host(&self, other: &Self) -> bool {
         self.boot == other.boot && self.boot != [0; 16]
     }
 
-    /// Returns whether both are on one running kernel and in one network namespace.
+    /// Returns whether both are on the same running kernel and in the same network namespace.
     #[must_use]
     #[inline]
     pub fn same_network(&self, other: &Self) -> bool {
@@ -170,51 +172,51 @@ impl Place {
 /// The identity of an endpoint, as plain values.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// What it can and wants.
+    /// Its capabilities and requests.
     pub flags: HelloFlags,
-    /// Where it lives.
+    /// Its host, network namespace and user.
     pub place: Place,
     /// The address that it advertises.
     pub address: SocketAddr,
-    /// The address that was called: as the initiator named it, or as the acceptor's socket has it. Where nothing translates addresses
-    /// on the way, both are the same.
+    /// The address that was called: the address that the initiator used, or the local address of the acceptor's socket.
+    /// They are equal unless addresses are translated on the way.
     pub called: SocketAddr,
-    /// Which context of that address it is; 0 where there is only one.
+    /// The number of the context at that address; 0 if there is only one.
     pub context: u16,
-    /// The initiator's: which context it wants of the address that it called.
+    /// From the initiator: the number of the requested context at the called address.
     pub wanted: u16,
-    /// Which life of which endpoint it is.
+    /// The incarnation of the endpoint.
     pub incarnation: Incarnation,
-    /// With [`HelloFlags::RESET`]: the connection that it has no more. With [`HelloFlags::PROBE`]: the call that is asked about
-    /// ([`name_of_call`]), or zero if it is about the connection that stands.
+    /// With [`HelloFlags::RESET`]: the connection that the endpoint no longer has. With [`HelloFlags::PROBE`]: the call
+    /// that is queried ([`name_of_call`]), or zero if the established connection is queried.
     pub reset: Token,
-    /// Makes the proofs of this connection good for no other.
+    /// Makes the proofs of this connection invalid for all others.
     pub nonce: [u8; 32],
 }
 
 impl HelloBytes {
-    /// Which context of the called address is wanted; any number may be.
+    /// Returns the number of the requested context of the called address; any value is possible.
     #[must_use]
     #[inline]
     pub const fn wanted(&self) -> u16 {
         self.wanted.get()
     }
 
-    /// Returns whether both sides of a call have the same address for it.
+    /// Returns whether both sides of a call have the same called address.
     #[must_use]
     #[inline]
     pub fn same_call(&self, other: &Self) -> bool {
         self.called.as_bytes() == other.called.as_bytes()
     }
 
-    /// What makes the call different from all others.
+    /// Returns the value that distinguishes the call from all others.
     #[must_use]
     #[inline]
     pub const fn nonce(&self) -> &[u8; 32] {
         &self.nonce
     }
 
-    /// Returns whether it only asks about a connection.
+    /// Returns whether the call only queries a connection.
     #[must_use]
     #[inline]
     pub const fn probes(&self) -> bool {
@@ -222,15 +224,16 @@ impl HelloBytes {
     }
 }
 
-/// The name of a call: of the nonce in its hello, and the address that it went to. Only a call that reached this address has it.
+/// Returns the name of a call, computed from the nonce in its hello and the address that it was made to. Only a call
+/// that reached this address has this name.
 #[must_use]
 #[inline]
 pub fn name_of_call(nonce: &[u8; 32], called: SocketAddr) -> Token {
     digest(&[b"percale call", nonce, AddressBytes::of(called).as_bytes()])
 }
 
-/// The proof, for the other end of a connection, that this end is held too: made of the connection's token, which no third endpoint knows, and of
-/// both nonces of the call that asks.
+/// Returns the proof, for the other end of a connection, that this end still has the connection. It is computed from
+/// the connection's token, which no third endpoint has, and from both nonces of the call that queries it.
 #[must_use]
 #[inline]
 pub fn proof_of_holding(token: &Token, asking: &[u8; 32], asked: &[u8; 32]) -> Token {
@@ -246,7 +249,7 @@ fn digest(parts: &[&[u8]]) -> Token {
 }
 
 impl Hello {
-    /// The hello as it travels.
+    /// Returns the wire representation.
     #[must_use]
     pub fn to_bytes(&self) -> HelloBytes {
         HelloBytes {
@@ -306,19 +309,20 @@ pub struct Proof {
 /// The acceptor's answer to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ruling {
-    /// Go on, over this very socket.
+    /// Continue over this socket.
     Tcp,
-    /// Go on, and meet at the Unix socket named by the acceptor's incarnation.
+    /// Continue by meeting at the Unix socket with the acceptor's incarnation in its name.
     Shm,
-    /// Go on, and connect queue pairs.
+    /// Continue by connecting queue pairs.
     Verbs,
-    /// The token names the connection that the acceptor already has with this incarnation.
+    /// The token identifies the connection that the acceptor already has with this incarnation.
     Duplicate,
-    /// Another connection between the two is being made: wait for it.
+    /// Another connection between the two is being made; the initiator waits for it.
     Busy,
-    /// No.
+    /// The call is refused.
     Refuse,
-    /// To a probe: the call is one of this endpoint's, or (the token is [`proof_of_holding`]) it holds the connection.
+    /// The answer to a probe: the call belongs to this endpoint, or (the token is [`proof_of_holding`]) it has the
+    /// connection.
     Known,
 }
 
@@ -329,7 +333,7 @@ pub struct Verdict {
     pub ruling: Ruling,
     /// The reason.
     pub why: Why,
-    /// The connection's name.
+    /// The token of the connection.
     pub token: Token,
 }
 
@@ -346,7 +350,7 @@ pub struct VerdictBytes {
 }
 
 impl VerdictBytes {
-    /// The bytes that the MAC covers.
+    /// Returns the bytes that the MAC covers.
     #[must_use]
     #[inline]
     pub fn covered(&self) -> &[u8] {
@@ -355,7 +359,7 @@ impl VerdictBytes {
 }
 
 impl Verdict {
-    /// The verdict as it travels, its MAC still empty.
+    /// Returns the wire representation, without the MAC.
     #[must_use]
     pub fn to_bytes(&self) -> VerdictBytes {
         let ruling = match self.ruling {
@@ -370,7 +374,7 @@ impl Verdict {
         VerdictBytes { ruling, why: self.why as u8, reserved: [0; 6], token: self.token, mac: [0; 32] }
     }
 
-    /// Parses the wire representation (not the MAC).
+    /// Parses the wire representation, without the MAC.
     ///
     /// # Errors
     /// If a field has an invalid value.
@@ -393,7 +397,7 @@ impl Verdict {
     }
 }
 
-/// The initiator's last word over TCP: what the connection is (sent unless the meeting succeeded).
+/// The initiator's last message over TCP, with the kind of the connection (sent unless the meeting succeeded).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CommitBytes {
@@ -403,21 +407,21 @@ pub struct CommitBytes {
     errno: U32,
 }
 
-/// What a connection is, in the initiator's last word.
+/// The kind of a connection, in the initiator's last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// There is none.
+    /// There is no connection.
     Nothing,
-    /// This very socket.
+    /// This socket is the connection.
     Tcp,
-    /// The queue pairs; the socket only signals the end of the peer.
+    /// The queue pairs are the connection; the socket only signals the end of the peer.
     Verbs,
 }
 
-/// The initiator's last word over TCP, as plain values.
+/// The initiator's last message over TCP, as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// What the connection is from now on.
+    /// The kind of the connection.
     pub choice: Choice,
     /// The reason.
     pub why: Why,

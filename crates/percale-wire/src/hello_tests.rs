@@ -1,4 +1,4 @@
-//! What travels, there and back.
+//! Tests that messages can be encoded and decoded.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -1,25 +1,27 @@
-//! The messages that members of a list exchange when they join it (see [`Kind::Collective`](super::head::Kind::Collective)).
+//! The messages that the members of a list exchange when they join a group (see
+//! [`Kind::Collective`](super::head::Kind::Collective)).
 //!
-//! Such a message is a message of a group, without payload: the tag is a digest of the list, the data is a [`Join`].
+//! Such a message is a message of a group without payload: its tag is a digest of the list, and its data is a [`Join`].
 
-/// From here on (and below [`ABORT`](super::head::ABORT)) the data of such a message is a [`Join`].
+/// Data from this value on (and below [`ABORT`](super::head::ABORT)) is a [`Join`].
 pub const JOIN: u64 = 1 << 63;
 
-/// The position of the message's kind, in the bits below the mark.
+/// The position of the kind of the message, in the bits below the mark.
 const KIND: u32 = 61;
-/// The bits below the kind: the message's content.
+/// The bits below the kind, which are the content of the message.
 const REST: u64 = (1 << KIND) - 1;
-/// The number of a failed attempt has this many bits; the error's number is above it.
+/// The number of bits of a failed attempt's number; the error's number is above it.
 const NUMBER: u32 = 45;
 
-/// A control message that members of a group exchange when they join.
+/// A control message that the members of a group exchange when they join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// To the member above: the sender, and all below it, have joined. It is the sender's attempt of this number.
+    /// To the member above: the sender, and all members below it, have joined. Contains the number of the sender's
+    /// attempt.
     Ready(u64),
-    /// To a member below, of its attempt: all have joined, and the group has this name.
+    /// To a member below, for its attempt: all members have joined. Contains the name of the group.
     Agreed(u64),
-    /// To both: the sender's attempt of this number is over.
+    /// To both: the sender's attempt with this number has failed.
     Failed {
         /// The number of the attempt.
         number: u64,
@@ -53,7 +55,7 @@ impl Join {
         }
     }
 
-    /// A group's name, of a digest: so much of it travels.
+    /// Returns the name of a group from a digest: the part of it that is transmitted.
     #[must_use]
     #[inline]
     pub const fn name(digest: u64) -> u64 {

@@ -2,8 +2,9 @@
 //!
 //! The wire protocol between peers: frame layouts, shared by every transport.
 //!
-//! Everything here is little-endian and versioned by the hello. Nothing that a peer sent is trusted: a frame is
-//! parsed into plain values, each checked, and what does not parse ends the connection that it came over.
+//! All messages are little-endian; the hello contains the version. Nothing that a peer sends is trusted: a frame is
+//! parsed into plain values, which are all checked, and a frame that cannot be parsed ends the connection over which it
+//! came.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 

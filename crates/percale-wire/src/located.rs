@@ -1,4 +1,5 @@
-//! The location of a region, as its owner reports it to a peer that may reach it by RDMA ([`Kind::Located`](super::head::Kind::Located)).
+//! The location of a region, as its owner reports it to a peer that may access it by RDMA
+//! ([`Kind::Located`](super::head::Kind::Located)).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -6,30 +7,30 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The owner's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Located {
-    /// The peer's queue pair for accesses reaches it.
+    /// The peer can access the region through its queue pair for accesses.
     Granted(Grant),
-    /// The owner makes each access itself.
+    /// The owner executes each access itself.
     Executed,
-    /// Nothing that is worth to be remembered: it has no region with this key, or cannot grant it just now.
+    /// The owner has no region with this key, or cannot grant access now. The peer does not remember this answer.
     Unknown,
 }
 
 /// A region that a peer reaches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// The owner's number for it.
+    /// The owner's number of the grant.
     pub number: u32,
-    /// The peer may read.
+    /// Whether the peer may read.
     pub reads: bool,
-    /// The peer may write.
+    /// Whether the peer may write.
     pub writes: bool,
-    /// How the device names it.
+    /// The region's key for the device.
     pub remote_key: u32,
-    /// How peers name the first byte.
+    /// The first byte's address as used by peers.
     pub base: u64,
-    /// Bytes: not 0, and neither first byte is so high that the last one's address would not fit 64 bits.
+    /// The length in bytes: not 0, and so small that the address of the last byte fits in 64 bits, from either base.
     pub len: u64,
-    /// Where the first byte lies, for the device.
+    /// The first byte's address for the device.
     pub address: u64,
 }
 
@@ -105,7 +106,7 @@ impl LocatedBytes {
                 return None;
             }
         }
-        // Nothing else is set.
+        // No other field is set.
         (Self::of(&located).as_bytes() == self.as_bytes()).then_some(located)
     }
 }
@@ -133,7 +134,7 @@ mod tests {
         fn any_bytes_are_located_or_refused(bytes: [u8; size_of::<LocatedBytes>()], calm: bool) {
             let mut read = LocatedBytes::read_from_bytes(&bytes).expect("of this size");
             if calm {
-                // What is mostly refused otherwise.
+                // Fields whose random values are mostly invalid.
                 (read.status, read.rights, read.reserved, read.reserved_too) = (1, read.rights % 5, 0.into(), 0.into());
             }
             if let Some(located) = read.parse() {

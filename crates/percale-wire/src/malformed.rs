@@ -1,16 +1,16 @@
-//! The version of the protocol, and the reasons why bytes are not of it.
+//! The version of the protocol, and the reasons why bytes do not belong to it.
 
-/// The version of everything that peers send to each other.
+/// The version of all messages between peers.
 pub const VERSION: u16 = 11;
 
 /// The reason why received bytes are not a message of this protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// Another protocol, or none.
+    /// The bytes belong to another protocol, or to none.
     #[error("it does not speak percale's protocol")]
     Magic,
-    /// Another version of this protocol.
+    /// The bytes belong to another version of this protocol.
     #[error("it speaks version {0} of the protocol, this is version {VERSION}")]
     Version(u16),
     /// A field has an invalid value.
@@ -19,7 +19,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// The code that libfabric has for this error (positive), as connecting gives it.
+    /// Returns libfabric's positive code for this error, as returned when connecting.
     #[must_use]
     #[inline]
     pub const fn errno(&self) -> i32 {

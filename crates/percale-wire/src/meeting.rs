@@ -1,5 +1,5 @@
-//! The packets that two endpoints on one host exchange at their meeting, on an abstract Unix socket, one packet each and with descriptors: `Offer` →,
-//! ← `Answer`, `Confirm` →; the last one commits.
+//! The packets that two endpoints on one host exchange at their meeting, on an abstract Unix socket. Each message is
+//! one packet with descriptors: `Offer` →, ← `Answer`, `Confirm` →. The last one commits.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -7,22 +7,22 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::hello::Token;
 use super::why::Why;
 
-/// Stands first in every packet of a meeting.
+/// The first bytes of every packet of a meeting.
 const MEETING: U32 = U32::new(0x6d65_6574);
 
-/// One side's half of a meeting, passed with its descriptors.
+/// One side's part of a meeting, passed with its descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Half {
-    /// The bit of its doorbell that the other is to set.
+    /// The bit of its doorbell that the peer sets.
     pub bit: U32,
     /// Always 0.
     pub reserved: U32,
-    /// Where in its memory a word lies that the other may try to read.
+    /// The address of a word in its memory that the peer may try to read.
     pub word_address: U64,
     /// The value of that word.
     pub word_value: U64,
-    /// A random number that the other has to return: proof that it lived after its pidfd was opened.
+    /// A random number that the peer returns, which proves that the peer was alive after its pidfd was opened.
     pub challenge: U64,
 }
 
@@ -34,7 +34,7 @@ pub struct Offer {
     reserved: U32,
     /// The token from the verdict.
     pub token: Token,
-    /// Its half.
+    /// The initiator's part.
     pub half: Half,
 }
 
@@ -42,14 +42,14 @@ pub struct Offer {
 percale_memory::short_debug!(Offer, "Offer");
 
 impl Offer {
-    /// The packet for this connection.
+    /// Creates the packet for this connection.
     #[must_use]
     #[inline]
     pub const fn new(token: Token, half: Half) -> Self {
         Self { magic: MEETING, reserved: U32::new(0), token, half }
     }
 
-    /// Returns whether every fixed field is as it should be.
+    /// Returns whether every fixed field has its value.
     #[must_use]
     #[inline]
     pub fn is_sound(&self) -> bool {
@@ -57,7 +57,7 @@ impl Offer {
     }
 }
 
-/// The acceptor's packet: with its doorbell page and its eventfd, or with nothing and the reason.
+/// The acceptor's packet, which carries its doorbell page and its eventfd, or no descriptors and the reason.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Answer {
@@ -66,14 +66,14 @@ pub struct Answer {
     reserved: [u8; 3],
     errno: U32,
     reserved_too: U32,
-    /// What the offer's challenge was.
+    /// The challenge of the offer.
     pub echo: U64,
-    /// Its half.
+    /// The acceptor's part.
     pub half: Half,
 }
 
 impl Answer {
-    /// Makes a packet with the outcome of the meeting.
+    /// Creates a packet with the outcome of the meeting.
     #[must_use]
     #[inline]
     pub const fn new(why: Why, errno: u32, echo: U64, half: Half) -> Self {
@@ -81,7 +81,7 @@ impl Answer {
         Self { magic: MEETING, why: why as u8, reserved: [0; 3], errno, reserved_too, echo, half }
     }
 
-    /// Returns the outcome, [`Why::SameHost`] if all is well, and the kernel's error number; `None` if malformed.
+    /// Returns the outcome, which is [`Why::SameHost`] on success, and the kernel's error number; `None` if malformed.
     #[must_use]
     #[inline]
     pub fn outcome(&self) -> Option<(Why, u32)> {
@@ -96,12 +96,12 @@ impl Answer {
 pub struct Confirm {
     magic: U32,
     reserved: U32,
-    /// What the answer's challenge was.
+    /// The challenge of the answer.
     pub echo: U64,
 }
 
 impl Confirm {
-    /// The packet that answers this challenge.
+    /// Creates the packet that returns this challenge.
     #[must_use]
     #[inline]
     pub const fn new(echo: U64) -> Self {

@@ -1,4 +1,5 @@
-//! The names of queue pairs that two endpoints exchange: after a verdict for verbs, over TCP, the initiator first.
+//! The identities of queue pairs, which two endpoints exchange over TCP after a verdict for verbs. The initiator sends
+//! first.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -8,22 +9,22 @@ use super::malformed::Malformed;
 /// An address of a port: 128 bits, in network order.
 pub type Gid = [u8; 16];
 
-/// One end of a connection, as the other end must know it.
+/// One end of a connection, as described to the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// The queue pair's number: 24 bits.
     pub pair: u32,
-    /// The number of its first packet: 24 bits.
+    /// The number of its first packet, 24 bits.
     pub sequence: u32,
-    /// Its port's local identifier; 0 with Ethernet.
+    /// The local identifier (LID) of its port; 0 with Ethernet.
     pub lid: u16,
-    /// Its port's address.
+    /// The GID of its port.
     pub gid: Gid,
-    /// Its port's MTU: 1 is 256 bytes, each next one twice as much, 5 is 4,096.
+    /// The MTU of its port: 1 is 256 bytes, each further number doubles it, 5 is 4,096.
     pub mtu: u8,
 }
 
-/// A queue pair that was made, or why none was: an errno, not 0.
+/// A queue pair that was created, or the reason why none was: an errno, not 0.
 pub type Offered = Result<End, u32>;
 
 /// The wire representation of [`Offered`].
@@ -108,7 +109,7 @@ mod tests {
         fn any_bytes_are_an_offer_or_refused(bytes: [u8; size_of::<OfferedBytes>()], calm: bool) {
             let mut read = OfferedBytes::read_from_bytes(&bytes).expect("of this size");
             if calm {
-                // What is mostly refused otherwise.
+                // Fields whose random values are mostly invalid.
                 (read.errno, read.reserved, read.mtu) = (U32::new(0), 0, read.mtu % 7);
                 (read.pair, read.sequence) = (U32::new(read.pair.get() >> 7), U32::new(read.sequence.get() >> 8));
             }

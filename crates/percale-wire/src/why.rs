@@ -1,8 +1,8 @@
-//! Why a connection uses the transport that it uses, or why there is none: one byte that travels.
+//! The reason why a connection uses its transport, or why there is no connection: one byte on the wire.
 
 use std::fmt;
 
-/// Why a connection uses the transport that it uses, or none.
+/// The reason why a connection uses its transport, or why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Why {
@@ -16,35 +16,35 @@ pub enum Why {
     AnotherUser = 4,
     /// One side does not allow shared memory.
     ShmNotAllowed = 5,
-    /// The meeting over shared memory failed.
+    /// The exchange of resources over the Unix socket failed.
     MeetingFailed = 6,
     /// No endpoint answered at the Unix socket.
     SocketUnreachable = 7,
-    /// A descriptor limit was reached, or is near: the rest is left to connections over TCP.
+    /// A descriptor limit is reached or near: the remaining descriptors are left to connections over TCP.
     Descriptors = 8,
-    /// What was passed at the meeting was not what belongs there.
+    /// The resources that were passed at the meeting are not valid.
     BadResources = 9,
     /// The authorization keys do not match.
     Authorization = 10,
     /// The two sides allow no common transport.
     NoTransport = 11,
-    /// The process behind the Unix socket could not be made sure of.
+    /// The identity of the process behind the Unix socket could not be verified.
     PeerUnknown = 12,
-    /// All places of one side's doorbell are taken.
+    /// All bits of one side's doorbell are in use.
     BellFull = 13,
-    /// The address has no such context.
+    /// There is no such context at the address.
     NoContext = 14,
-    /// The address will have such a context, but it is not open yet, or no longer.
+    /// The address will have such a context, but it is not open yet, or is closed already.
     ContextClosed = 15,
     /// The queue pairs could not be connected.
     PairFailed = 16,
-    /// The call came in at another address than the one that was called.
+    /// The call came in at another address than the one that the caller used.
     NotItsAddress = 17,
-    /// The caller advertises the called endpoint's own address.
+    /// The caller advertises the called endpoint's address.
     OwnAddress = 18,
-    /// The caller has the called endpoint's own incarnation.
+    /// The caller has the called endpoint's incarnation.
     OwnIncarnation = 19,
-    /// To a probe: no.
+    /// The negative answer to a probe.
     NotKnown = 20,
 }
 

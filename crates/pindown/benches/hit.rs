@@ -1,7 +1,7 @@
-//! What a hit costs: random look-ups among 1 to 65,536 registered buffers, by one thread and by two.
+//! Measures the cost of a hit: random look-ups among 1 to 65,536 registered buffers, by one thread and by two.
 //!
-//! `cargo bench -p pindown --bench hit`. Medians of rounds, ns a look-up (its end included), with the share that missed
-//! the table of hits; and what one costs that asks for another page than the registration's first.
+//! `cargo bench -p pindown --bench hit`. Prints medians of rounds in ns for each look-up (including its end), with the
+//! share that the table of hits did not serve; and the cost of a look-up by another page than the registration's first.
 
 use std::hint::black_box;
 use std::io;
@@ -11,7 +11,7 @@ use pindown::monitor::Choice;
 use pindown::monitor::imported::Notifier;
 use pindown::{Access, Cache, Lane, Pinned, Range, Registrar, page_size};
 
-/// Pins nothing: the hits alone are of interest.
+/// A registrar that pins nothing, since only hits are measured.
 struct Nothing;
 
 impl Registrar for Nothing {
@@ -24,17 +24,18 @@ impl Registrar for Nothing {
     fn unpin(&self, _pin: ()) {}
 }
 
-/// Look-ups of a round: too many to be learnt by heart, and their list, of 2 MiB, not so long that its own way through the caches is
-/// measured (with 16 MiB a third of a nanosecond each).
+/// The number of look-ups of a round. There are too many for the branch predictor to learn. Their list has 2 MiB, so
+/// that reading it does not dominate the result (with 16 MiB it costs a third of a nanosecond for each look-up).
 const LOOK_UPS: usize = 1 << 17;
 
-/// How often a round goes through the list: so that two threads are at it at the same time.
+/// How often a round repeats the list, so that two threads run at the same time.
 const PASSES: usize = 8;
 
-/// Rounds; their median is taken.
+/// The number of rounds, whose median is printed.
 const ROUNDS: usize = 9;
 
-/// Buffers in two pages each, of which two in sixteen are one's: at no regular distance, so that they collide as any do.
+/// Returns buffer `number`. It lies in two of sixteen pages, at no regular distance from its neighbours, so that
+/// buffers collide as in programs.
 fn buffer(number: u64) -> Range {
     let mixed = (number ^ number >> 7).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -43,12 +44,12 @@ fn buffer(number: u64) -> Range {
     Range::new(start, 4096 + 1024).expect("a range")
 }
 
-/// Its last part.
+/// Returns the last part of a buffer.
 fn rest(buffer: Range) -> Range {
     Range::new(buffer.end() - 1024, 1024).expect("a range")
 }
 
-/// ns a look-up, in the median of all rounds.
+/// Returns the median of all rounds in ns for each look-up.
 fn measure(lane: &Lane<Nothing>, ranges: &[Range]) -> f64 {
     let mut rounds: Vec<f64> = (0..ROUNDS)
         .map(|_| {

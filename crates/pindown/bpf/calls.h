@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* What a system call does to its address space, by its number and arguments. */
+/* The effect of a system call on its address space, by its number and arguments. */
 #ifndef PINDOWN_CALLS_H
 #define PINDOWN_CALLS_H
 
 #include "page.h"
 #include "quiet.h"
 
-/* The system call: the kernel, too, looks at the lower half only. -1 in an exception. */
+/* Returns the number of the system call. The kernel also uses the lower half only. -1 in an exception. */
 static __always_inline int number(struct pt_regs *regs)
 {
 	return (int)regs->orig_ax;
@@ -17,7 +17,7 @@ static __always_inline int is_x32(int nr)
 	return nr > 0 && nr & 0x40000000;
 }
 
-/* Advice that leaves pinned pages where they are. What is unknown does not. */
+/* Whether advice takes pinned pages away. Unknown advice counts as taking pages. */
 static __always_inline int takes_pages(u64 advice)
 {
 	if (advice >= 64)
@@ -36,14 +36,14 @@ static __always_inline void remapped(struct page *page, struct pt_regs *regs)
 	u64 start = regs->di, from = regs->si, to = regs->dx, flags = regs->r10, all = rounded(start, from);
 
 	if (flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) || (to > from && flags & 1))
-		changed(page, start, all); /* it may have moved as a whole */
+		changed(page, start, all); /* the mapping may have moved as a whole */
 	else if (to < from)
 		changed(page, start + to, all - to);
 	if (flags & MREMAP_FIXED)
 		changed_huge(page, regs->r8, to);
 }
 
-/* The task is one of the address space `mm`, in a 64-bit system call or an exception of its own. */
+/* The kinds of tasks. OWN: a task of the address space `mm`, in a 64-bit system call of its own or an exception. */
 #define OWN 0
 #define FOREIGN 1
 #define WORKER 2 /* of io_uring: it has no system call */
@@ -57,33 +57,36 @@ static __always_inline int kind_of(struct task_struct *task, u64 mm)
 		return FOREIGN;
 	if (task->flags & PF_IO_WORKER)
 		return WORKER;
-	if (task->flags & PF_USER_WORKER) /* of vhost: its registers are those of the call that made it */
+	if (task->flags & PF_USER_WORKER) /* of vhost: its registers are those of the call that created it */
 		return FOREIGN;
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	return task->thread_info.status & TS_COMPAT || is_x32(number(regs)) ? COMPAT : OWN;
 }
 
-/* What a task's own call does to pages that are pinned. */
-#define UNKNOWN 0 /* anything: what it changes counts as everything */
-#define COPIES 1  /* nothing, unless it has the address space locked for writing */
-#define KEEPS 2   /* nothing, or what is reported elsewhere */
+/* The effect of a task's own call on pinned pages. */
+#define UNKNOWN 0 /* any effect: its changes count as a change of everything */
+#define COPIES 1  /* none, unless the call holds the lock of the address space for writing */
+#define KEEPS 2   /* none, or an effect that is reported elsewhere */
 
-/* The effect of a command of ioctl(2), by the kind of descriptor that it is meant for. The second byte of the command names the kind. */
+/*
+ * Returns the effect of a command of ioctl(2), by the kind of descriptor that the command is for, which is in its
+ * second byte.
+ */
 static __always_inline int command(u32 command)
 {
 	switch (command >> 8 & 0xff) {
-	case 'T':  /* terminals, and what is asked of any descriptor (FIONREAD): copies */
+	case 'T':  /* terminals, and commands for any descriptor (FIONREAD): copies */
 	case 0x89: /* sockets: copies */
-	case '$':  /* counters of perf: copies */
+	case '$':  /* perf counters: copies */
 	case 0x1b: /* RDMA verbs: pin pages */
 	case ';':  /* VFIO and IOMMUFD: pin pages */
 	case 'F':  /* NVIDIA's driver: pins pages */
-	case 0xae: /* KVM: brings pages of the guest in */
+	case 0xae: /* KVM: brings in pages of the guest */
 		return COPIES;
-	case 0xaa: /* userfaultfd: puts pages where none are, but for the command that moves them */
+	case 0xaa: /* userfaultfd: puts pages where there are none, except for the command that moves them */
 		return (command & 0xff) == UFFDIO_MOVE ? UNKNOWN : COPIES;
 	}
-	return UNKNOWN; /* among them those of file systems, which may cut a file */
+	return UNKNOWN; /* includes commands of file systems, which may shorten a file */
 }
 
 static __always_inline int does(struct pt_regs *regs)
@@ -91,7 +94,7 @@ static __always_inline int does(struct pt_regs *regs)
 	switch (number(regs)) {
 #define ROW(nr, name) case nr:
 	CALLS_THAT_KEEP(ROW)
-	case -1: /* an exception: pages come in, or are copied before they are written */
+	case -1: /* an exception: pages are brought in, or copied before they are written */
 		return KEEPS;
 	CALLS_THAT_COPY(ROW)
 		return COPIES;
@@ -109,7 +112,7 @@ static __always_inline int does(struct pt_regs *regs)
 	return UNKNOWN;
 }
 
-/* Calls that may replace pages before rss_stat reports it, where page tables are freed early. */
+/* Whether the call may replace pages before rss_stat reports it, on kernels that free page tables early. */
 static __always_inline int begins(struct pt_regs *regs)
 {
 	switch (number(regs)) {
@@ -130,7 +133,7 @@ static __always_inline int tracked(int nr)
 	return nr == NR_madvise || nr == NR_mmap || nr == NR_mremap || nr == NR_process_madvise;
 }
 
-/* The same calls in the other two tables of this machine: mmap, mremap, mmap2, madvise of i386; x32. */
+/* The same calls in the other two system call tables: mmap, mremap, mmap2, madvise of i386; and x32. */
 static __always_inline int tracked_compat(int nr)
 {
 	return nr == 90 || nr == 163 || nr == 192 || nr == 219 || (is_x32(nr) && tracked(nr & ~0x40000000));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * The kernel's types, as far as the programs look into them. Offsets are not these: the loader takes them from the
+ * The parts of the kernel's types that the programs read. Their offsets are not used: the loader takes them from the
  * running kernel's BTF (preserve_access_index). A suffix after three underscores is not part of a type's name.
  */
 #ifndef PINDOWN_KERNEL_H
@@ -79,7 +79,7 @@ struct mm_struct {
 	unsigned long brk;
 };
 
-/* Until 6.17 a word, since then a bitmap in a structure: the first word is the same. */
+/* A word until Linux 6.17, since then a bitmap in a structure with the same first word. */
 struct mm_struct___word {
 	unsigned long flags;
 };
@@ -174,7 +174,7 @@ struct bpf_raw_tracepoint_args {
 #define PF_MEMALLOC 0x800
 #define PF_USER_WORKER 0x4000
 #define PF_KTHREAD 0x200000
-/* arch/x86/include/asm/thread_info.h: a system call of the 32-bit kind is running */
+/* arch/x86/include/asm/thread_info.h: a 32-bit system call is running */
 #define TS_COMPAT 2
 /* include/linux/mm_types_task.h */
 #define MM_SWAPENTS 2
@@ -182,7 +182,7 @@ struct bpf_raw_tracepoint_args {
 #define S_IFMT 00170000
 #define S_IFREG 0100000
 
-/* System calls of x86-64 that are looked at closely; quiet.h has the others that are known. */
+/* System calls of x86-64 with cases of their own; quiet.h has the other known ones. */
 enum {
 	NR_open = 2,
 	NR_mmap = 9,
@@ -222,10 +222,10 @@ enum {
 	IORING_OP_OPENAT2 = 28,
 	IORING_OP_URING_CMD = 46,
 	IORING_OP_FTRUNCATE = 55,
-	IORING_OP_KNOWN = 63, /* the first that is not known */
+	IORING_OP_KNOWN = 63, /* the first unknown one */
 };
 
-/* include/linux/io_uring_types.h: others follow, which begin when the request has ended */
+/* include/linux/io_uring_types.h: other requests follow, which begin when this one has ended */
 #define REQ_F_LINKED (1 << 2 | 1 << 3)
 
 #endif

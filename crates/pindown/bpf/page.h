@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* The page that a client reads, and how a change is written to it. */
+/* The page that a client reads, and the functions that write changes to it. */
 #ifndef PINDOWN_PAGE_H
 #define PINDOWN_PAGE_H
 
@@ -9,7 +9,7 @@
 #define SLOTS 64
 #define RECORDS 1024
 #define SUBSCRIBERS 64
-#define SALT 0x70696e646f776e31ull /* "pindown1": also says which layout a page has */
+#define SALT 0x70696e646f776e31ull /* "pindown1": also identifies the layout of a page */
 #define BUSY_FOREVER (1ull << 63)
 #define BUSY_ENDED (1ull << 62)
 
@@ -25,7 +25,7 @@ struct page {
 	u64 last_brk;
 	u64 sticky;
 	u64 salt;
-	u64 name; /* random: of its ring in `bells`, and of this page among all that there were */
+	u64 name; /* random: identifies its ring in `bells`, and this page among all that ever existed */
 	u64 unused_too[3];
 	u64 ino[SLOTS];
 	u8 fill[4096 - 128 - 8 * SLOTS];
@@ -49,8 +49,9 @@ struct {
 } pages SEC(".maps");
 
 /*
- * How many address spaces with a page fall into each bucket: what most of the machine's processes are asked first, since
- * it takes a fraction of a look into `pages`. Counted by `control` before a page is put there and after it was taken away.
+ * The number of address spaces with a page in each bucket. The programs read this first, since most of the machine's
+ * processes have no page, and it costs a fraction of a look-up in `pages`. `control` counts before a page is inserted
+ * there and after it was removed.
  */
 #define BUCKETS_SHIFT 12
 struct {
@@ -64,7 +65,10 @@ static __always_inline u64 *known_like(u64 mm)
 {
 	u32 half, bucket;
 
-	/* The verifier does not allow arithmetic on a pointer; its lower half, moved alone, is a number, and is sufficient. */
+	/*
+	 * The verifier does not allow arithmetic on a pointer. Its lower half, moved by itself, is a number, and is
+	 * sufficient.
+	 */
 	asm volatile("%0 = %1" : "=w"(half) : "w"((u32)mm));
 	bucket = half * 0x9e3779b1u >> (32 - BUCKETS_SHIFT);
 
@@ -76,7 +80,10 @@ struct bell_map {
 	__uint(max_entries, 4096);
 };
 
-/* Rings that wake clients, by the names of their pages. A name is random, so a client learns nothing about others from it. */
+/*
+ * The rings that wake clients, by the names of their pages. A name is random, so it reveals nothing about other
+ * clients.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
 	__uint(max_entries, 4096);
@@ -88,7 +95,7 @@ struct inode_key {
 	u64 dev, ino;
 };
 
-/* The pages of reports that count the pages that leave an inode's page cache. Written in place, by `control` alone. */
+/* The pages that count the pages which leave an inode's page cache. Written in place, only by `control`. */
 struct subscribers {
 	struct {
 		u64 mm, slot;
@@ -104,8 +111,8 @@ struct {
 } inodes SEC(".maps");
 
 /*
- * For each thread: the name of the page that counts, in `busy`, the call that the thread is in, or 0. The kernel frees it with
- * the thread, so it cannot be left behind, and no number of threads of one user takes room from another's.
+ * For each thread: 0, or the name of the page that counts the thread's current call in its `busy`. The kernel frees
+ * this with the thread, so it cannot be left behind, and the threads of one user take no room from another user.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -114,15 +121,15 @@ struct {
 	__type(value, u64);
 } threads SEC(".maps");
 
-/* Question to `identify`, and its answer. src/monitor/bpf/kernel.rs has the same layout. */
+/* The input and output of `identify`. src/monitor/bpf/kernel.rs has the same layout. */
 struct question {
 	u64 start, end; /* in: a range to look up, or zeros */
 	u64 mm, dumpable, euid, beginning;
-	u64 vm_start, vm_end, vm_flags; /* zeros: nothing is mapped at start */
-	u64 dev, ino, magic, regular; /* a file of bytes, and no device */
-	s64 found; /* what bpf_find_vma said */
-	u64 working; /* workers of io_uring that may be in the middle of a change */
-	u64 tasks, users; /* tasks of the process with the address space, and all who have it */
+	u64 vm_start, vm_end, vm_flags; /* zeros if nothing is mapped at start */
+	u64 dev, ino, magic, regular; /* whether it is a regular file, and not a device */
+	s64 found; /* the result of bpf_find_vma */
+	u64 working; /* io_uring workers that may be in the middle of a change */
+	u64 tasks, users; /* tasks of the process in the address space, and all its users */
 };
 
 struct {
@@ -132,7 +139,10 @@ struct {
 	__type(value, struct question);
 } asked SEC(".maps");
 
-/* The page of an address space. A page that has ended belongs to no space: the address of its mm may be another's by now. */
+/*
+ * Returns the page of an address space. A page that has ended belongs to no space, since its mm may be another space's
+ * by now.
+ */
 static __always_inline struct page *page_of(u64 mm)
 {
 	u64 *like = known_like(mm);
@@ -150,8 +160,8 @@ static __always_inline struct page *page_of(u64 mm)
 }
 
 /*
- * Wakes waiting clients after a report. A client that is about to wait empties its ring first: one record wakes it, and
- * no other is needed until that record has been taken.
+ * Wakes waiting clients after a report. A client that is about to wait empties its ring first. One record wakes it, and
+ * no further record is needed until that one has been read.
  */
 static __noinline int wake(struct page *page)
 {
@@ -187,7 +197,7 @@ static __always_inline void global(struct page *page)
 	emit(page, 0, ~0ull);
 }
 
-/* Ends a page: nothing may be kept any more, and nothing is reported from here on. */
+/* Ends a page: no registration may be kept any more, and nothing is reported from here on. */
 static __always_inline void ended(struct page *page)
 {
 	__sync_fetch_and_or(&page->busy, BUSY_ENDED);
@@ -195,9 +205,9 @@ static __always_inline void ended(struct page *page)
 }
 
 /*
- * Reports a range as a call names it. Bits 57 to 62 of an address may be a tag (LAM), which the kernel ignores; no
- * address of a user has bit 56, so a range from there on overlaps nothing (that is what the helper's challenge is made
- * of).
+ * Reports a range in the form in which a call specifies it. Bits 57 to 62 of an address may be a tag (LAM), which the
+ * kernel ignores. No user address has bit 56, so a range from there on overlaps no memory; the helper's challenge uses
+ * such ranges.
  */
 static __always_inline void changed(struct page *page, u64 start, u64 len)
 {
@@ -211,7 +221,10 @@ static __always_inline void changed(struct page *page, u64 start, u64 len)
 		emit(page, start & ~4095ull, (end + 4095) & ~4095ull);
 }
 
-/* Where huge pages may lie the kernel rounds a length up to theirs; they only lie where the address is a multiple. */
+/*
+ * Where huge pages are possible, the kernel rounds a length up to their size; they start only at multiples of their
+ * size.
+ */
 static __always_inline u64 rounded(u64 start, u64 len)
 {
 	u64 size = start & ((1ull << 21) - 1) ? 4096 : start & ((1ull << 30) - 1) ? 1ull << 21 : 1ull << 30;
@@ -219,7 +232,7 @@ static __always_inline u64 rounded(u64 start, u64 len)
 	return (len + size - 1) & ~(size - 1);
 }
 
-/* Like `changed`, but for calls that round to huge pages: to 1 GiB only what is longer than 2 MiB pages would explain. */
+/* Like `changed`, for calls that round to huge pages. Rounds to 1 GiB only if the start is a multiple of 1 GiB. */
 static __always_inline void changed_huge(struct page *page, u64 start, u64 len)
 {
 	changed(page, start, rounded(start, len));

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Reports which ranges of a process's memory no longer lie on the pages they lay on.
+ * Reports which ranges of a process's memory no longer have the pages that they had.
  *
- * One page (struct page, shared with the process, which can only read it) for each address space that asked. A change
- * is reported by a record in its ring; `head` moves with each, so an unchanged head means that nothing happened.
+ * There is one page (struct page, shared with the process, which can only read it) for each address space that
+ * requested it. A change is reported by a record in its ring. Each record advances `head`, so an unchanged head means
+ * that nothing has changed.
  *
- * The rule that every report obeys: it comes after the old pages can no longer be pinned through the address, and before
- * any thread can see new ones there. A lock on the address space that is about to be released, and a page table's count
- * of pages that has just changed (under that table's lock), are such moments. Kernels that free page tables early break
- * the rule for a few calls; those are reported when they begin, and `busy` counts them until they end: while it is not
- * zero nothing may be inserted into a cache.
+ * Every report obeys one rule: it is made after the old pages can no longer be pinned through the address, and before
+ * any thread can see new ones there. The moment before the lock of an address space is released is such a time; so is
+ * the moment when the count of a page table has just changed (under the lock of that table). Kernels that free page
+ * tables early break the rule for a few calls. Those are reported when they begin, and `busy` counts them until they
+ * end: while it is not 0, no registration may be inserted into a cache.
  *
- * What cannot be told apart is reported as "everything" (global): needless work, never a stale registration.
+ * If the changed range cannot be determined, everything is reported as changed (global): this causes needless work, but
+ * never a stale registration.
  */
 #include "kernel.h"
 #include "page.h"
@@ -19,7 +21,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 
-/* Wrong on purpose, for the test that must notice: changes are reported when they begin, and only then. */
+/* An intentional defect, for the test that must detect it: changes are reported only when they begin. */
 #ifndef ENTRY_ONLY
 #define ENTRY_ONLY 0
 #endif
@@ -27,10 +29,10 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /*
- * Ends the page of an address space that its last task has left, by exit or exec; returns whether it has. No task can enter
- * it again, and its mm_struct is not freed yet: from here on its page reports nothing, whichever address space gets that
- * mm_struct next. The kernel takes the lock to remove the mappings (exit_mmap), so `released` sees this in time, with or
- * without a helper.
+ * Ends the page of an address space that its last task has left, by exit or exec. Returns whether it has. No task can
+ * enter the space again, and its mm_struct is not freed yet: from here on the page reports nothing, whichever address
+ * space gets that mm_struct next. The kernel takes the lock to remove the mappings (exit_mmap), so `released` detects
+ * this in time, with or without a helper.
  */
 static __always_inline int is_taken_down(struct mm_struct *mm, struct page *page)
 {
@@ -54,7 +56,7 @@ static __always_inline int released(u64 mm, int write)
 		return 0;
 	task = bpf_get_current_task_btf();
 	switch (kind_of(task, mm)) {
-	case FOREIGN: /* a reader that takes pages away shows in rss_stat */
+	case FOREIGN: /* if a reader takes pages away, rss_stat reports it */
 		if (write)
 			global(page);
 		return 0;
@@ -102,7 +104,7 @@ static __always_inline int released(u64 mm, int write)
 			changed(page, regs->di, regs->si);
 		return 0;
 	case NR_prctl:
-		if ((u32)regs->di == PR_SET_MM) { /* it may have moved the break, and unmapped nothing */
+		if ((u32)regs->di == PR_SET_MM) { /* it may have moved the break without unmapping anything */
 			page->last_brk = (1ull << 56) - 1;
 			global(page);
 		}
@@ -126,14 +128,14 @@ int lock_released(u64 *ctx)
 	return released(ctx[0], (u8)ctx[1]);
 }
 
-/* With the path of a memory cgroup as its second argument, as older kernels have it. */
+/* For older kernels, which have the path of a memory cgroup as the second argument. */
 SEC("tp_btf/mmap_lock_released")
 int lock_released_memcg(u64 *ctx)
 {
 	return released(ctx[0], (u8)ctx[2]);
 }
 
-/* Pages were put into or taken from a page table of `mm`. The table's lock is still held. */
+/* Pages were added to or removed from a page table of `mm`. The lock of the table is still held. */
 SEC("tp_btf/rss_stat")
 int pages_counted(u64 *ctx)
 {
@@ -175,13 +177,13 @@ int pages_counted(u64 *ctx)
 		remapped(page, regs);
 		return 0;
 	}
-	/* Only calls that are known to leave pinned pages alone are excluded. Reclaim leaves them alone, too. */
+	/* Only calls that are known to leave pinned pages alone are excluded. Reclaim also leaves them alone. */
 	if (does(regs) == UNKNOWN && !(task->flags & PF_MEMALLOC))
 		global(page);
 	return 0;
 }
 
-/* A page leaves the page cache of its file: unmapped everywhere, locked, and not yet replaced. */
+/* A page leaves the page cache of its file. It is unmapped everywhere, locked, and not yet replaced. */
 SEC("tp_btf/mm_filemap_delete_from_page_cache")
 int cache_deleted(u64 *ctx)
 {
@@ -204,7 +206,7 @@ int cache_deleted(u64 *ctx)
 	return 0;
 }
 
-/* What a worker that follows a request may do. */
+/* The effects of a worker that executes a request. */
 #define NOTHING 0
 #define CUTS 1	/* shortens a file */
 #define TAKES 2 /* takes pages of the address space */
@@ -221,7 +223,7 @@ static __always_inline int request(struct io_kiocb *req, u8 opcode)
 	case IORING_OP_URING_CMD:
 		return CUTS;
 	case IORING_OP_MADVISE:
-		/* The call's own part of a request lies at its beginning. */
+		/* The data of the operation is at the start of a request. */
 		if (bpf_core_field_exists(struct io_madvise, advice))
 			bpf_core_read(&advice, sizeof(advice), &((struct io_madvise *)req)->advice);
 		return takes_pages(advice) ? TAKES : NOTHING;
@@ -239,7 +241,7 @@ static __always_inline int submitted(struct io_kiocb *req)
 	page = page_of((u64)bpf_get_current_task_btf()->mm);
 	if (!page)
 		return 0;
-	/* A worker will do it, and nothing says when it has ended. */
+	/* A worker will execute it, and its end is not reported. */
 	if (what == TAKES)
 		__sync_fetch_and_or(&page->busy, BUSY_FOREVER);
 	__sync_lock_test_and_set(&page->sticky, 1);
@@ -262,8 +264,9 @@ int request_submitted_old(u64 *ctx)
 }
 
 /*
- * A request is given to a worker: also one that was submitted before the page was there, and waited for a time-out, a file or
- * another request. Those that workers had by then are looked for when the page is put in its place (identify).
+ * A request is passed to a worker. This includes requests that were submitted before the page existed, and that waited
+ * for a timeout, a file or another request. `identify` finds requests that workers already had when the page is
+ * inserted.
  */
 SEC("tp_btf/io_uring_queue_async_work")
 int request_queued(u64 *ctx)
@@ -280,7 +283,7 @@ int call_entered(u64 *ctx)
 	u64 *counted, mm;
 	int compat;
 
-	/* By the number alone first: this runs at each system call of the machine. */
+	/* The number is checked first, since this runs at each system call of the machine. */
 	if (!tracked(ctx[1]) && !tracked_compat(ctx[1]))
 		return 0;
 	task = bpf_get_current_task_btf();
@@ -337,7 +340,7 @@ int call_left(u64 *ctx)
 		*counted = 0;
 		__sync_fetch_and_add(&page->busy, ENTRY_ONLY ? 0 : -1);
 	} else if (!(task->thread_info.status & TS_COMPAT) && begins(regs))
-		global(page); /* it began before this page was there */
+		global(page); /* the call began before this page existed */
 	return 0;
 }
 
@@ -349,7 +352,7 @@ static long on_mapping(struct task_struct *task, struct vm_area_struct *vma, str
 	q->vm_start = vma->vm_start;
 	q->vm_end = vma->vm_end;
 	q->vm_flags = vma->vm_flags;
-	if (!file || !vma->vm_ops) /* what was mapped of /dev/zero is anonymous memory, too */
+	if (!file || !vma->vm_ops) /* mappings of /dev/zero are anonymous memory, too */
 		return 0;
 	inode = file->f_mapping->host;
 	q->dev = inode->i_sb->s_dev;
@@ -370,8 +373,9 @@ static __always_inline int has_queue(struct io_wq *wq)
 }
 
 /*
- * Whether workers of io_uring have a request that may change memory, or will be given one without a call of a tracepoint: one that waits
- * for a worker, and, if the task is a worker, one that it follows, or that begins when that one has ended.
+ * Returns whether io_uring workers have a request that may change memory, or will get one without passing a tracepoint:
+ * a request that waits for a worker; or, if the task is a worker, a request that it executes, or that begins when that
+ * one has ended.
  */
 static __always_inline int has_work(struct task_struct *task)
 {
@@ -385,7 +389,7 @@ static __always_inline int has_work(struct task_struct *task)
 
 	if (!bpf_core_field_exists(struct io_worker, cur_work) || !bpf_core_field_exists(struct io_uring_task, io_wq) ||
 	    !bpf_core_field_exists(struct io_wq, acct) || !bpf_core_field_exists(struct io_wq_acct, work_list))
-		return !!(task->flags & PF_IO_WORKER); /* another kernel's workers */
+		return !!(task->flags & PF_IO_WORKER); /* workers of a kernel with another layout */
 	own = task->io_uring;
 	if (own) {
 		bpf_core_read(&wq, sizeof(wq), &own->io_wq);
@@ -394,7 +398,7 @@ static __always_inline int has_work(struct task_struct *task)
 	}
 	if (!(task->flags & PF_IO_WORKER) || !worker)
 		return 0;
-	/* What waits first: it may be taken meanwhile. */
+	/* Waiting requests are checked first, since the worker may take one meanwhile. */
 	bpf_core_read(&wq, sizeof(wq), &worker->wq);
 	if (!wq || has_queue(wq))
 		return 1;
@@ -408,8 +412,8 @@ static __always_inline int has_work(struct task_struct *task)
 }
 
 /*
- * Describes the address space of a process that a pidfd names: its user, the mapping at an address, and whether something is under way in
- * it that will not be reported.
+ * Describes the address space of a process that a pidfd refers to: its user, the mapping at an address, and whether an
+ * operation is under way in it that will not be reported.
  */
 SEC("iter/task")
 int identify(struct bpf_iter__task *ctx)
@@ -450,20 +454,23 @@ int identify(struct bpf_iter__task *ctx)
 	copy.dumpable = flags & 3;
 	copy.found = q->start ? bpf_find_vma(task, q->start, on_mapping, &copy, 0) : 0;
 	if ((u64)*(struct mm_struct *volatile *)&task->mm != copy.mm)
-		return 0; /* exec came between: the mapping is another program's */
+		return 0; /* exec has happened meanwhile: the mapping belongs to another program */
 	*q = copy;
 	return 0;
 }
 
-/* The commands of control. src/monitor/bpf/kernel.rs has the same words. */
-#define END 0 /* nothing may be inserted any more */
+/* The commands of `control`. src/monitor/bpf/kernel.rs has the same values. */
+#define END 0 /* no registration may be inserted any more */
 #define SUBSCRIBE 1
 #define UNSUBSCRIBE 2
 #define ADMIT 3
 #define DISMISS 4
-#define DISTRUST 5 /* something was under way when the page was put in its place */
+#define DISTRUST 5 /* an operation was under way when the page was inserted */
 
-/* Commands of the loader for a page: the loader runs this program (test run); it is attached to nothing. Arguments: what, mm, dev, ino, slot. */
+/*
+ * Executes commands of the loader for a page. The loader runs this program as a test run; it is not attached.
+ * Arguments: command, mm, dev, ino, slot.
+ */
 SEC("raw_tp/pindown_control")
 int control(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -492,7 +499,10 @@ int control(struct bpf_raw_tracepoint_args *ctx)
 		page = page_of(mm);
 		if (!page)
 			return 0;
-		/* `slot` is not 0 where page tables are freed early. Otherwise what workers do to pages is seen when they count them. */
+		/*
+		 * `slot` is not 0 on kernels that free page tables early. On others, changes by workers are reported
+		 * when the pages are counted.
+		 */
 		if (slot)
 			__sync_fetch_and_or(&page->busy, BUSY_FOREVER);
 		__sync_lock_test_and_set(&page->sticky, 1);

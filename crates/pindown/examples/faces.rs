@@ -1,5 +1,5 @@
-//! What a hit costs through Rust and through libpindown.so, in one run: the library is loaded as a C program would, and
-//! both faces look up the same buffers in turn.
+//! Compares the cost of a hit through Rust and through libpindown.so in one run. The library is loaded as a C program
+//! would load it, and both interfaces look up the same buffers in turn.
 //!
 //! `cargo build --release -p pindown --lib && cargo run --release -p pindown --example faces`
 
@@ -16,7 +16,7 @@ use std::time::Instant;
 use pindown::monitor::{Choice, imported::Notifier};
 use pindown::{Access, Cache, Pinned, Range, Registrar};
 
-/// Pins nothing: the hits alone are of interest.
+/// A registrar that pins nothing, since only hits are measured.
 struct Nothing;
 
 impl Registrar for Nothing {
@@ -30,7 +30,7 @@ impl Registrar for Nothing {
 }
 
 extern "C" fn pin(_: *mut c_void, address: *mut c_void, _: usize, _: u32, pinned: *mut [u64; 3]) -> c_int {
-    // SAFETY: the library gives a place for three words.
+    // SAFETY: the library passes memory for three words.
     unsafe { pinned.write([address.addr() as u64, 0, 0]) };
     0
 }
@@ -56,7 +56,7 @@ type LaneOpen = unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> c_int;
 type Get = unsafe extern "C" fn(*mut c_void, *const c_void, usize, u32, *mut [u64; 3]) -> c_int;
 type End = unsafe extern "C" fn(*mut c_void, *mut [u64; 3]) -> c_int;
 
-/// A function of the library.
+/// Returns a function of the library.
 fn function<F: Copy>(library: *mut c_void, name: &CStr) -> F {
     // SAFETY: the library was opened, and the name ends with a zero.
     let address = unsafe { libc::dlsym(library, name.as_ptr()) };
@@ -67,7 +67,7 @@ fn function<F: Copy>(library: *mut c_void, name: &CStr) -> F {
 
 const LOOK_UPS: usize = 1 << 20;
 
-/// ns a look-up.
+/// Returns the nanoseconds of one look-up.
 fn time(ranges: &[Range], mut look_up: impl FnMut(Range)) -> f64 {
     let start = Instant::now();
     ranges.iter().for_each(|range| look_up(*range));
@@ -83,7 +83,7 @@ fn main() {
     let own = std::env::current_exe().expect("a program has a file");
     let file = own.ancestors().nth(2).expect("target/release/examples").join("libpindown.so");
     let file = CString::new(file.as_os_str().as_bytes()).expect("no zero in it");
-    // SAFETY: the library's only initialiser is the standard library's.
+    // SAFETY: the library's only initialiser is that of the standard library.
     let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!library.is_null(), "{file:?}: cargo build --release -p pindown --lib");
     let (get, end): (Get, End) = (function(library, c"pindown_get"), function(library, c"pindown_end"));
@@ -104,7 +104,7 @@ fn main() {
             answers: null(),
         };
         let (mut opened, mut foreign) = (null_mut(), null_mut());
-        // SAFETY: both pointers are to values that live on, and the structure is the header's.
+        // SAFETY: both pointers refer to values that stay alive, and the structure is that of the header.
         assert_eq!(unsafe { open(&raw const attr, &raw mut opened) }, 0);
         // SAFETY: the cache was just opened.
         assert_eq!(unsafe { open_lane(opened, &raw mut foreign) }, 0);
@@ -120,10 +120,10 @@ fn main() {
             lane.end(used);
         };
         let by_c = |range: Range| {
-            // SAFETY: three words of zeros are words.
+            // SAFETY: three zero words are valid words.
             let mut used = unsafe { zeroed() };
             let (address, length) = (with_exposed_provenance(range.start() as usize), range.len() as usize);
-            // SAFETY: the lane is open and this thread's alone; the use is a value that lives on.
+            // SAFETY: the lane is open and used only by this thread; the use stays alive.
             assert_eq!(unsafe { get(foreign, address, length, 0, &raw mut used) }, 0);
             black_box(used[0]);
             // SAFETY: as above.

@@ -1,5 +1,5 @@
-//! A registrar of one's own: a device with a table of 4 numbered buffers, as io_uring's fixed buffers are. The device is a
-//! mock; what it is told is what a real one would be.
+//! An example of a registrar: a device with a table of 4 numbered buffers, like the fixed buffers of io_uring. The
+//! device is a mock that gets the same calls as a real one.
 
 // begin
 use std::io;
@@ -8,19 +8,19 @@ use std::sync::Mutex;
 use pindown::monitor::{Choice, imported::Notifier};
 use pindown::{Access, Cache, Pinned, Range, Registrar};
 
-/// The buffers that the device knows by their numbers.
+/// The device's table of buffers, by number.
 #[derive(Default)]
 struct Device {
     buffers: Mutex<[Option<Range>; 4]>,
 }
 
 impl Registrar for &'static Device {
-    /// A buffer's number.
+    /// The number of a buffer.
     type Pin = usize;
 
     fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<usize>> {
         let mut buffers = self.buffers.lock().unwrap();
-        // The cache lets idle registrations go after this error, and asks again.
+        // After this error the cache drops idle registrations and tries again.
         let full = || io::Error::from_raw_os_error(libc::ENOSPC);
         let number = buffers.iter().position(Option::is_none).ok_or_else(full)?;
         // A real device pins the pages here.
@@ -35,7 +35,7 @@ impl Registrar for &'static Device {
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device: &Device = Box::leak(Box::default());
-    // This program answers for its memory itself; Choice::Userfaultfd has the kernel tell.
+    // This program reports changes of its memory itself. With Choice::Userfaultfd the kernel would report them.
     let (notifier, imported) = Notifier::new(|_, _| true)?;
     let cache = Cache::builder(device).monitor(Choice::Imported(imported)).open()?;
     let lane = cache.lane();
@@ -45,7 +45,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("send from buffer {}", used.local_key());
         lane.end(used);
     }
-    // Before other memory can be seen at these addresses:
+    // Called before other memory can be visible at these addresses:
     notifier.changed(Range::of(&buffers[5])?);
     drop(buffers);
     println!("{:?}", cache.stats());

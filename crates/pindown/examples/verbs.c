@@ -1,5 +1,5 @@
 /*
- * pindown under a program that sends by verbs: cc verbs.c $(pkg-config --cflags --libs pindown) -o verbs
+ * A program that uses pindown and sends with verbs: cc verbs.c $(pkg-config --cflags --libs pindown) -o verbs
  *
  * The device is a mock of a few lines. With libibverbs, delete it, include <infiniband/verbs.h>, and use a real ibv_pd.
  */
@@ -52,7 +52,7 @@ static int pin(void *context, void *address, size_t length, uint32_t access, str
 		rights |= IBV_ACCESS_LOCAL_WRITE;
 	if (access & PINDOWN_REMOTE_READ)
 		rights |= IBV_ACCESS_REMOTE_READ;
-	/* Verbs wants the right to write locally with these. */
+	/* Verbs requires the right to write locally together with these. */
 	if (access & PINDOWN_REMOTE_WRITE)
 		rights |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE;
 	if (access & PINDOWN_REMOTE_ATOMIC)
@@ -102,7 +102,9 @@ int main(void)
 	if (code != 0)
 		return fail("pindown_lane_open", code);
 
-	/* Memory that cannot change is kept by every monitor but "none". Where there is none, one send keeps one use. */
+	/*
+	 * Every monitor except "none" keeps memory that cannot change. Without such memory, the program makes one send.
+	 */
 	sealed = pindown_alloc(1 << 16, &buffer) == 0;
 	if (!sealed)
 		buffer = malloc(1 << 16);
@@ -118,7 +120,7 @@ int main(void)
 		code = pindown_get(lane, buffer, 1 << 16, 0, &another);
 		if (code != 0)
 			return fail("pindown_get", code);
-		/* Post the work request with another.local_key here; when its completion has come: */
+		/* Post the work request with another.local_key here. When it has completed: */
 		pindown_end(lane, &another);
 	}
 	pindown_end(lane, &use);

@@ -1,4 +1,4 @@
-//! Errors that name the system call which the kernel refused; and a call that must not panic where it is refused.
+//! Errors that name the failed system call, and a call that does not panic when the kernel refuses it.
 
 #![cfg_attr(
     not(loom),
@@ -31,24 +31,24 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Adds the name of its call to an error.
+/// Adds the name of the system call to an error.
 pub(crate) fn named(call: &'static str) -> impl Fn(Errno) -> io::Error {
     move |errno| io::Error::new(io::Error::from(errno).kind(), Refused { call, errno })
 }
 
-/// Like [`named`], but for the error of the last call.
+/// Like [`named`], but for the error of the last system call.
 #[cfg(not(loom))]
 pub(crate) fn last(call: &'static str) -> io::Error {
     named(call)(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
-/// The number of an error, if it is of a system call.
+/// Returns the errno of an error, if it comes from a system call.
 pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     let named = error.get_ref().and_then(|inner| inner.downcast_ref::<Refused>());
     named.map(|refused| refused.errno.raw_os_error()).or_else(|| error.raw_os_error())
 }
 
-/// The errno that an error stands for.
+/// Returns the errno that stands for an error.
 pub(crate) fn errno_for(error: &io::Error) -> i32 {
     match (errno(error), error.kind()) {
         (Some(code), _) if code > 0 => code,
@@ -58,11 +58,11 @@ pub(crate) fn errno_for(error: &io::Error) -> i32 {
     }
 }
 
-/// A limit of this process (`RLIMIT_*`); `None` if the kernel does not report it.
+/// Returns a limit of this process (`RLIMIT_*`); `None` if the kernel does not report it.
 #[cfg(not(loom))]
 pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<libc::rlimit64> {
     let mut limits = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limits` is valid, and every bit pattern is one.
+    // SAFETY: `limits` is valid, and every bit pattern is a valid value of its type.
     let read = unsafe { libc::getrlimit64(resource, &raw mut limits) };
     (read == 0).then_some(limits)
 }

@@ -1,12 +1,12 @@
 //! pindown: a registration cache that is never wrong.
 //!
-//! Devices that read and write memory by themselves (RDMA adapters, GPUs, io_uring's fixed buffers) want it pinned first,
+//! Devices that read and write memory directly (RDMA adapters, GPUs, io_uring's fixed buffers) need it pinned first,
 //! and pinning costs more than many transfers. A registration cache keeps memory pinned between transfers. The danger is
 //! a *stale* registration: the process has meanwhile unmapped the address and mapped something else there, and the device
-//! still reaches the old pages, silently. pindown learns of every such change before it serves a registration again, or
-//! does not keep the registration.
+//! still reaches the old pages without an error. pindown processes every such change before it serves a registration
+//! again, or does not keep the registration.
 //!
-//! * [`Cache`]: registrations by range and rights; a [`Lane`] for each of its users, a [`Use`] for each operation
+//! * [`Cache`]: registrations by range and rights; each user of the cache has a [`Lane`], each operation a [`Use`]
 //! * [`Registrar`]: pins and unpins memory; implemented by the application
 //! * [`monitor`]: reports memory changes to the cache
 

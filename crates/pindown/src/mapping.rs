@@ -1,6 +1,6 @@
-//! What kind of memory lies at an address: the kernel's own list of the process' mappings.
+//! The kernel's list of the process's mappings, with the kind of memory of each.
 //!
-//! Asked by the ioctl PROCMAP_QUERY where the kernel has it (6.11), else read from /proc/self/maps.
+//! Uses the ioctl PROCMAP_QUERY where the kernel has it (Linux 6.11), else reads /proc/self/maps.
 
 #![expect(unsafe_code, reason = "one ioctl; each block states its own reason")]
 
@@ -18,49 +18,51 @@ use crate::range::{Range, page_size};
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its addresses.
+    /// The addresses of the mapping.
     pub range: Range,
-    /// Whether the process may read it.
+    /// Whether the process may read the memory.
     pub readable: bool,
-    /// Whether it may write it.
+    /// Whether the process may write the memory.
     pub writable: bool,
-    /// Whether writes are seen by other processes that map the same.
+    /// Whether writes are visible to other processes that map the same memory.
     pub shared: bool,
-    /// Bytes of its pages, where the kernel reports them: larger than the machine's for hugetlb.
+    /// The page size in bytes, where the kernel reports it; for hugetlb it is larger than the machine's page size.
     pub page_size: Option<u64>,
-    /// What it maps.
+    /// The object that is mapped.
     pub backing: Backing,
 }
 
-/// What a mapping maps.
+/// The object behind a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Nothing but memory.
+    /// Private anonymous memory.
     Anonymous,
-    /// A file, of whatever file system: also memfds, shared anonymous memory and System V segments.
+    /// A file of any file system. Memfds, shared anonymous memory and System V segments are files too.
     File {
-        /// Major and minor number of its device.
+        /// Major and minor number of the device.
         device: (u32, u32),
-        /// Its number there.
+        /// The inode number on the device.
         inode: u64,
-        /// Its name as the kernel reports it.
+        /// The name that the kernel reports.
         name: String,
     },
 }
 
-/// The list of the process' mappings.
+/// The list of the process's mappings.
 #[derive(Debug)]
 pub struct Mappings {
     file: File,
-    /// Whether the kernel knows the ioctl.
+    /// Whether the kernel has the ioctl.
     query: AtomicBool,
-    /// Reading moves the file's position.
+    /// Serializes reads, which move the position of the file.
     reading: Mutex<()>,
 }
 
 impl Mappings {
+    /// Opens /proc/self/maps.
+    ///
     /// # Errors
-    /// /proc is not there.
+    /// /proc is not mounted.
     pub fn open() -> io::Result<Self> {
         let file = File::open("/proc/self/maps").map_err(|why| {
             let errno = rustix::io::Errno::from_io_error(&why).unwrap_or(rustix::io::Errno::IO);
@@ -72,17 +74,17 @@ impl Mappings {
     /// Like [`Self::open`], but without the ioctl, as before Linux 6.11.
     ///
     /// # Errors
-    /// /proc is not there.
+    /// /proc is not mounted.
     pub(crate) fn open_to_read() -> io::Result<Self> {
         let mappings = Self::open()?;
         mappings.query.store(false, Ordering::Relaxed);
         Ok(mappings)
     }
 
-    /// The mappings of a range, in order and without a hole; `None` if there is one.
+    /// Returns the mappings of a range, in order; `None` if a part of the range is not mapped.
     ///
     /// # Errors
-    /// Errors of the kernel.
+    /// Errors of the system calls.
     pub fn of(&self, range: Range) -> io::Result<Option<Vec<Mapping>>> {
         if self.query.load(Ordering::Relaxed) {
             match self.query_all(range) {
@@ -93,8 +95,8 @@ impl Mappings {
         self.read_all(range)
     }
 
-    /// The one mapping in which the range lies, if that is, by one question to the kernel, known to be private anonymous
-    /// memory of ordinary pages. `None` if it is anything else, or the kernel cannot be asked so (before 6.11).
+    /// Returns the mapping that contains the range, with one system call, if it is private anonymous memory of ordinary
+    /// pages. Returns `None` if it is anything else, or if the kernel has no PROCMAP_QUERY (before 6.11).
     pub(crate) fn plain(&self, range: Range) -> Option<Range> {
         if !self.query.load(Ordering::Relaxed) {
             return None;
@@ -115,8 +117,8 @@ impl Mappings {
         Range::between(fields.vma_start, fields.vma_end).filter(|mapping| plain && mapping.contains(range))
     }
 
-    /// Whether the process may read all of the range now, and write it if `writes`. Allocates nothing where the kernel can
-    /// be asked (6.11).
+    /// Returns whether the process may read all of the range now, and write it if `writes`. Allocates nothing where the
+    /// kernel has PROCMAP_QUERY (6.11).
     pub(crate) fn allow(&self, range: Range, writes: bool) -> bool {
         if !self.query.load(Ordering::Relaxed) {
             let enough = |mapping: &Mapping| mapping.readable && (mapping.writable || !writes);
@@ -175,12 +177,12 @@ impl Mappings {
     }
 }
 
-/// Whether a kernel without the ioctl answers so.
+/// Returns whether this is the error of a kernel without the ioctl.
 fn is_unknown(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL | libc::ENOSYS))
 }
 
-/// A line of /proc/self/maps: proc_pid_maps(5).
+/// Parses a line of /proc/self/maps; see proc_pid_maps(5).
 fn parse(line: &str) -> Option<Mapping> {
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;
@@ -223,17 +225,17 @@ const VMA_READABLE: u64 = 1;
 const VMA_WRITABLE: u64 = 2;
 const VMA_SHARED: u64 = 8;
 
-/// Bytes of a name that are asked for: the kernel's PATH_MAX.
+/// The size of the buffer for a name: the kernel's PATH_MAX.
 const NAME: usize = 4096;
 
-/// PROCMAP_QUERY, with room for a name or without.
+/// PROCMAP_QUERY, with or without a buffer for the name.
 struct Query {
     fields: ProcmapQuery,
     name: Vec<u8>,
 }
 
-// SAFETY: the opcode is PROCMAP_QUERY, which takes the structure that the pointer names; the kernel writes it and, at
-// most, as many bytes of a name as the structure says there is room for.
+// SAFETY: the opcode is PROCMAP_QUERY, which takes the structure that the pointer names. The kernel writes the
+// structure and, at most, as many bytes of a name as the structure's size of the name buffer.
 unsafe impl Ioctl for &mut Query {
     type Output = ();
 
@@ -244,7 +246,7 @@ unsafe impl Ioctl for &mut Query {
     }
 
     fn as_ptr(&mut self) -> *mut c_void {
-        // The kernel writes through an address that is passed as a number.
+        // The kernel writes through an address that is passed as an integer.
         self.fields.vma_name_addr = self.name.as_mut_ptr().expose_provenance() as u64;
         self.fields.vma_name_size = self.name.len() as u32;
         if self.name.is_empty() {
@@ -258,14 +260,14 @@ unsafe impl Ioctl for &mut Query {
     }
 }
 
-/// Asks once.
+/// Makes one query.
 fn query_fields(maps: &File, mut query: Query) -> rustix::io::Result<Query> {
     // SAFETY: the ioctl is made on /proc/self/maps, where this opcode means PROCMAP_QUERY or is unknown.
     unsafe { rustix::ioctl::ioctl(maps.as_fd(), &mut query) }?;
     Ok(query)
 }
 
-/// The mapping at `address`. Its name is asked for only where there is one.
+/// Returns the mapping at `address`. Queries its name only if it has one.
 fn query(maps: &File, address: u64) -> rustix::io::Result<Mapping> {
     let asked = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address, ..Default::default() };
     let mut query = query_fields(maps, Query { fields: asked, name: Vec::new() })?;
@@ -273,7 +275,7 @@ fn query(maps: &File, address: u64) -> rustix::io::Result<Mapping> {
         query = query_fields(maps, Query { fields: asked, name: vec![0; NAME] })?;
     }
     let Query { fields, mut name } = query;
-    // The kernel counts the final zero.
+    // The size that the kernel returns includes the final zero.
     name.truncate((fields.vma_name_size as usize).saturating_sub(1));
     let name = String::from_utf8_lossy(&name).into_owned();
     let device = (fields.dev_major, fields.dev_minor);
@@ -309,7 +311,7 @@ mod tests {
             assert!(read[0].range.start() <= range.start() && range.end() <= read[read.len() - 1].range.end());
             match mappings.query_all(range) {
                 Ok(asked) => {
-                    // Other tests' threads may have let it grow meanwhile.
+                    // Threads of other tests may have let the mapping grow meanwhile.
                     let asked = asked.expect("mapped");
                     assert_eq!(asked.len(), read.len());
                     for (asked, read) in asked.into_iter().zip(read) {
@@ -342,13 +344,13 @@ mod tests {
         let of_zero = unsafe { mmap(none, page, both, MapFlags::PRIVATE, &zero, 0) }.expect("mapped");
         let at =
             |start: *mut c_void, pages: u64| Range::new(start.addr() as u64, pages * page_size()).expect("a range");
-        // The kernel may lack the question: then nothing is known to be plain.
+        // The kernel may lack the ioctl: then no mapping is known to be plain.
         let is_known = mappings.query_all(at(plain, 4)).is_ok();
         assert_eq!(mappings.plain(at(plain, 4)).is_some_and(|all| all.contains(at(plain, 4))), is_known);
         for other in [shared, of_file, of_zero] {
             assert_eq!(mappings.plain(at(other, 1)), None);
         }
-        // SAFETY: of the first mapping, which nothing lies in.
+        // SAFETY: the range is part of the first mapping, which contains no object.
         unsafe { mprotect(plain.wrapping_byte_add(2 * page), page, rustix::mm::MprotectFlags::READ) }
             .expect("protected");
         assert_eq!(mappings.plain(at(plain, 4)), None, "several mappings");
@@ -368,7 +370,7 @@ mod tests {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), 4 * page, both, MapFlags::PRIVATE) }.expect("memory");
         for (number, rights) in [(2, MprotectFlags::READ), (3, MprotectFlags::empty())] {
-            // SAFETY: of that mapping, which nothing lies in.
+            // SAFETY: the range is part of that mapping, which contains no object.
             unsafe { mprotect(start.wrapping_byte_add(number * page), page, rights) }.expect("protected");
         }
         let part = |first: u64, pages: u64| {
@@ -385,7 +387,7 @@ mod tests {
         }
         // SAFETY: mapped above, for this test alone.
         unsafe { munmap(start, 4 * page) }.expect("unmapped");
-        // The kernel maps nothing at the first page of all.
+        // The kernel maps nothing at the first page of the address space.
         let nowhere = Range::new(0, 1).expect("a range");
         assert!(!asking.allow(nowhere, false) && !reading.allow(nowhere, false));
     }

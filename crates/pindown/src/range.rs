@@ -1,8 +1,8 @@
-//! Ranges of addresses, half open, never empty and never past the end of the address space.
+//! Ranges of addresses. They are half open, never empty, and never extend past the end of the address space.
 
 use std::fmt;
 
-/// Addresses `start..end` of this process.
+/// The addresses `start..end` of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Range {
     start: u64,
@@ -13,21 +13,21 @@ pub struct Range {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeError {
-    /// No byte lies in it.
+    /// The range contains no byte.
     #[error("a range of 0 bytes at {0:#x} cannot be registered: give at least one byte")]
     Empty(u64),
-    /// It would go past the last address.
+    /// The range extends past the last address.
     #[error("{length} bytes from {address:#x} go past the end of the address space")]
     Wraps {
-        /// Where it begins.
+        /// The start address.
         address: u64,
-        /// How many bytes were asked for.
+        /// The length in bytes.
         length: u64,
     },
 }
 
 impl RangeError {
-    /// The errno that stands for it in C, positive.
+    /// Returns the positive errno that stands for the error in C.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         libc::EINVAL
@@ -35,13 +35,13 @@ impl RangeError {
 }
 
 impl Range {
-    /// Every address.
+    /// All addresses.
     pub const ALL: Self = Self { start: 0, end: u64::MAX };
 
-    /// `length` bytes from `address`.
+    /// Creates a range of `length` bytes from `address`.
     ///
     /// # Errors
-    /// [`RangeError::Empty`] for no byte, [`RangeError::Wraps`] past the last address.
+    /// [`RangeError::Empty`] if `length` is 0, [`RangeError::Wraps`] if the range extends past the last address.
     #[inline]
     pub const fn new(address: u64, length: u64) -> Result<Self, RangeError> {
         if length == 0 {
@@ -53,13 +53,13 @@ impl Range {
         }
     }
 
-    /// The addresses from `start` to before `end`; `None` unless there is one.
+    /// Creates a range from `start` to before `end`; `None` if it would contain no address.
     #[must_use]
     pub fn between(start: u64, end: u64) -> Option<Self> {
         (start < end).then_some(Self { start, end })
     }
 
-    /// The range in which these values lie now.
+    /// Returns the range in which these values lie now.
     ///
     /// # Errors
     /// [`RangeError::Empty`] for an empty slice.
@@ -67,21 +67,21 @@ impl Range {
         Self::new(values.as_ptr().addr() as u64, size_of_val(values) as u64)
     }
 
-    /// The first address.
+    /// Returns the first address.
     #[inline]
     #[must_use]
     pub fn start(self) -> u64 {
         self.start
     }
 
-    /// The address after the last.
+    /// Returns the address after the last.
     #[inline]
     #[must_use]
     pub fn end(self) -> u64 {
         self.end
     }
 
-    /// Bytes, at least one.
+    /// Returns the length in bytes, at least one.
     #[expect(clippy::len_without_is_empty, reason = "a range is never empty")]
     #[inline]
     #[must_use]
@@ -89,27 +89,27 @@ impl Range {
         self.end - self.start
     }
 
-    /// Whether all of `other` lies in this range.
+    /// Returns whether all of `other` lies in this range.
     #[inline]
     #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// Whether an address lies in both.
+    /// Returns whether at least one address lies in both ranges.
     #[inline]
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         self.start < other.end && other.start < self.end
     }
 
-    /// The smallest range that holds both.
+    /// Returns the smallest range that contains both.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
 
-    /// The whole pages that these bytes touch: what a registration pins.
+    /// Returns the whole pages that these bytes touch, which are what a registration pins.
     #[must_use]
     pub fn pages(self) -> Self {
         let page = page_size();
@@ -130,11 +130,11 @@ impl fmt::Display for Range {
     }
 }
 
-/// Bytes of a page.
+/// Returns the size of a page in bytes.
 #[inline]
 #[must_use]
 pub fn page_size() -> u64 {
-    // Where there is only one page size, it need not be read: a miss would wait for the memory in which it is stored.
+    // Where there is only one page size, it is a constant: a miss would wait for the memory in which it is stored.
     if cfg!(target_arch = "x86_64") { 4096 } else { rustix::param::page_size() as u64 }
 }
 

@@ -1,4 +1,4 @@
-//! The one switch between the standard library's atomics and loom's.
+//! Atomics and locks of the standard library, or of loom in models.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};

@@ -1,5 +1,5 @@
-//! libpindown.so under C programs: `tests/c` uses every function of pindown.h, and is run under valgrind as well, where
-//! that is installed; `examples/verbs.c` is what a program of one's own looks like.
+//! libpindown.so used by C programs. The programs in `tests/c` use every function of pindown.h, and are also run under
+//! valgrind if it is installed. `examples/verbs.c` is an example of an application.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -11,10 +11,10 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than the programs give themselves.
+/// A time limit that is longer than those of the programs.
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// What is compiled, once.
+/// The compiled programs, made once.
 struct Made {
     every: PathBuf,
     verbs: PathBuf,
@@ -25,7 +25,7 @@ fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The library that cargo built with this test: beside the test or one directory up, whichever is newer.
+/// Returns the library that cargo built with this test: beside the test or one directory up, whichever is newer.
 fn built() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a file");
     let near = test.ancestors().skip(1).take(2).map(|directory| directory.join("libpindown.so"));
@@ -63,18 +63,18 @@ fn made() -> &'static Made {
     })
 }
 
-/// Runs a program to its good end; what it printed.
+/// Runs a program, which must succeed, and returns its output.
 fn run(mut command: Command) -> String {
     let (mut reader, writer) = std::io::pipe().expect("a pipe");
-    // Cargo's, where an older build of the library may lie, which would come before the program's own.
+    // Cargo's value, which may contain an older build of the library that would precede the program's own.
     command.env_remove("LD_LIBRARY_PATH");
     command.stdin(Stdio::null()).stdout(writer.try_clone().expect("a descriptor")).stderr(writer);
     let mut child = command.spawn().expect("it starts");
-    // The command holds the pipe's writing end as well.
+    // The command also holds the writing end of the pipe.
     drop(command);
     let printed = thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is what there is to show.
+        // On an error, the output that was read before it is shown.
         reader.read_to_end(&mut bytes).ok();
         String::from_utf8_lossy(&bytes).into_owned()
     });
@@ -98,12 +98,12 @@ fn run(mut command: Command) -> String {
     printed
 }
 
-/// Checks that went well.
+/// Returns the number of checks that succeeded.
 fn well(printed: &str) -> usize {
     printed.lines().filter(|line| line.starts_with("ok ")).count()
 }
 
-/// Functions that the header declares.
+/// Returns the functions that the header declares.
 fn declared() -> BTreeSet<String> {
     let header = fs::read_to_string(package().join("include/pindown.h")).expect("the header");
     let code: String = header.split("/*").filter_map(|part| Some(part.split_once("*/")?.1)).collect();
@@ -132,7 +132,7 @@ fn mon_041_valgrind_finds_nothing_and_nothing_is_lost() {
     valgrind.args(["-q", "--error-exitcode=9", "--num-callers=20", "--leak-check=full"]);
     valgrind.args(["--show-leak-kinds=definite,indirect", "--errors-for-leak-kinds=definite,indirect"]);
     valgrind.arg(&made().every);
-    // It knows neither userfaultfd(2) nor mseal(2), so those parts are skipped under it.
+    // Valgrind supports neither userfaultfd(2) nor mseal(2), so those parts are skipped under it.
     let printed = run(valgrind);
     assert!(well(&printed) > 300, "too little was done:\n{printed}");
 }

@@ -1,11 +1,11 @@
-//! The examples run, and the README shows them as they are.
+//! Runs the examples, and checks that the README shows them unchanged.
 
 #[path = "../examples/registrar.rs"]
 mod registrar;
 
 const README: &str = include_str!("../README.md");
 
-/// What lies between the marks of an example.
+/// Returns the text between the marks of an example.
 fn shown(source: &'static str) -> &'static str {
     let (_, rest) = source.split_once("// begin\n").expect("the mark");
     rest.split_once("// end\n").expect("the mark").0

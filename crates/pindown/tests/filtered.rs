@@ -1,5 +1,5 @@
-//! A program that installs a filter of system calls after it has opened a cache: the kernel refuses membarrier(2) from then on, by which
-//! the cache learns that uses have ended.
+//! A program that installs a seccomp filter after it has opened a cache. From then on the kernel refuses membarrier(2),
+//! which the cache uses to detect that uses have ended.
 #![expect(unsafe_code, reason = "a filter of system calls; the block states its own reason")]
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use pindown::monitor::imported::Notifier;
 use pindown::monitor::{Choice, Refusal};
 use pindown::{Access, Cache, Lane, Pinned, Range, Registrar, page_size};
 
-/// What is pinned, by key. Clones are the same.
+/// A registrar that records pins by key. Clones share one record.
 #[derive(Clone, Default)]
 struct Pins(Arc<Inner>);
 
@@ -32,7 +32,7 @@ impl Registrar for Pins {
 
     fn unpin(&self, key: u64) {
         if self.0.all.lock().expect("whole").remove(&key).is_none() {
-            // The cache contains panics.
+            // The cache catches panics, so the process is aborted.
             eprintln!("a pin is undone twice");
             std::process::abort();
         }
@@ -45,21 +45,21 @@ impl Pins {
     }
 }
 
-/// The kernel refuses membarrier(2) to this thread, and to those that it starts, from now on.
+/// Makes the kernel refuse membarrier(2) to this thread, and to those that it starts, from now on.
 fn refuse_membarrier() {
     let op = |code: u32, k: u32, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     let mut program = [
-        // The number of the call stands first.
+        // The number of the system call is the first field.
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32, 0, 1),
         op(libc::BPF_RET | libc::BPF_K, refused, 0, 0),
         op(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: takes numbers, and is about this thread alone.
+    // SAFETY: the call takes numbers, and affects only this thread.
     let promised = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    // SAFETY: the program lives through the call, and the filter is this thread's alone.
+    // SAFETY: the program lives through the call, and the filter affects only this thread.
     let filtered = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     assert_eq!((promised, filtered), (0, 0), "{}", io::Error::last_os_error());
 }
@@ -79,7 +79,7 @@ fn transfer(pins: &Pins, lane: &Lane<Pins>, page: u64) {
     lane.end(used);
 }
 
-/// A thread of its own: the filter stays.
+/// Runs `work` in a separate thread, because a filter cannot be removed.
 fn filtered(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
@@ -98,7 +98,7 @@ fn rcache_005_rcache_010_a_cache_goes_on_when_membarrier_is_refused_after_it_was
         }
         notifier.changed_everything();
         cache.sweep();
-        // The lane has had the lock once more.
+        // The lane has held the lock once more.
         transfer(&pins, &lane, 50);
         cache.sweep();
         transfer(&pins, &lane, 51);

@@ -1,5 +1,5 @@
-//! The process that a monitor belongs to, and what happens when the program closes its descriptors. Each case is a
-//! process of its own.
+//! The process to which a monitor belongs, and the behaviour when the program closes the monitor's descriptors. Each
+//! case runs in a separate process.
 #![expect(unsafe_code, reason = "fork, name spaces and closing; each block states its own reason")]
 
 use pindown::monitor::Choice;
@@ -10,7 +10,7 @@ use oracle::{Memory, Oracle, PAGE, in_child, load, map_anew, must, pattern, stor
 
 mod oracle;
 
-/// The monitor of the case, and whether it works here.
+/// Opens a cache with the monitor of the case, if it is available.
 fn open(oracle: &Oracle) -> Option<Cache<Oracle>> {
     let choice = match std::env::var("PINDOWN_MONITOR").as_deref() {
         Ok("bpf") => Choice::Bpf,
@@ -25,7 +25,7 @@ fn each_monitor(case: &str) {
     }
 }
 
-/// The key that serves a page, and whether it is kept.
+/// Returns the key of the registration that serves a page, and whether it is kept.
 fn key(lane: &Lane<Oracle>, at: u64) -> (u64, bool) {
     let used = lane.get(Range::new(at, PAGE).expect("a range"), Access::LOCAL_WRITE).expect("it can be registered");
     let found = (used.local_key(), !used.is_single());
@@ -33,7 +33,7 @@ fn key(lane: &Lane<Oracle>, at: u64) -> (u64, bool) {
     found
 }
 
-/// The page is registered, and found again.
+/// Checks that the page's registration is kept and found again. Returns its key.
 fn keep(lane: &Lane<Oracle>, at: u64) -> u64 {
     for _ in 0..1000 {
         let first = key(lane, at);
@@ -45,7 +45,7 @@ fn keep(lane: &Lane<Oracle>, at: u64) -> u64 {
     panic!("{at:#x} is not kept");
 }
 
-/// What a transfer from the page carries is what lies there.
+/// Checks that a transfer from the page carries its current bytes.
 fn transfers(oracle: &Oracle, lane: &Lane<Oracle>, at: u64, seed: u8) {
     store(at, &pattern(PAGE, seed));
     let used = lane.get(Range::new(at, PAGE).expect("a range"), Access::LOCAL_WRITE).expect("it can be registered");
@@ -54,9 +54,9 @@ fn transfers(oracle: &Oracle, lane: &Lane<Oracle>, at: u64, seed: u8) {
     assert!(sent == load(at, PAGE), "stale: sent other bytes than those at {at:#x}");
 }
 
-/// Runs `child` in a fork, and waits until it has ended well.
+/// Runs `child` in a fork, and waits until it has ended successfully.
 fn fork(child: impl FnOnce()) {
-    // SAFETY: the child is this thread alone. It waits for no other, and ends without running what others left behind.
+    // SAFETY: the child has only this thread. It waits for no other thread, and ends without running destructors.
     let process = unsafe { libc::fork() };
     assert!(process >= 0, "no child");
     if process == 0 {
@@ -70,9 +70,9 @@ fn fork(child: impl FnOnce()) {
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "the child ended with {status:#x}");
 }
 
-/// Children are in a PID namespace of their own from here on.
+/// Puts later children into a new PID namespace. Returns whether this succeeded.
 fn new_namespace() -> bool {
-    // SAFETY: touches no memory.
+    // SAFETY: the call accesses no memory.
     unsafe { libc::unshare(libc::CLONE_NEWPID) == 0 }
 }
 
@@ -108,14 +108,15 @@ fn same_number_process() {
     std::mem::forget(memory);
 }
 
-/// Closes what the libraries of this process have open, as a program does that wants none of its parent's descriptors.
+/// Closes descriptors that the libraries of this process have open, like a program that keeps none of its parent's
+/// descriptors.
 fn close_all_but(kept: &[u64]) {
     for number in (3..=1023).filter(|number| !kept.contains(number)) {
         oracle::call(libc::SYS_close, [number, 0, 0, 0, 0, 0]).ok();
     }
 }
 
-/// The descriptors that are open.
+/// Returns the open descriptors.
 fn descriptors() -> Vec<u64> {
     let names = std::fs::read_dir("/proc/self/fd").expect("/proc").map(|entry| entry.expect("an entry").file_name());
     names.filter_map(|name| name.to_str().and_then(|name| name.parse().ok())).collect()
@@ -131,7 +132,7 @@ fn mon_035_the_program_closes_the_monitors_descriptors() {
 fn closing_process() {
     let (oracle, other) = (Oracle::new(), Oracle::new());
     let memory = [Memory::new(1), Memory::new(1)];
-    // Those of the oracles and of the harness stay.
+    // Descriptors of the oracles and of the harness stay open.
     let kept = descriptors();
     let (Some(cache), Some(second)) = (open(&oracle), open(&other)) else { return };
     let lanes = [cache.lane(), second.lane()];
@@ -146,9 +147,9 @@ fn closing_process() {
         map_anew(memory.start, PAGE);
         transfers(oracle, lane, memory.start, 3);
     }
-    // A fork that has copies of the descriptors changes nothing of that.
+    // A fork that has copies of the descriptors does not change this.
     fork(|| assert!(lanes.iter().all(Lane::forked)));
-    // Look-ups enough for the monitor to look at itself.
+    // Enough look-ups that the monitor checks itself.
     let many = Memory::new(600);
     for page in 0..600 {
         key(&lanes[0], many.page(page));
@@ -157,7 +158,7 @@ fn closing_process() {
         let (now, is_kept) = key(lane, memory.start);
         assert!(!is_kept, "{now} is kept, and {before} was");
     }
-    // Their descriptors are closed already, which the standard library does not forgive.
+    // Their descriptors are closed already, and the standard library aborts if they are closed again.
     std::mem::forget((lanes, cache, second));
 }
 

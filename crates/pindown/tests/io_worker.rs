@@ -1,5 +1,5 @@
-//! io_uring's workers take pages away. A process of its own: the kernel does not report when a worker has ended, so nothing may
-//! be kept in this process from then on.
+//! io_uring workers remove pages. This needs a separate process: the kernel does not report when a worker has finished,
+//! so no registration may be kept in this process from then on.
 #![expect(unsafe_code, reason = "io_uring and mappings; each block states its own reason")]
 
 use io_uring::{IoUring, opcode};
@@ -17,20 +17,20 @@ fn mon_012_mon_029_advice_that_a_worker_follows() {
     // SAFETY: a new mapping.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), 4 * PAGE, 3, flags, -1, 0) };
     assert_ne!(start, libc::MAP_FAILED);
-    // SAFETY: within the mapping.
+    // SAFETY: the address is within the mapping.
     let second = unsafe { start.cast::<u8>().add(PAGE) };
     let store = |value: u8| {
-        // SAFETY: within the mapping, which no other code uses.
+        // SAFETY: the address is within the mapping, which no other code uses.
         unsafe { second.write_volatile(value) }
     };
-    // SAFETY: within the mapping.
+    // SAFETY: the address is within the mapping.
     let load = || unsafe { second.read_volatile() };
     let range = second as u64..second as u64 + PAGE as u64;
     let mut ring = IoUring::new(8).expect("io_uring is there");
     let mut advise = |advice: i32| {
         let seen = monitor.page().head();
         let entry = opcode::Madvise::new(second.cast(), PAGE as i64, advice).build();
-        // SAFETY: the mapping stays.
+        // SAFETY: the mapping is not removed.
         unsafe { ring.submission().push(&entry) }.expect("there is room");
         ring.submit_and_wait(1).expect("it is submitted");
         assert_eq!(ring.completion().next().expect("it has completed").result(), 0);

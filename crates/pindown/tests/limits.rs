@@ -1,5 +1,6 @@
-//! The system's limit of pinned memory, as a process without privileges meets it: io_uring charges what it pins to the
-//! user, and refuses more than RLIMIT_MEMLOCK. Each test has a user of its own, so it takes root; skipped without.
+//! The system's limit of pinned memory, as seen by a process without privileges: io_uring charges the memory that it
+//! pins to the user, and refuses more than RLIMIT_MEMLOCK. Each test uses a different user, which takes root; without
+//! it the test is skipped.
 #![expect(unsafe_code, reason = "limits of processes; each block states its own reason")]
 
 use std::io::{BufRead, BufReader};
@@ -19,13 +20,13 @@ use oracle::{ANONYMOUS, Memory, Oracle, PAGE, READ_WRITE, load, must, pattern, p
 mod copied;
 mod oracle;
 
-/// RLIMIT_MEMLOCK of the processes.
+/// RLIMIT_MEMLOCK of the test processes.
 const LIMIT: u64 = 4 << 20;
 
-/// A buffer.
+/// The size of a buffer.
 const BYTES: u64 = 64 << 10;
 
-/// Another user for each test of each run.
+/// Returns a user id that differs for each test of each run.
 fn user(number: u32) -> u32 {
     200_000 + 8 * (std::process::id() % 1_000_000) + number
 }
@@ -54,7 +55,7 @@ impl Program {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         };
-        // SAFETY: between fork and exec only that system call is made.
+        // SAFETY: only that system call is made between fork and exec.
         unsafe { command.pre_exec(set) };
         let mut child = command.spawn().expect("it starts");
         let says = BufReader::new(child.stdout.take().expect("piped"));
@@ -74,7 +75,7 @@ struct Talker {
 }
 
 impl Talker {
-    /// The next line that is meant for the test.
+    /// Returns the next line for the test.
     fn line(&mut self) -> String {
         self.line_or_end().expect("it did not end")
     }
@@ -92,7 +93,7 @@ impl Talker {
         }
     }
 
-    /// Kills it, without any chance to close anything.
+    /// Kills the process, so that it cannot close anything.
     fn kill(&mut self) {
         self.child.kill().expect("it is there");
         self.child.wait().expect("it ends");
@@ -120,7 +121,7 @@ fn limited_process() {
     println!("> {said}");
 }
 
-/// Registers until it is refused, prints how many registrations there were, and waits to be killed.
+/// Registers until this fails, prints the number of registrations, and waits to be killed.
 fn hoard() {
     let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let cache = Cache::builder(Oracle::new()).monitor(Choice::Imported(imported)).open().expect("opens");
@@ -139,7 +140,7 @@ fn hoard() {
     std::io::stdin().lines().next();
 }
 
-/// Sends from ever new buffers, more than may be pinned.
+/// Sends from new buffers each time, more than may be pinned.
 fn keep_all() -> String {
     let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let oracle = Oracle::new();
@@ -161,7 +162,7 @@ fn keep_all() -> String {
     "done".into()
 }
 
-/// Maps, sends, receives and unmaps fresh memory, as the application of the paper did that failed.
+/// Maps, sends, receives and unmaps fresh memory, like the application in the paper that failed.
 fn fresh() -> String {
     let oracle = Oracle::new();
     let builder = Cache::builder(oracle.clone()).monitor(Choice::Userfaultfd(Unseen::NeverMade.into()));
@@ -191,7 +192,7 @@ fn fresh() -> String {
     "done".into()
 }
 
-/// Keeps more than may be locked, where that is what keeps guard pages out.
+/// Keeps more memory than may be locked, with the setting in which locking prevents guard pages.
 fn locked() -> String {
     let oracle = Oracle::new();
     let settings = Settings::new(Unseen::GuardsRefused);
@@ -200,8 +201,9 @@ fn locked() -> String {
         Err(why) => return format!("skipped: {why}"),
     };
     let lane = cache.lane();
-    // Registrations in use are not evicted, so what they lock stays locked. What the program locks itself leaves half of the limit to them;
-    // the device's pins are counted apart, and would otherwise reach it first.
+    // Registrations in use are not evicted, so the memory that they lock stays locked. The lock of the program itself
+    // leaves half of the limit to them. The device's pins are counted separately, and would otherwise reach the limit
+    // first.
     let (mut held, own) = (Vec::new(), Memory::new(LIMIT / 2 / PAGE));
     must(libc::SYS_mlock, [own.start, LIMIT / 2, 0, 0, 0, 0]);
     let (buffers, memory) = (LIMIT / BYTES - 8, Memory::new(LIMIT / PAGE));
@@ -237,14 +239,14 @@ fn mon_040_mon_042_mon_054_what_a_killed_process_had_pinned_is_given_back() {
     let user = user(0);
     let mut first = program.start("hoard", user);
     let count = first.line();
-    // The ring itself takes a little.
+    // The ring itself takes some memory.
     assert!((LIMIT / BYTES - 4..=LIMIT / BYTES).contains(&count.parse().expect("a number")), "{count}");
-    // While it lives there is nothing left for the same user.
+    // As long as the process lives, the same user can pin nothing more.
     assert_eq!(program.start("hoard", user).line(), "0");
     first.kill();
-    // The kernel gives a closed ring's pages back by and by.
+    // The kernel releases the pages of a closed ring gradually.
     let deadline = Instant::now() + Duration::from_secs(60);
-    // (And may have given back too little for a ring yet, without which such a process ends.)
+    // (It may have released too little for a ring yet, in which case such a process ends.)
     while program.start("hoard", user).line_or_end().as_ref() != Some(&count) {
         assert!(Instant::now() < deadline, "not given back");
         std::thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! What the cache leaves of the mappings that a process may have (vm.max_map_count).
+//! The number of a process's mappings (vm.max_map_count) that the cache uses.
 
 #![cfg(not(loom))]
 #![expect(unsafe_code, reason = "maps memory and touches its own pages; each block states its own reason")]
@@ -26,7 +26,7 @@ fn maps() -> String {
     std::fs::read_to_string("/proc/self/maps").unwrap()
 }
 
-/// Whether the page at this address is in locked memory, by the flags that smaps shows.
+/// Returns whether the page at this address is in locked memory, according to the flags in smaps.
 fn is_locked(address: usize) -> bool {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut inside = false;
@@ -54,7 +54,7 @@ fn mon_012_locked_memory_takes_few_mappings_and_gives_them_back() {
     let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new mapping, at an address of the kernel's choice.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * PAGES * page, rights, flags) }.unwrap().cast::<u8>();
-    // The program's own lock, of the last page.
+    // The program itself locks the last page.
     let own = start.wrapping_add(2 * (PAGES - 1) * page);
     // SAFETY: a page of the mapping.
     unsafe { mlock(own.cast(), page) }.unwrap();

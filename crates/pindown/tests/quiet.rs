@@ -1,6 +1,6 @@
-//! A cache is not emptied by ordinary life: hits are counted while other threads map, unmap and allocate and while the
-//! kernel drops pages of files. And no monitor's thread allocates. Skipped with the reason where the programs cannot be
-//! loaded.
+//! Ordinary activity does not empty a cache: hits are counted while other threads map, unmap and allocate, and while
+//! the kernel drops pages of files. Also checks that no thread of a monitor allocates. Skipped with the reason if the
+//! programs cannot be loaded.
 #![expect(unsafe_code, reason = "an allocator that counts, and system calls; each block states its own reason")]
 
 mod oracle;
@@ -14,10 +14,10 @@ use oracle::{ANONYMOUS, Memory, PAGE, READ_WRITE, World, advise, map_anew, must,
 use pindown::monitor::{Choice, Refusal, userfaultfd};
 use pindown::{Access, Cache, Range};
 
-/// The C library's allocator, which counts calls of one thread.
+/// The C library's allocator, which counts the calls of one thread.
 struct Counting;
 
-/// The thread, as the kernel numbers it; 0 for none.
+/// The kernel's id of that thread; 0 for none.
 static WATCHED: AtomicU64 = AtomicU64::new(0);
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
@@ -29,27 +29,27 @@ fn count() {
 }
 
 fn thread_id() -> u64 {
-    // SAFETY: no arguments.
+    // SAFETY: the call takes no arguments.
     unsafe { libc::syscall(libc::SYS_gettid) as u64 }
 }
 
-// SAFETY: all is done by the C library's allocator.
+// SAFETY: every call is forwarded to the C library's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller meets the requirements.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         count();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller meets the requirements.
         unsafe { System.dealloc(block, layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller meets the requirements.
         unsafe { System.realloc(block, layout, size) }
     }
 }
@@ -59,8 +59,8 @@ static ALLOCATOR: Counting = Counting;
 
 const BUFFERS: u64 = 1000;
 
-/// Hits of at least `rounds` rounds over a thousand buffers, while `life` goes on in another thread until it has done as
-/// much as requested. At least 99 of 100 look-ups are hits, and every one is correct.
+/// Makes at least `least` rounds of look-ups over a thousand buffers, while `life` runs in another thread until it has
+/// done the requested amount. At least 99 of 100 look-ups are hits, and every one is correct.
 fn hits_during(world: &World, least: u64, life: impl Fn(u64) + Sync) {
     let memory = Memory::new(2 * BUFFERS);
     let buffers = Vec::from_iter((0..BUFFERS).map(|number| memory.page(2 * number)));
@@ -73,7 +73,7 @@ fn hits_during(world: &World, least: u64, life: impl Fn(u64) + Sync) {
     let mut rounds = 0;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Ten at a time, and ten thousand a second.
+            // Ten at a time, ten thousand in a second.
             let begin = Instant::now();
             for number in 0.. {
                 if stop.load(Ordering::Relaxed) {
@@ -107,7 +107,7 @@ fn hits_during(world: &World, least: u64, life: impl Fn(u64) + Sync) {
     let quick = after.hits - before.hits;
     println!("beside {changes} changes {all} look-ups, {quick} hits without a lock, {} with; {after:?}", hits - quick);
     assert!(hits * 100 >= all * 99, "{hits} hits of {all} look-ups: {after:?}");
-    // Few look-ups for each change would not hide what is lost: hardly any registration is.
+    // A small number of look-ups for each change would not hide losses: almost no registration is lost.
     let lost = after.misses + after.single_uses_for(Refusal::Changed)
         - before.misses
         - before.single_uses_for(Refusal::Changed);
@@ -132,7 +132,7 @@ fn rcache_004_hits_beside_a_thread_that_allocates() {
         blocks.reverse();
         std::hint::black_box(blocks);
         if number % 64 == 0 {
-            // SAFETY: the C library may give back what it likes.
+            // SAFETY: the C library may give any of its memory back.
             unsafe { libc::malloc_trim(0) };
         }
     });
@@ -152,9 +152,9 @@ fn rcache_004_hits_while_a_files_pages_are_dropped() {
         let mut bytes = [0; 4096];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, number % 256 * PAGE).expect("read");
         if number % 16 == 0 {
-            // Mapped pages stay until the mapping lets them go.
+            // Mapped pages stay until they are removed from the mapping.
             advise(mapped.start, mapped.len, libc::MADV_PAGEOUT);
-            // SAFETY: no pointers.
+            // SAFETY: the call takes no pointers.
             assert_eq!(unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
         }
     });
@@ -168,7 +168,7 @@ fn rcache_004_hits_while_threads_come_and_go() {
     });
 }
 
-/// The thread of this process that the kernel lists and that was not there before.
+/// Returns the ids of the threads of this process.
 fn threads() -> Vec<u64> {
     let entries = std::fs::read_dir("/proc/self/task").expect("/proc");
     Vec::from_iter(
@@ -197,7 +197,7 @@ fn monitor_thread_process() {
         String::from(status.lines().find_map(|line| line.strip_prefix(field)).expect("it is told").trim())
     };
     let status = |field: &str| line(field).parse::<u64>().expect("a number");
-    // Handlers of the program's may do what they like, elsewhere.
+    // The program's signal handlers may do anything, so they must run on other threads.
     let blocked = u64::from_str_radix(&line("SigBlk:"), 16).expect("a number");
     for signal in [libc::SIGALRM, libc::SIGCHLD, libc::SIGINT, libc::SIGPROF, libc::SIGTERM, libc::SIGUSR1] {
         assert!(blocked & 1 << (signal - 1) != 0, "signal {signal} runs a handler there: {blocked:#x}");
@@ -209,7 +209,7 @@ fn monitor_thread_process() {
         let used = lane.get(range, Access::LOCAL_WRITE).expect("registered");
         lane.end(used);
         match round % 4 {
-            // Last: what was dropped once is not kept by this monitor.
+            // Last: memory that was dropped once is not kept by this monitor.
             0 if round > 400 => advise(memory.page(round % 64), PAGE, libc::MADV_DONTNEED),
             0 | 1 => oracle::map_anew(memory.start, memory.len),
             2 => {
@@ -229,13 +229,13 @@ fn monitor_thread_process() {
                 unmap(to, memory.len);
             }
         }
-        // Its blocks come and go in registered arenas, too.
+        // Blocks of the allocator come and go in registered arenas, too.
         std::hint::black_box(vec![0_u8; 300_000]);
     }
     assert!(status("voluntary_ctxt_switches:") > woken, "it was woken by what happened");
     assert!(cache.stats().invalidations > 200, "{:?}", cache.stats());
     assert_eq!(CALLS.load(Ordering::Relaxed), 0, "calls of the allocator by the monitor's thread");
-    // The count counts.
+    // Checks that the counter works.
     WATCHED.store(thread_id(), Ordering::Relaxed);
     std::hint::black_box(Box::new(1_u8));
     assert_ne!(CALLS.load(Ordering::Relaxed), 0);
@@ -254,7 +254,7 @@ fn mon_050_the_kernel_tiers_thread_holds_descriptors_and_does_nothing() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(1);
     let of = |id: &u64, file: &str| std::fs::read_to_string(format!("/proc/self/task/{id}/{file}")).unwrap_or_default();
-    // The harness's own come and go.
+    // Threads of the test harness come and go.
     let ours: Vec<u64> = threads().into_iter().filter(|id| of(id, "comm").contains("pindown-keeper")).collect();
     let switches = |id: &u64| {
         let status = of(id, "status");

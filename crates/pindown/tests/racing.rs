@@ -1,8 +1,8 @@
-//! Threads that look up ranges of many sizes while entries are taken out and filled again: each key is that of a registration
-//! with the bytes and rights that were asked for, and it is not unpinned while it is used.
+//! Threads look up ranges of many sizes while entries are taken out and filled again. Each returned key must belong to
+//! a registration with the requested bytes and rights, which is not unpinned while it is used.
 //!
-//! The threads are interrupted all the time, wherever they are, by signals. Their handler yields the processor to another
-//! thread: what goes wrong only if a thread stops between two instructions is found in seconds.
+//! Signals interrupt the threads continuously, at any instruction. Their handler yields the processor to another
+//! thread. So an error that occurs only if a thread stops between two particular instructions is found within seconds.
 #![expect(unsafe_code, reason = "signals to threads; each block states its own reason")]
 
 use std::io;
@@ -23,25 +23,25 @@ fn pages(start: u64, count: u64) -> Range {
     Range::new(start * page_size(), count * page_size()).expect("a range")
 }
 
-/// Keys that are distinguished: a registration's is used again long after it was unpinned.
+/// The number of keys that are distinguished: the key of a registration is used again long after it was unpinned.
 const KEYS: usize = 1 << 20;
 
-/// Look-ups of each thread.
+/// The number of look-ups of each thread.
 const LOOK_UPS: u64 = 150_000;
 
 const THREADS: u64 = 8;
 
-/// What each key stands for. Clones are the same.
+/// A registrar that records the registration of each key. Clones share one record.
 #[derive(Clone)]
 struct Ledger(Arc<Keys>);
 
-/// A word for each key: 0 if nothing, else the first page, the number of pages and the rights.
+/// A word for each key: 0 if it has no registration, else the first page, the number of pages and the rights.
 struct Keys {
     made: AtomicU64,
     registrations: Box<[AtomicU64]>,
 }
 
-/// A registration in one word.
+/// Encodes a registration in one word.
 fn packed(range: Range, access: Access) -> u64 {
     let page = page_size();
     (range.start() / page) << 20 | (range.len() / page) << 8 | u64::from(access.bits()) << 1 | 1
@@ -53,7 +53,7 @@ impl Ledger {
         Self(Arc::new(Keys { made: AtomicU64::new(0), registrations }))
     }
 
-    /// The error of a look-up, if there was one.
+    /// Returns an error text if a look-up returned a wrong registration.
     fn fault(&self, used: &Use, range: Range, access: Access) -> Option<String> {
         let key = used.local_key();
         let word = self.0.registrations[key as usize % KEYS].load(Ordering::SeqCst);
@@ -71,7 +71,7 @@ impl Registrar for Ledger {
     type Pin = u64;
 
     fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<u64>> {
-        // One that no registration has: some are kept for as long as the test runs.
+        // A key that no registration has: some are kept for as long as the test runs.
         let word = packed(range, access);
         let key = loop {
             let key = self.0.made.fetch_add(1, Ordering::Relaxed);
@@ -85,20 +85,20 @@ impl Registrar for Ledger {
 
     fn unpin(&self, key: u64) {
         if self.0.registrations[key as usize % KEYS].swap(0, Ordering::SeqCst) == 0 {
-            // The cache contains panics.
+            // The cache catches panics, so the process is aborted.
             eprintln!("a pin is undone twice");
             std::process::abort();
         }
     }
 }
 
-/// Twenty ranges: five sizes on each of the first four pages, so that many begin where others do.
+/// Returns twenty ranges: five sizes on each of the first four pages, so that several begin on the same page.
 fn ranges() -> Vec<Range> {
     let sizes = [1, 2, 5, 11, 16];
     (0..20).map(|n| pages(0x100_0000 + n % 4, sizes[n as usize / 4])).collect()
 }
 
-/// Looks up at random. Returns the errors.
+/// Makes random look-ups. Returns the errors.
 fn look_up(ledger: &Ledger, cache: &Cache<Ledger>, notifier: &Notifier, seed: u64) -> Vec<String> {
     let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut random = |below: u64| {
@@ -112,7 +112,7 @@ fn look_up(ledger: &Ledger, cache: &Cache<Ledger>, notifier: &Notifier, seed: u6
     for _ in 0..LOOK_UPS {
         let range = ranges[random(ranges.len() as u64) as usize];
         let access = if random(4) == 0 { Access::LOCAL_WRITE } else { READ };
-        // Mostly hits, which are what races: the same again.
+        // The same range again, mostly as hits, which are what races.
         for _ in 0..random(4) {
             let used = lane.get(range, access).expect("registered");
             faults.extend(ledger.fault(&used, range, access));
@@ -133,7 +133,7 @@ fn look_up(ledger: &Ledger, cache: &Cache<Ledger>, notifier: &Notifier, seed: u6
     faults
 }
 
-/// Other threads' turn. The signal's handler.
+/// The signal handler, which lets other threads run.
 extern "C" fn give_way(_signal: libc::c_int) {
     std::thread::sleep(Duration::from_micros(100));
 }
@@ -151,7 +151,7 @@ fn open(merging: bool) -> (Ledger, Cache<Ledger>, Notifier) {
 fn interrupted(threads: Vec<JoinHandle<Vec<String>>>) -> Vec<String> {
     while threads.iter().any(|thread| !thread.is_finished()) {
         for thread in &threads {
-            // SAFETY: the thread has not been joined; if it has ended, it is sent nothing.
+            // SAFETY: the thread has not been joined; if it has ended, no signal is sent.
             unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR1) };
         }
         std::thread::sleep(Duration::from_micros(300));
@@ -167,22 +167,22 @@ fn race(merging: bool) {
     });
     let faults = interrupted(threads.collect());
     let stats = cache.stats();
-    // A thread that is stopped for long may be overtaken by the changes, and drops everything: that is counted in `flushes`.
+    // A thread that is stopped for long may fall behind the changes, and then drops everything; `flushes` counts this.
     assert!(stats.hits > 0 && stats.evictions > 0 && stats.invalidations > 0, "{stats:?}");
     assert!(faults.is_empty(), "{} wrong, the first: {}; {stats:?}", faults.len(), faults[0]);
     drop(cache);
     assert!(ledger.0.registrations.iter().all(|word| word.load(Ordering::Relaxed) == 0), "all is unpinned");
 }
 
-/// Rounds in which everything is taken out and the shortest range is registered where the longest was.
+/// The number of rounds. In each, all entries are taken out and the shortest range is registered where the longest was.
 const ROUNDS: u64 = 30_000;
 
-/// Rounds until others of the ranges are used.
+/// The number of rounds after which other ranges are used.
 const TURN: u64 = 1_000;
 
-/// Some threads look up the longest range of a place, others the shorter ones, while everything is taken out again and again. A
-/// thread with short uses of other memory has what was taken out wait: its entries are dead, and found where the longest range is
-/// looked for, until they are filled with a shorter one.
+/// Some threads look up the longest range at a place and others look up the shorter ones, while all entries are taken
+/// out again and again. A thread with short uses of other memory delays the freeing of entries that were taken out. So
+/// look-ups of the longest range find dead entries, until these are filled with a shorter range.
 #[test]
 fn rcache_003_mon_004_the_longest_range_of_a_place_is_never_given_the_key_of_a_shorter_one() {
     let (ledger, cache, _notifier) = open(false);
@@ -193,7 +193,7 @@ fn rcache_003_mon_004_the_longest_range_of_a_place_is_never_given_the_key_of_a_s
             let mut faults = Vec::new();
             let ranges = ranges();
             while let now @ 0..ROUNDS = round.load(Ordering::Relaxed) {
-                // The places in turn; of each the range of that size.
+                // The places in turn, each with the range of that size.
                 let range = ranges[which * 4 + (now / TURN % 4) as usize];
                 faults.extend(work(&ledger, &cache, now, range));
             }
@@ -231,7 +231,7 @@ fn rcache_003_mon_004_the_longest_range_of_a_place_is_never_given_the_key_of_a_s
                 lane.end(lane.get(ranges[(now / TURN % 4) as usize], READ).expect("registered"));
                 cache.sweep();
                 round.fetch_add(1, Ordering::Relaxed);
-                // Meanwhile the others find what they look for, beside the dead entries.
+                // Meanwhile the others find their ranges beside the dead entries.
                 std::thread::sleep(Duration::from_micros(20));
             }
         }

@@ -1,5 +1,5 @@
-//! Requests to io_uring that were submitted before anything watched, and are followed when something does. A process of its own, for a
-//! worker that takes pages ends all keeping.
+//! io_uring requests that were submitted before the monitor was opened, and that run afterwards. This needs a separate
+//! process, because a worker that removes pages ends all caching.
 #![expect(unsafe_code, reason = "io_uring and mappings; each block states its own reason")]
 
 use io_uring::squeue::{Entry, Flags};
@@ -10,7 +10,7 @@ use oracle::{ANONYMOUS, Memory, PAGE, memfd, must};
 
 mod oracle;
 
-/// One after the other: what one test's workers do, others' monitors see.
+/// Runs one test at a time: the monitors of other tests see what the workers of one do.
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
     LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -21,12 +21,12 @@ fn monitor() -> Option<Monitor> {
 }
 
 fn submit(ring: &mut IoUring, entries: &[Entry]) {
-    // SAFETY: what the entries point to lives until they have completed, which is waited for.
+    // SAFETY: the memory that the entries point to lives until they have completed, for which the tests wait.
     unsafe { ring.submission().push_multiple(entries) }.expect("there is room");
     assert_eq!(ring.submit().expect("it is submitted"), entries.len());
 }
 
-/// The results of so many requests.
+/// Returns the results of so many requests.
 fn completed(ring: &mut IoUring, count: usize) -> Vec<i32> {
     let mut results = Vec::new();
     while results.len() < count {
@@ -36,7 +36,7 @@ fn completed(ring: &mut IoUring, count: usize) -> Vec<i32> {
     results
 }
 
-/// What waits until the event is written to: no worker has it.
+/// Returns a request that waits until the event is written to, and that no worker has meanwhile.
 fn waits(event: u64) -> Entry {
     opcode::PollAdd::new(types::Fd(event as i32), libc::POLLIN as u32).build().flags(Flags::IO_HARDLINK)
 }
@@ -97,7 +97,7 @@ fn mon_012_mon_029_a_worker_has_more_to_do_than_it_has_begun() {
     let path = std::env::temp_dir().join(format!("pindown-fifo-{}", std::process::id()));
     let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
     must(libc::SYS_mknod, [name.as_ptr() as u64, u64::from(libc::S_IFIFO | 0o600), 0, 0, 0, 0]);
-    // A worker waits for another end of the pipe, and takes pages after it, which no hook reports.
+    // A worker waits for the other end of the pipe, and afterwards removes pages, which no tracepoint reports.
     let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), name.as_ptr()).flags(libc::O_RDONLY);
     let open = open.build().flags(Flags::ASYNC | Flags::IO_LINK);
     let advice = opcode::Madvise::new(at, PAGE as i64, libc::MADV_DONTNEED).build();

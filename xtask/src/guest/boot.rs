@@ -1,5 +1,5 @@
-//! One boot: QEMU with the image and the files of a job, until the program has ended, the guest has crashed or the time
-//! is up.
+//! One boot of QEMU with the image and the files of a job. It ends when the program has ended, the guest has crashed or
+//! the time limit is reached.
 
 use super::image::Image;
 use crate::failure::{Failure, Outcome};
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 /// The executor of the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Accelerator {
-    /// The processor, by /dev/kvm
+    /// The processor, with /dev/kvm
     Kvm,
-    /// QEMU, by translation
+    /// QEMU's translation
     Tcg,
 }
 
 impl Accelerator {
-    /// Chooses the processor, if this user may use it for that and it is able to.
+    /// Selects the processor if this user may use it for that and it supports virtualization.
     pub(super) fn best() -> Self {
         let is_open = File::options().read(true).write(true).open("/dev/kvm").is_ok();
-        // Some virtual machines have the device, for guests that were made for it, although the processor lacks the
-        // support.
+        // Some virtual machines have the device because their guests were built for it, although the processor lacks
+        // the support.
         let is_able = is_able(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
         if is_open && is_able { Self::Kvm } else { Self::Tcg }
     }
@@ -42,7 +42,7 @@ impl Accelerator {
     }
 }
 
-/// How to boot.
+/// The options of a boot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) accelerator: Accelerator,
@@ -50,20 +50,20 @@ pub(super) struct Settings {
     pub(super) limit: Duration,
 }
 
-/// How a boot ended.
+/// The result of a boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// The program's exit code, or 128 and the signal that ended it.
     Exit(i32),
-    /// The guest crashed, or the time was up, before the program had ended; with the reason, and whether the program
-    /// had begun.
+    /// The guest crashed, or the time limit was reached, before the program had ended. Contains the reason, and whether
+    /// the program had begun.
     NoResult { why: String, began: bool },
 }
 
 /// Boots with the files of a job laid over the image, and passes on each line that the program prints.
 ///
 /// # Errors
-/// If QEMU cannot be started. A failure of the guest is not an error, but [`End::NoResult`].
+/// Fails if QEMU cannot be started. A failure of the guest is not an error but returns [`End::NoResult`].
 pub(super) fn boot(
     image: &Image,
     brought: &[u8],
@@ -107,16 +107,16 @@ pub(super) fn boot(
     Ok(end(&said, &console, is_late.then_some(settings.limit)))
 }
 
-/// Files of one boot.
+/// The files of one boot.
 pub(super) struct Logs {
     system: PathBuf,
     status: PathBuf,
-    /// The output of the kernel. The file stays.
+    /// The output of the kernel. This file is kept.
     pub(super) console: PathBuf,
 }
 
 impl Logs {
-    /// Makes the files below a directory, named after the job.
+    /// Returns the files below a directory, named after the job.
     pub(super) fn new(directory: &Path, name: &str) -> Self {
         let file = |kind: &str| directory.join(format!("{name}.{kind}"));
         Self { system: file("cpio"), status: file("status"), console: file("console") }
@@ -132,13 +132,13 @@ impl Logs {
     }
 }
 
-/// Whether a processor supports hardware virtualization, according to its lines of /proc/cpuinfo.
+/// Returns whether a processor supports hardware virtualization, according to its lines of /proc/cpuinfo.
 fn is_able(cpu: &str) -> bool {
     let flags = cpu.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm")
 }
 
-/// Derives the end from the guest's status and the kernel's output.
+/// Derives the result from the guest's status and the kernel's output.
 fn end(status: &str, console: &str, late: Option<Duration>) -> End {
     let code = status.lines().find_map(|line| line.strip_prefix("ended ")?.trim().parse().ok());
     if let Some(code) = code {
@@ -154,7 +154,7 @@ fn end(status: &str, console: &str, late: Option<Duration>) -> End {
     End::NoResult { why, began }
 }
 
-/// Finds the reason of a kernel panic in the kernel's output.
+/// Returns the reason of a kernel panic in the kernel's output.
 fn panic_in(console: &str) -> Option<&str> {
     let words = ["BUG: ", "Oops: ", "general protection fault", "Kernel panic"];
     let found = |line: &&str| words.iter().any(|word| line.contains(word));

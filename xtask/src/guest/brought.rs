@@ -10,22 +10,23 @@ use std::path::{Path, PathBuf};
 
 const INIT: &str = include_str!("init.sh");
 
-/// A program to run in the guest. Its path there is the same as here, so that programs find each other.
+/// A program that runs in the guest. Its path in the guest is the same as on this machine, so that programs find each
+/// other.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Job {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
-    /// NAME=VALUE.
+    /// Environment variables as NAME=VALUE.
     pub(super) environment: Vec<String>,
-    /// An archive to lay over the image's before all other files.
+    /// An archive that is laid over the image's files before all other files.
     pub(super) layer: Option<PathBuf>,
-    /// Further programs, files and directories that it uses.
+    /// Other programs, files and directories that the program uses.
     pub(super) files: Vec<PathBuf>,
-    /// The directory in which it runs; made if it does not exist.
+    /// The working directory of the program, which is created if it does not exist.
     pub(super) directory: Option<PathBuf>,
 }
 
-/// Packs all of it as file systems to lay over the image's.
+/// Packs all files as file systems that are laid over the image's.
 pub(super) fn pack(job: &Job, image: &Image, scratch: &Path) -> Outcome<Vec<u8>> {
     let mut packed = job.layer.as_ref().map(fs::read).transpose()?.unwrap_or_default();
     let mut archive = Archive::default();
@@ -41,7 +42,8 @@ pub(super) fn pack(job: &Job, image: &Image, scratch: &Path) -> Outcome<Vec<u8>>
     Ok(packed)
 }
 
-/// Adds a directory unchanged; a program without its debug information, with the libraries that the image lacks; or another file unchanged.
+/// Adds a directory unchanged, a program without its debug information and with the libraries that the image lacks, or
+/// another file unchanged.
 fn add(archive: &mut Archive, file: &Path, image: &Image, scratch: &Path) -> Outcome {
     if file.is_dir() {
         return archive.tree(file, file, &|path| !path.ends_with("__pycache__"));
@@ -56,7 +58,7 @@ fn add(archive: &mut Archive, file: &Path, image: &Image, scratch: &Path) -> Out
         output.success()?;
         Ok(fs::read(&small)?)
     });
-    // Without the tool the file is only larger.
+    // If the tool is missing, the file is only larger.
     archive.file(file, mode, &stripped.unwrap_or(contents))?;
     let listed = Program::new("ldd").arg(file).env("LC_ALL", "C").output()?;
     for (name, path) in listed.stdout.lines().filter_map(library_in) {
@@ -67,7 +69,7 @@ fn add(archive: &mut Archive, file: &Path, image: &Image, scratch: &Path) -> Out
     Ok(())
 }
 
-/// The library in "  libx.so.1 => /usr/lib/libx.so.1 (0x...)".
+/// Returns the library in "  libx.so.1 => /usr/lib/libx.so.1 (0x...)".
 fn library_in(line: &str) -> Option<(&str, &str)> {
     let (name, rest) = line.trim().split_once(" => /")?;
     let (path, _) = rest.split_once(" (")?;
@@ -75,7 +77,7 @@ fn library_in(line: &str) -> Option<(&str, &str)> {
     Some((name, &line[start..start + 1 + path.len()]))
 }
 
-/// The shell script of a job. The shell's exit code is the program's, or 128 and the signal that ended it.
+/// Returns the shell script of a job. The shell's exit code is the program's, or 128 plus the signal that ended it.
 fn script(job: &Job) -> String {
     let mut lines: Vec<String> = job.environment.iter().map(|setting| format!("export {}", quoted(setting))).collect();
     if let Some(directory) = &job.directory {

@@ -1,4 +1,4 @@
-//! Test programs and commands as cargo builds them here, for the guest.
+//! Test programs and commands that cargo builds on this machine for the guest.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -22,8 +22,8 @@ struct Target {
     kind: Vec<String>,
 }
 
-/// The test program of a package's library ("percale") or of one of its integration tests ("percale-conformance:conformance"),
-/// and the package's own programs, which its tests may start.
+/// Builds the test program of a package's library ("percale") or of one of its integration tests
+/// ("percale-conformance:conformance"), and the package's own programs, which its tests may start.
 pub(super) fn test(place: &Place, name: &str) -> Outcome<(PathBuf, Vec<PathBuf>)> {
     let (package, target) = split(name);
     let mut arguments = vec!["test", "--no-run", "--quiet", "--message-format=json", "-p", package];
@@ -42,7 +42,7 @@ pub(super) fn test(place: &Place, name: &str) -> Outcome<(PathBuf, Vec<PathBuf>)
     Ok((program, programs.into_iter().map(|(_, _, path)| path).collect()))
 }
 
-/// The command `percale`, in the profile of the tests.
+/// Builds the command `percale` in the profile of the tests.
 pub(super) fn command(place: &Place) -> Outcome<PathBuf> {
     let output = place.cargo().args(["build", "--quiet", "--message-format=json", "-p", "percale-cli"]).output()?;
     let programs = programs_in(output.success()?);
@@ -50,7 +50,8 @@ pub(super) fn command(place: &Place) -> Outcome<PathBuf> {
     found.map(|(_, _, path)| path).ok_or_else(|| Failure::new("cargo built no command"))
 }
 
-/// The libfabric provider, in the profile of the tests, under the name by which libfabric finds it, in a directory of its own.
+/// Builds the libfabric provider in the profile of the tests. It is placed in a separate directory under the name by
+/// which libfabric finds it.
 pub(super) fn provider(place: &Place) -> Outcome<PathBuf> {
     let arguments = ["build", "--quiet", "--message-format=json", "--profile", "test", "-p", "percale-ofi", "--lib"];
     let output = place.cargo().args(arguments).output()?;
@@ -66,12 +67,12 @@ pub(super) fn provider(place: &Place) -> Outcome<PathBuf> {
     Ok(path)
 }
 
-/// Package and integration test, in a name with or without a colon.
+/// Splits a name with or without a colon into the package and the integration test.
 fn split(name: &str) -> (&str, Option<&str>) {
     name.split_once(':').map_or((name, None), |(package, target)| (package, Some(target)))
 }
 
-/// Kind, name and file of each program that cargo built or had.
+/// Returns the kind, name and file of each program that cargo built or had built before.
 fn programs_in(messages: &str) -> Vec<(String, String, PathBuf)> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
     let program = |message: Message| {

@@ -1,4 +1,4 @@
-//! Unmodified clients of the provider, over verbs: their files, and how they are judged.
+//! Unmodified clients of the provider over verbs: their files, and the evaluation of their results.
 
 use super::brought::Job;
 use super::row::Row;
@@ -10,21 +10,21 @@ use crate::place::Place;
 /// A client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Client {
-    /// fi_pingpong over endpoints of this kind, with every size and a check of every byte.
+    /// fi_pingpong over endpoints of this type, with every size and a check of every byte.
     Pingpong(&'static str),
-    /// Some two hundred of mpi4py's tests, two ranks of Debian's Open MPI.
+    /// About two hundred of mpi4py's tests, with two ranks of Debian's Open MPI.
     Mpi4py,
 }
 
-/// Less than any of them makes its devices send. A client that connects over TCP only sends none.
+/// Fewer packets than any client sends over its devices. A client that connects only over TCP sends none.
 const PACKETS: u64 = 10_000;
-/// Fewer than fi_pingpong has sizes, of one byte to some megabytes.
+/// Fewer sizes than fi_pingpong has, from one byte to several megabytes.
 const SIZES: usize = 20;
-/// Fewer than there are in the part of mpi4py's tests that runs.
+/// Fewer tests than the selected part of mpi4py has.
 const TESTS: usize = 200;
 
 impl Client {
-    /// Makes its job; `common` is the part that all programs share.
+    /// Creates the client's job. `common` is the part that all programs share.
     pub(super) fn job(self, place: &Place, anew: bool, common: Job) -> Outcome<Job> {
         let provider = built::provider(place)?;
         let set = [
@@ -37,7 +37,7 @@ impl Client {
             program: place.root.join("xtask/src/guest/client.sh"),
             layer: Some(layer::clients(place, anew)?),
             files: vec![provider],
-            // Variables that the user set come later, and have precedence.
+            // Variables that the user set come later and have precedence.
             environment: set.into_iter().chain(common.environment).collect(),
             ..common
         };
@@ -47,7 +47,7 @@ impl Client {
                 let mpi4py = interop::mpi4py(place)?;
                 let launched = ["mpiexec.openmpi", "--oversubscribe", "-n", "2"].map(str::to_owned);
                 let chosen = interop::THROUGH_THE_PROVIDER.iter().flat_map(|(name, value)| ["--mca", name, value]);
-                // Open MPI must not search for components that the guest lacks, nor for a way to other hosts.
+                // Open MPI must not search for components that the guest lacks, nor for a launcher for other hosts.
                 let here = ["--mca", "mca_base_component_show_load_errors", "0", "--mca", "plm", "isolated"];
                 let chosen = chosen.chain(here);
                 let tests = ["python3.11", "test/main.py"].into_iter().chain(interop::part_of_mpi4py());
@@ -63,7 +63,7 @@ impl Client {
         Ok(job)
     }
 
-    /// Judges by its output: it must have done all of its work, over an RDMA device.
+    /// Evaluates the output: the client must have done all of its work over an RDMA device.
     pub(super) fn judge(self, printed: &[String]) -> Row {
         let packets = printed.iter().find_map(|line| packets_in(line)).unwrap_or(0);
         let (done, what) = match self {
@@ -84,7 +84,7 @@ impl Client {
     }
 }
 
-/// The number that the script prints at its end.
+/// Returns the number that the script prints at its end.
 fn packets_in(line: &str) -> Option<u64> {
     line.strip_prefix("RDMA devices sent ")?.strip_suffix(" packets")?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Archives that the kernel unpacks as its first file system: cpio's "new ASCII" format, written file by file.
+//! Archives that the kernel unpacks as its first file system, in cpio's "new ASCII" format, written file by file.
 
 use crate::failure::{Failure, Outcome};
 use std::collections::BTreeSet;
@@ -10,17 +10,18 @@ const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 const LINK: u32 = 0o120_000;
 
-/// An archive in memory. Paths are absolute; directories above a file are added automatically, all are owned by root.
+/// An archive in memory. Paths are absolute. Directories above a file are added automatically, and all files are owned
+/// by root.
 #[derive(Default)]
 pub(super) struct Archive {
     bytes: Vec<u8>,
-    /// Directories and files that are in it.
+    /// The directories and files in the archive.
     known: BTreeSet<String>,
     entries: u32,
 }
 
 impl Archive {
-    /// Whether something of this path is in it.
+    /// Returns whether the archive has an entry of this path.
     pub(super) fn has(&self, path: &str) -> bool {
         self.known.contains(path.trim_start_matches('/'))
     }
@@ -42,7 +43,8 @@ impl Archive {
         self.entry(&name_of(path)?, LINK | 0o777, target.as_bytes())
     }
 
-    /// Adds a file, link or directory with all its contents, from this machine's `from`, without the paths that `wanted` rejects.
+    /// Adds a file, link or directory with all its contents from this machine's `from`, without the paths that `wanted`
+    /// rejects.
     pub(super) fn tree(&mut self, from: &Path, to: &Path, wanted: &impl Fn(&Path) -> bool) -> Outcome {
         if !wanted(to) {
             return Ok(());
@@ -62,7 +64,7 @@ impl Archive {
         self.file(to, about.permissions().mode() & 0o777, &contents)
     }
 
-    /// Returns the whole archive.
+    /// Returns the complete archive.
     pub(super) fn finish(mut self) -> Outcome<Vec<u8>> {
         self.entry("TRAILER!!!", 0, &[])?;
         Ok(self.bytes)
@@ -85,7 +87,8 @@ impl Archive {
         }
         let len = u32::try_from(contents.len()).map_err(|_| Failure::new(format!("{name}: longer than 4 GiB")))?;
         self.entries += 1;
-        // Magic number, inode, mode, user, group, links, time, length, four device numbers, the name's length, a checksum.
+        // Inode, mode, user, group, links, time, length, four device numbers, the length of the name, and a checksum. A
+        // magic number is written before them.
         let fields = [self.entries, mode, 0, 0, 1, 0, len, 0, 0, 0, 0, name.len() as u32 + 1, 0];
         self.bytes.extend(b"070701");
         for field in fields {
@@ -103,7 +106,7 @@ impl Archive {
     }
 }
 
-/// The name of an absolute path in an archive: without the first slash.
+/// Returns the name of an absolute path in an archive, which lacks the first slash.
 fn name_of(path: &Path) -> Outcome<String> {
     let is_plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     let name = path.to_str().and_then(|path| path.strip_prefix('/')).filter(|_| is_plain);

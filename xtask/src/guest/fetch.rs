@@ -1,4 +1,4 @@
-//! Debian's packages: their available versions, and their files, unpacked beside each other without being installed.
+//! Debian's packages: their available versions, and their files, which are unpacked together without being installed.
 
 use crate::failure::{Failure, Outcome};
 use crate::program::{Program, on_path};
@@ -9,7 +9,8 @@ use std::time::Duration;
 /// The package that names the newest kernel.
 const KERNEL: &str = "linux-image-amd64";
 
-/// The guest's other packages: a shell, the tools that make RDMA devices, the verbs libraries, and what all these need.
+/// The other packages of the guest: a shell, the tools that create RDMA devices, the verbs libraries, and their
+/// dependencies.
 const GUEST: &[&str] = &[
     "busybox-static",
     "iproute2",
@@ -29,8 +30,8 @@ const GUEST: &[&str] = &[
     "libc6",
 ];
 
-/// The packages of the provider's clients: libfabric's programs, Open MPI, Python. Listed by name instead of by their dependencies, because those
-/// include much that is not needed for running (perl, ssh, X11).
+/// The packages of the provider's clients: libfabric's programs, Open MPI, Python. They are listed by name instead of
+/// by their dependencies, because those include many packages that are not needed at run time (perl, ssh, X11).
 const CLIENTS: &[&str] = &[
     "libfabric-bin",
     "libfabric1",
@@ -60,23 +61,23 @@ const CLIENTS: &[&str] = &[
     "libssl3",
 ];
 
-/// The packages for finding memory errors: valgrind, which does not start without the symbol names of the dynamic linker, and the C library of
-/// exactly the same build.
+/// The packages that find memory errors: valgrind, which does not start without the symbol names of the dynamic linker,
+/// and the C library of exactly the same build.
 const MEMCHECK: &[&str] = &["valgrind", "libc6", "libc6-dbg"];
 
-/// The parts that are made of packages.
+/// The parts that are built from packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
     /// The kernel and the first file system.
     Guest,
-    /// What clients of the provider need beside it.
+    /// The additional files for clients of the provider.
     Clients,
-    /// What programs under valgrind need beside it.
+    /// The additional files for programs under valgrind.
     Memcheck,
 }
 
 impl Part {
-    /// The names of its packages.
+    /// Returns the names of the part's packages.
     fn names(self) -> Outcome<Vec<String>> {
         let own = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         match self {
@@ -91,10 +92,10 @@ impl Part {
     }
 }
 
-/// The packages of a part, by the names of their files, which have their versions in them.
+/// Returns the packages of a part as file names, which contain the versions.
 ///
 /// # Errors
-/// If apt does not know them, even after an update of its lists.
+/// Fails if apt does not know the packages, even after an update of its lists.
 pub(super) fn versions(part: Part) -> Outcome<Vec<String>> {
     if on_path("apt-get").is_none() || on_path("dpkg-deb").is_none() {
         return Err(Failure::new("the guest is made of Debian's packages: this needs apt-get and dpkg-deb"));
@@ -119,7 +120,7 @@ fn known_files(part: Part) -> Outcome<Vec<String>> {
     }
 }
 
-/// Fetches packages, given by the names of their files, into a directory.
+/// Downloads packages, given by their file names, into a directory.
 pub(super) fn download(files: &[String], directory: &Path) -> Outcome {
     let names: Vec<String> = files.iter().filter_map(|file| wish(file)).collect();
     let program = Program::new("apt-get").args(["download", "-q"]).args(&names).within(directory);
@@ -128,7 +129,7 @@ pub(super) fn download(files: &[String], directory: &Path) -> Outcome {
     missing.map_or(Ok(()), |file| Err(Failure::new(format!("apt-get brought no {file}"))))
 }
 
-/// Unpacks packages from a directory into another; the packages are removed.
+/// Unpacks packages from one directory into another, and removes the packages.
 pub(super) fn unpack(files: &[String], directory: &Path, into: &Path) -> Outcome {
     for file in files {
         let package = directory.join(file);
@@ -149,17 +150,18 @@ fn apt(program: &str, arguments: &[&str]) -> Outcome<String> {
     Ok(output.success()?.to_owned())
 }
 
-/// The kernel in "  Depends: linux-image-6.1.0-1-amd64".
+/// Returns the kernel in "  Depends: linux-image-6.1.0-1-amd64".
 fn kernel_in(line: &str) -> Option<&str> {
     line.trim().strip_prefix("Depends: ").filter(|name| name.starts_with("linux-image-"))
 }
 
-/// The file's name in "'http://.../x_1.deb' x_1.deb 123 SHA256:...".
+/// Returns the file name in "'http://.../x_1.deb' x_1.deb 123 SHA256:...".
 fn file_in(line: &str) -> Option<&str> {
     line.starts_with('\'').then(|| line.split(' ').nth(1))?
 }
 
-/// The argument by which apt gets exactly this file: "name=version" of "name_version_architecture.deb", where a colon is "%3a".
+/// Returns the argument with which apt fetches exactly this file: "name=version" for "name_version_architecture.deb",
+/// where "%3a" is a colon.
 fn wish(file: &str) -> Option<String> {
     let mut parts = file.split('_');
     let (name, version) = (parts.next()?, parts.next()?);

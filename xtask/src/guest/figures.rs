@@ -1,5 +1,5 @@
-//! The costs of registrations, windows and transfers on the guest's RDMA device, beside each other: `percale perf --rdma`, kept for the report.
-//! Absolute times of a translated processor are meaningless; their ratios have some meaning.
+//! The costs of registrations, windows and transfers on the guest's RDMA device, from `percale perf --rdma`, stored for
+//! the report. Absolute times of a translated processor have no meaning; their ratios have some meaning.
 
 use super::row::Row;
 use crate::failure::Outcome;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// The file of the last run, under the target directory.
 pub(crate) const FILE: &str = "bench/guest.json";
 
-/// The figures that each size must have, by the command's names and with descriptions.
+/// The figures that each size must have: the command's names, with descriptions.
 const WHAT: [(&str, &str); 8] = [
     ("in-advance", "transfer into memory registered in advance"),
     ("each-time", "transfer, registering and deregistering for it"),
@@ -35,12 +35,12 @@ struct Line {
     monitor: String,
 }
 
-/// A run.
+/// A run of the command.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
     date: String,
     commit: String,
-    /// The kernel, and the accelerator that it runs under.
+    /// The kernel, and the accelerator with which it ran.
     under: String,
     lines: Vec<Line>,
 }
@@ -59,7 +59,7 @@ fn ratio(lines: &[Line], what: &str, bytes: u64) -> Option<f64> {
     lines.iter().find(|line| line.what == what && line.bytes == bytes).map(|line| line.ratio)
 }
 
-/// Judges the output: every figure must have been measured, for each size.
+/// Evaluates the output: every figure must have been measured for each size.
 pub(super) fn judge(printed: &[String]) -> Row {
     let lines = lines(printed);
     let sizes = sizes(&lines);
@@ -68,13 +68,13 @@ pub(super) fn judge(printed: &[String]) -> Row {
     Row::new(lines.len(), missing + usize::from(lines.is_empty()), 0, format!("figures of {} sizes", sizes.len()))
 }
 
-/// Saves them for the report.
+/// Saves the figures for the report.
 pub(super) fn save(place: &Place, printed: &[String], under: String) -> Outcome<PathBuf> {
     place.save(FILE, &Run { date: machine::date(), commit: machine::commit(place), under, lines: lines(printed) })
 }
 
 impl Run {
-    /// As text, and as a table of ratios.
+    /// Returns the figures as text and as a table of ratios.
     pub(crate) fn shown(&self, markdown: impl FnOnce(&[&str], usize) -> Table) -> String {
         let sizes = sizes(&self.lines);
         let heads: Vec<String> =

@@ -1,4 +1,4 @@
-//! The guest's kernel and first file system, made of packages once and kept under the target directory.
+//! The guest's kernel and first file system, built from packages once and stored under the target directory.
 
 use super::cpio::Archive;
 use super::fetch::Part;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files that are left out of the guest: documents, character sets, and those for other ways of booting.
+/// Files that are left out of the guest: documentation, character sets, and files for other ways of booting.
 const LEFT_OUT: [&str; 7] = [
     "/usr/share",
     "/usr/lib/x86_64-linux-gnu/gconv",
@@ -25,16 +25,17 @@ const LEFT_OUT: [&str; 7] = [
 /// A kernel and a file system, ready to boot.
 pub(super) struct Image {
     pub(super) kernel: PathBuf,
-    /// The file system that is the same in every boot.
+    /// The file system, which is the same in every boot.
     pub(super) base: PathBuf,
-    /// The kernel's version, as in its package's name.
+    /// The kernel's version, as in the name of its package.
     pub(super) version: String,
-    /// Names of libraries that are in it.
+    /// The names of the libraries in the file system.
     libraries: Vec<String>,
 }
 
 impl Image {
-    /// Returns the one made earlier, or makes a new one. `anew`: made from Debian's current packages.
+    /// Returns the image that was built earlier, or builds a new one. With `anew`, the image is built from Debian's
+    /// current packages.
     pub(super) fn prepare(place: &Place, anew: bool) -> Outcome<Self> {
         let kind = Kind { part: Part::Guest, prefix: "image-", known: "versions", make };
         Self::load(&kept(&place.target.join("guest"), &kind, &(modules::WANTED, LEFT_OUT, FORM), anew)?)
@@ -53,13 +54,13 @@ impl Image {
         })
     }
 
-    /// Whether a library of this name is in it.
+    /// Returns whether the image has a library of this name.
     pub(super) fn has_library(&self, name: &str) -> bool {
         self.libraries.iter().any(|library| library == name)
     }
 }
 
-/// Must grow when `make` makes something else from the same packages.
+/// Must be increased when `make` builds something else from the same packages.
 const FORM: u32 = 1;
 
 fn make(versions: &[String], directory: &Path) -> Outcome {
@@ -68,7 +69,7 @@ fn make(versions: &[String], directory: &Path) -> Outcome {
     fs::rename(&kernel, directory.join("vmlinuz"))?;
     fs::write(directory.join("kernel"), version + "\n")?;
     let mut archive = Archive::default();
-    // Debian's packages have files below /bin, /sbin and /lib, which are links to directories below /usr.
+    // Debian's packages contain files below /bin, /sbin and /lib, which are links to directories below /usr.
     for name in ["bin", "sbin", "lib", "lib64"] {
         archive.link(&Path::new("/").join(name), &format!("usr/{name}"))?;
     }
@@ -87,14 +88,15 @@ fn make(versions: &[String], directory: &Path) -> Outcome {
     Ok(())
 }
 
-/// Where a package's file lies when /bin and the like are links.
+/// Returns the path of a package's file when /bin and similar directories are links.
 pub(super) fn merged(path: &Path) -> PathBuf {
     let usr = Path::new("/usr");
     let is_old = ["/bin", "/sbin", "/lib", "/lib64"].iter().any(|old| path.starts_with(old));
     if is_old { usr.join(path.strip_prefix("/").unwrap_or(path)) } else { path.to_owned() }
 }
 
-/// Every file and link of an unpacked tree, but what is left out: where it would be installed, and where it is.
+/// Returns every file and link of an unpacked tree, except those that are left out: the path of the installation, and
+/// the current path.
 pub(super) fn files_in(root: &Path, left_out: &[&str]) -> Outcome<BTreeMap<PathBuf, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut left = vec![root.to_owned()];
@@ -116,7 +118,7 @@ pub(super) fn files_in(root: &Path, left_out: &[&str]) -> Outcome<BTreeMap<PathB
     Ok(found)
 }
 
-/// The version and the file of the kernel in an unpacked tree.
+/// Returns the version and the file of the kernel in an unpacked tree.
 fn kernel_of(root: &Path) -> Outcome<(String, PathBuf)> {
     let kernels = fs::read_dir(root.join("boot"))?.collect::<Result<Vec<_>, _>>()?;
     let found = kernels.iter().find_map(|entry| {
@@ -126,7 +128,7 @@ fn kernel_of(root: &Path) -> Outcome<(String, PathBuf)> {
     found.ok_or_else(|| Failure::new("the kernel's package brought no kernel"))
 }
 
-/// Puts the modules into /modules, and the order to load them in.
+/// Adds the modules in /modules, and the order in which they are loaded.
 fn add_modules(archive: &mut Archive, directory: &Path) -> Outcome {
     let found = modules::find(directory)?;
     let mut read = BTreeMap::new();
@@ -146,7 +148,7 @@ fn add_modules(archive: &mut Archive, directory: &Path) -> Outcome {
     archive.file(Path::new("/modules/order"), 0o644, (order.join("\n") + "\n").as_bytes())
 }
 
-/// Reads a module, decompressed, because the loading program cannot decompress.
+/// Reads a module and decompresses it, because the loading program cannot decompress.
 fn plain(path: &Path) -> Outcome<Vec<u8>> {
     if path.extension().is_some_and(|kind| kind == "xz") {
         Program::new("xz").arg("-dk").arg(path).output()?.success()?;

@@ -1,4 +1,4 @@
-//! Files that are made from packages once, and kept under the target directory until the packages change.
+//! Files that are built from packages once and stored under the target directory until the packages change.
 
 use super::fetch::{self, Part};
 use crate::failure::Outcome;
@@ -6,19 +6,19 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-/// The kind of files that `kept` makes.
+/// A kind of files that `kept` builds.
 pub(super) struct Kind<'a> {
     pub(super) part: Part,
-    /// The prefix of its directories' names.
+    /// The prefix of the names of its directories.
     pub(super) prefix: &'a str,
-    /// The file with the list of packages that the latest was made of.
+    /// The file with the list of packages from which the latest directory was built.
     pub(super) known: &'a str,
-    /// Makes it from these packages, in this directory, which does not exist yet.
+    /// Builds the files from these packages, in this directory, which does not exist yet.
     pub(super) make: fn(&[String], &Path) -> Outcome,
 }
 
-/// Returns the directory of the one made earlier, or of a new one. `what`: the inputs besides the packages. `anew`:
-/// made from Debian's current packages.
+/// Returns the directory that was built earlier, or builds a new one. `what` contains the inputs besides the packages.
+/// With `anew`, the directory is built from Debian's current packages.
 pub(super) fn kept(top: &Path, kind: &Kind<'_>, what: &impl Hash, anew: bool) -> Outcome<PathBuf> {
     let known = top.join(kind.known);
     let made = |versions: &[String]| top.join(format!("{}{:016x}", kind.prefix, digest(versions, what)));
@@ -43,7 +43,7 @@ pub(super) fn kept(top: &Path, kind: &Kind<'_>, what: &impl Hash, anew: bool) ->
     Ok(directory)
 }
 
-/// Names a directory: it changes with the packages' versions and with what is taken of them.
+/// Returns a hash for the name of a directory. It changes with the versions of the packages and with the other inputs.
 fn digest(versions: &[String], what: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     versions.hash(&mut hasher);
@@ -51,7 +51,7 @@ fn digest(versions: &[String], what: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Removes those of other versions, which are useless, and large.
+/// Removes the directories of other versions, which are large and not needed any more.
 fn remove(top: &Path, prefix: &str) -> Outcome {
     for entry in fs::read_dir(top)? {
         let entry = entry?;
@@ -62,7 +62,7 @@ fn remove(top: &Path, prefix: &str) -> Outcome {
     Ok(())
 }
 
-/// Fetches packages and unpacks them below `root` in a directory, which comes into being; gives that root.
+/// Downloads packages and unpacks them below `root` in a directory, which is created. Returns that root.
 pub(super) fn unpacked(versions: &[String], directory: &Path) -> Outcome<PathBuf> {
     let (packages, root) = (directory.join("packages"), directory.join("root"));
     fs::create_dir_all(&packages)?;

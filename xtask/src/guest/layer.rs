@@ -1,5 +1,5 @@
-//! The files that some programs need in the guest: a second file system of Debian's packages, laid over the first one where such a program runs.
-//! Clients of the provider have one, and programs under valgrind.
+//! The additional files that some programs need in the guest: a second file system of Debian's packages, laid over the
+//! first one if such a program runs. There is one for clients of the provider and one for programs under valgrind.
 
 use super::cpio::Archive;
 use super::fetch::Part;
@@ -10,7 +10,7 @@ use crate::place::Place;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Documents, and what others than clients want.
+/// Documentation, and files that clients do not need.
 const LEFT_OUT: [&str; 6] = [
     "/usr/share/doc",
     "/usr/share/man",
@@ -20,12 +20,12 @@ const LEFT_OUT: [&str; 6] = [
     "/usr/share/binfmts",
 ];
 
-/// Links that a package makes when it is installed.
+/// The links that a package creates when it is installed.
 const LINKS: [(&str, &str); 1] =
     [("/usr/lib/x86_64-linux-gnu/libpsm_infinipath.so.1", "/usr/lib/libpsm1/libpsm_infinipath.so.1.16")];
 
-/// Documents, what only compiling needs, and what only the C library's other uses need. Valgrind's other tools are
-/// left out by [`is_of_memcheck`].
+/// Documentation, files for compiling, and files for other uses of the C library. [`is_of_memcheck`] leaves out
+/// valgrind's other tools.
 const LEFT_OUT_OF_MEMCHECK: [&str; 6] = [
     "/usr/share",
     "/usr/include",
@@ -35,18 +35,18 @@ const LEFT_OUT_OF_MEMCHECK: [&str; 6] = [
     "/usr/lib/locale",
 ];
 
-/// Must grow when something else is made from the same packages.
+/// Must be increased when something else is built from the same packages.
 const FORM: u32 = 2;
 
 const ARCHIVE: &str = "layer.cpio";
 
-/// The archive for clients of the provider: the one made earlier, else a new one.
+/// Returns the archive for clients of the provider. Builds it if there is none.
 pub(super) fn clients(place: &Place, anew: bool) -> Outcome<PathBuf> {
     let kind = Kind { part: Part::Clients, prefix: "clients-", known: "versions-of-clients", make: make_clients };
     Ok(kept(&place.target.join("guest"), &kind, &(LEFT_OUT, LINKS, FORM), anew)?.join(ARCHIVE))
 }
 
-/// The archive for programs under valgrind's memcheck: the one made earlier, else a new one.
+/// Returns the archive for programs under valgrind's memcheck. Builds it if there is none.
 pub(super) fn memcheck(place: &Place, anew: bool) -> Outcome<PathBuf> {
     let kind = Kind { part: Part::Memcheck, prefix: "memcheck-", known: "versions-of-memcheck", make: make_memcheck };
     Ok(kept(&place.target.join("guest"), &kind, &(LEFT_OUT_OF_MEMCHECK, FORM), anew)?.join(ARCHIVE))
@@ -72,7 +72,7 @@ fn make_memcheck(versions: &[String], directory: &Path) -> Outcome {
     make(versions, directory, &LEFT_OUT_OF_MEMCHECK, is_of_memcheck, |_| Ok(()))
 }
 
-/// Packs what packages bring, where it is wanted, and what else there is to be.
+/// Packs the wanted files of packages, and the additional entries.
 fn make(
     versions: &[String],
     directory: &Path,
@@ -93,7 +93,8 @@ fn make(
     Ok(())
 }
 
-/// Of valgrind's tools memcheck alone, for this processor; and all of other packages.
+/// Returns whether a file is wanted: of valgrind's tools only memcheck for this processor, and all files of other
+/// packages.
 fn is_of_memcheck(path: &Path) -> bool {
     const TOOLS: &str = "/usr/libexec/valgrind";
     const WANTED: [&str; 4] =

@@ -1,4 +1,4 @@
-//! The programs that run in the guest by default, and how each is judged.
+//! The programs that run in the guest by default, and the evaluation of each.
 
 use super::boot::End;
 use super::brought::Job;
@@ -19,11 +19,11 @@ pub(super) struct Case {
     about: &'static str,
     what: What,
     arguments: &'static [&'static str],
-    /// Tests that show nothing here, and why.
+    /// Tests that cannot show anything in the guest, with the reasons.
     left_out: &'static [(&'static str, &'static str)],
-    /// The time limit of its boot, in seconds, where the processor does the work; by translation it takes longer.
+    /// The time limit of the boot in seconds with the processor. With translation the limit is longer.
     pub(super) limit: u64,
-    /// Whether it is in the short run.
+    /// Set if the program is in the short run.
     pub(super) is_quick: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Case {
 enum What {
     /// A test program, named as for `--test`.
     Test(&'static str),
-    /// Such a program under valgrind's memcheck.
+    /// A test program under valgrind's memcheck.
     Memcheck(&'static str),
     /// `percale torture --json` with these arguments, and the expected result.
     Torture(Expected),
@@ -43,9 +43,9 @@ enum What {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expected {
-    /// Nothing is stale.
+    /// No registration is stale.
     Sound,
-    /// The monitor is broken on purpose, and that must be detected.
+    /// The monitor is broken on purpose, which must be detected.
     Stale,
 }
 
@@ -72,7 +72,7 @@ const fn client(name: &'static str, about: &'static str, client: Client, limit: 
     Case { name, about, what: What::Client(client), arguments: &[], left_out: &[], limit, is_quick: false }
 }
 
-/// Every operation on one kind of memory, and threads: large memory takes long through soft-RoCE.
+/// Every operation on one kind of memory, and threads. Large memory takes long with soft-RoCE.
 macro_rules! verbs {
     ($monitor:literal) => {
         &["--device", "verbs", "--monitor", $monitor, "--filter", "private anonymous", "--seconds", "5"]
@@ -81,11 +81,12 @@ macro_rules! verbs {
 
 /// The guest has no compiler.
 const COMPILER: &str = "compiles a C program";
-/// On Linux 6.1, the pages of a fixed buffer were observed to stay pinned, and to count, for a while after its removal.
+/// On Linux 6.1, the pages of a fixed buffer stayed pinned, and were counted as pinned, for a while after its removal.
 const DEFERRED: &str = "io_uring was seen to unpin later on this kernel";
 
-/// All of them. Not among them: pindown-helper's tests (it rejects all clients without SO_PASSPIDFD, which Linux has from 6.5 on) and those of limits
-/// of pinned memory, where what io_uring still has pinned counts.
+/// The programs of the default run. It does not contain pindown-helper's tests (pindown-helper rejects all clients
+/// without SO_PASSPIDFD, which Linux has since 6.5) or the tests of limits of pinned memory, because pages that
+/// io_uring still has pinned count there.
 pub(super) const ALL: &[Case] = &[
     Case {
         is_quick: true,
@@ -131,7 +132,7 @@ pub(super) const ALL: &[Case] = &[
         300,
     ),
     Case {
-        // Its output names what could not be done.
+        // The output names the tests that could not run.
         what: What::Memcheck("percale"),
         left_out: &[
             ("verbs::abi::layout_tests::", COMPILER),
@@ -169,7 +170,8 @@ pub(super) const ALL: &[Case] = &[
 ];
 
 impl Case {
-    /// Makes its job; `common` is the part that all programs share. `anew`: files made from packages are made again.
+    /// Creates the job. `common` is the part that all programs share. With `anew`, files that are built from packages
+    /// are built again.
     pub(super) fn job(&self, place: &Place, anew: bool, common: Job) -> Outcome<Job> {
         let without = self.left_out.iter().flat_map(|(test, _)| ["--skip", test]);
         let own = self.arguments.iter().copied().chain(without).map(str::to_owned);
@@ -195,17 +197,17 @@ impl Case {
         }
     }
 
-    /// Whether its output is kept for the report.
+    /// Returns whether the output is stored for the report.
     pub(super) fn measures(&self) -> bool {
         matches!(self.what, What::Figures)
     }
 
-    /// A description for people.
+    /// Returns a description for messages.
     pub(super) fn title(&self) -> String {
         format!("{}: {}", self.name, self.about)
     }
 
-    /// Judges its output and its end.
+    /// Evaluates the output and the end of the program.
     pub(super) fn judge(&self, printed: &[String], ended: &End, seconds: f64) -> Row {
         let mut row = match self.what {
             What::Test(name) => of_tests(name, printed),
@@ -237,7 +239,7 @@ impl Case {
 
 fn of_tests(name: &str, printed: &[String]) -> Row {
     let mut reader = libtest::Reader::new("guest");
-    // What cargo would print before it.
+    // The line that cargo would print before the output.
     reader.read_error(&format!("Running tests ({name}-0)"));
     for line in printed {
         reader.read(line);

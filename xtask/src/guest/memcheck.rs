@@ -1,4 +1,4 @@
-//! Tests under valgrind's memcheck: their jobs, and how they are judged.
+//! Tests under valgrind's memcheck: their jobs, and the evaluation of their results.
 
 use super::brought::Job;
 use super::layer;
@@ -6,12 +6,13 @@ use super::row::{Row, Verdict};
 use crate::failure::Outcome;
 use crate::place::Place;
 
-/// The script that runs a program under it.
+/// The script that runs a program under memcheck.
 const SCRIPT: &str = "xtask/src/guest/memcheck.sh";
-/// The reports about programs that do nothing wrong, and the reasons. The script looks for the file beside itself.
+/// The reports about correct code that are suppressed, with the reasons. The script looks for the file in its own
+/// directory.
 const SUPPRESSIONS: &str = "xtask/src/guest/memcheck.supp";
 
-/// Makes the same job under memcheck.
+/// Returns the same job under memcheck.
 pub(super) fn job(place: &Place, anew: bool, job: Job) -> Outcome<Job> {
     let program = job.program.to_string_lossy().into_owned();
     let arguments = std::iter::once(program).chain(job.arguments).collect();
@@ -20,8 +21,8 @@ pub(super) fn job(place: &Place, anew: bool, job: Job) -> Outcome<Job> {
     Ok(Job { program, arguments, files, layer, ..job })
 }
 
-/// Starts from the row of the tests themselves: each error of memcheck is a failure, and so is missing output of memcheck. So is each test that could
-/// not be done, since it shows nothing: those are left out by name.
+/// Adds memcheck's results to the row of the tests. Each error of memcheck is a failure, and so is missing output of
+/// memcheck. A test that could not run is also a failure, since it shows nothing. Such tests are left out by name.
 pub(super) fn judge(tests: Row, printed: &[String]) -> Row {
     let mut row = tests;
     let summaries: Vec<(usize, usize)> = printed.iter().filter_map(|line| summary_in(line)).collect();
@@ -29,7 +30,7 @@ pub(super) fn judge(tests: Row, printed: &[String]) -> Row {
     let places: usize = summaries.iter().map(|(_, places)| places).sum();
     let said = match summaries.len() {
         0 => "memcheck said nothing".to_owned(),
-        // Children that tests fork run under it as well.
+        // Children that tests fork also run under memcheck.
         processes => format!("memcheck: {errors} errors in {places} places; processes: {processes}"),
     };
     let found = printed.windows(2).filter_map(|lines| heading_in(&lines[0], &lines[1])).map(str::to_owned);
@@ -45,20 +46,20 @@ pub(super) fn judge(tests: Row, printed: &[String]) -> Row {
     row
 }
 
-/// Errors and places in "==17== ERROR SUMMARY: 3 errors from 2 contexts (suppressed: 0 from 0)".
+/// Returns the errors and places in "==17== ERROR SUMMARY: 3 errors from 2 contexts (suppressed: 0 from 0)".
 fn summary_in(line: &str) -> Option<(usize, usize)> {
     let mut words = said_in(line)?.strip_prefix("ERROR SUMMARY: ")?.split(' ');
     let number = |word: Option<&str>| word?.replace(',', "").parse().ok();
     Some((number(words.next())?, number(words.nth(2))?))
 }
 
-/// The first line of an error: its location follows at once.
+/// Returns the first line of an error. The location follows in the next line.
 fn heading_in<'a>(line: &'a str, next: &str) -> Option<&'a str> {
     let is_one = said_in(next)?.trim_start().starts_with("at 0x");
     said_in(line).filter(|said| is_one && !said.starts_with(' '))
 }
 
-/// The message in "==17== Invalid read of size 1".
+/// Returns the message in "==17== Invalid read of size 1".
 fn said_in(line: &str) -> Option<&str> {
     let (process, said) = line.strip_prefix("==")?.split_once("== ")?;
     process.bytes().all(|byte| byte.is_ascii_digit()).then_some(said)

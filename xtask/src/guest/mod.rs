@@ -1,18 +1,19 @@
-//! `cargo xtask guest`: programs on a kernel that has RDMA, in a virtual machine: Debian's kernel with soft-RoCE devices.
+//! `cargo xtask guest`: runs programs on a kernel with RDMA devices, in a virtual machine with Debian's kernel and
+//! soft-RoCE.
 //!
 //! * [`fetch`]: Debian's packages, by name
-//! * [`modules`], [`cpio`], [`image`]: the kernel and its first file system, made of them once
-//! * [`layer`]: what clients of the provider, and valgrind, need beside that; [`kept`]: where all of it is kept
-//! * [`built`]: test programs, by cargo
-//! * [`brought`]: what one boot brings along
-//! * [`boot`]: one boot, and how it ended
+//! * [`modules`], [`cpio`], [`image`]: the kernel and its first file system, built from packages once
+//! * [`layer`]: the additional files for clients of the provider and for valgrind; [`kept`]: the storage of these files
+//! * [`built`]: test programs, built by cargo
+//! * [`brought`]: the files of one boot
+//! * [`boot`]: one boot and its result
 //! * [`clients`]: unmodified clients of the provider
 //! * [`memcheck`]: tests under valgrind
-//! * [`figures`]: what is measured there, for the report
-//! * [`list`]: what runs if nothing else is named; [`row`]: the result of one program
+//! * [`figures`]: the measurements in the guest, for the report
+//! * [`list`]: the programs that run by default; [`row`]: the result of one program
 //!
-//! Each program gets a boot of its own, with a time limit: a panic of the guest's kernel ends nothing else, and is no
-//! result. The guest has no network and no disk, and reaches nothing of this machine.
+//! Each program runs in a separate boot with a time limit. A panic of the guest's kernel ends only that boot, and
+//! counts as no result. The guest has no network and no disk, and cannot access this machine.
 
 mod boot;
 mod brought;
@@ -59,10 +60,11 @@ pub(crate) struct Arguments {
     /// Runs this program with these arguments instead of the list
     #[arg(last = true, value_name = "PROGRAM ARGUMENTS")]
     command: Vec<String>,
-    /// Runs this test program instead, a library's (percale) or another (percale-conformance:conformance); arguments follow `--`
+    /// Runs this test program instead: a library's (percale) or another (percale-conformance:conformance); arguments
+    /// follow `--`
     #[arg(long, value_name = "PACKAGE[:TEST]")]
     test: Option<String>,
-    /// Only what has this in its name in the list
+    /// Only programs of the list with this in their names
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["command", "test"])]
     only: Option<String>,
     /// Only the short part of the list
@@ -71,35 +73,35 @@ pub(crate) struct Arguments {
     /// Prints the list's rows as JSON
     #[arg(long, conflicts_with_all = ["command", "test"])]
     json: bool,
-    /// A setting of the program's environment
+    /// A variable for the program's environment
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     env: Vec<String>,
-    /// Another program or file that it uses; it lies in the guest where it lies here
+    /// Another program or file that the program uses; it has the same path in the guest
     #[arg(long, value_name = "FILE")]
     with: Vec<PathBuf>,
-    /// Seconds that one boot may take [default: 120, or the list's own]
+    /// The time limit of one boot in seconds [default: 120, or the list's own]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     limit: Option<u64>,
     /// The guest's memory in MiB
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(256..))]
     memory: u32,
-    /// What executes the guest's instructions [default: the processor if it can]
+    /// The executor of the guest's instructions [default: the processor if possible]
     #[arg(long, value_enum)]
     accelerator: Option<Accelerator>,
-    /// Makes the guest anew, of what Debian has today
+    /// Builds the guest again from Debian's current packages
     #[arg(long)]
     anew: bool,
 }
 
 const QEMU: Needed = Needed { program: "qemu-system-x86_64", package: "qemu-system-x86" };
 
-/// The time limit of a boot with a program given by the user, in seconds.
+/// The time limit in seconds of a boot with a program given by the user.
 const LIMIT: u64 = 120;
 
-/// How much longer everything takes under QEMU's translation.
+/// The factor by which QEMU's translation is slower.
 const TRANSLATED: u32 = 3;
 
-/// How much longer tests wait there until they report a hang.
+/// The factor for the time that tests wait under translation before they report a hang.
 const PATIENCE: u32 = 10;
 
 fn setting(text: &str) -> Result<String, String> {
@@ -155,15 +157,15 @@ impl Guest {
         Ok(guest)
     }
 
-    /// The kernel, and the accelerator that it runs under.
+    /// Returns the kernel, and the accelerator with which it runs.
     fn under(&self) -> String {
         format!("Linux {} under {}", self.image.version, self.accelerator.name())
     }
 
-    /// The part of a job that all programs share.
+    /// Returns the part of a job that all programs share.
     fn job(&self, place: &Place, arguments: &Arguments) -> Job {
-        // Variables that the user set come later, and have precedence. Tests may do things there that they do on no
-        // other machine.
+        // Variables that the user set come later and have precedence. In the guest, tests may do things that they do on
+        // no other machine.
         let mut environment = arguments.env.clone();
         environment.insert(0, "PERCALE_GUEST=1".to_owned());
         if self.accelerator == Accelerator::Tcg {
@@ -217,7 +219,7 @@ impl Guest {
         Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Runs one program; its output goes to a file, and is returned.
+    /// Runs one program. Its output is written to a file and returned.
     fn run_case(&self, case: &Case, job: &Job, limit: Option<u64>) -> Outcome<(Row, Vec<String>)> {
         let own = if self.accelerator == Accelerator::Tcg { case.limit * u64::from(TRANSLATED) } else { case.limit };
         let limit = Duration::from_secs(limit.unwrap_or(own));

@@ -1,16 +1,15 @@
-//! Kernel modules and their dependencies, read from the modules themselves: the order to load them in.
+//! Kernel modules and their dependencies, read from the modules themselves, and the order in which they are loaded.
 
 use crate::failure::{Failure, Outcome};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The modules that the guest loads. The kernel would request some of them itself, from a program that the guest does
-/// not have.
+/// The modules that the guest loads. The kernel would request some of them from a program that the guest does not have.
 pub(super) const WANTED: [&str; 9] =
     ["virtio_pci", "virtio_console", "crc32_generic", "dummy", "veth", "rdma_rxe", "ib_uverbs", "rdma_ucm", "ib_umad"];
 
-/// The files of all modules below a directory, by name.
+/// Returns the files of all modules below a directory, by name.
 pub(super) fn find(directory: &Path) -> Outcome<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut left = vec![directory.to_owned()];
@@ -27,17 +26,18 @@ pub(super) fn find(directory: &Path) -> Outcome<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-/// The module in a file: "dummy" in ".../dummy.ko" and in ".../dummy.ko.xz". Dashes and underlines are the same.
+/// Returns the module name of a file: "dummy" for ".../dummy.ko" and for ".../dummy.ko.xz". Dashes and underscores are
+/// equivalent.
 fn name_in(path: &Path) -> Option<String> {
     let (name, kind) = path.file_name()?.to_str()?.split_once('.')?;
     matches!(kind, "ko" | "ko.xz").then(|| name.replace('-', "_"))
 }
 
-/// Returns the wanted modules and all that they need, each after those it needs. `needs` returns the modules that one
-/// needs.
+/// Returns the wanted modules and all their dependencies, each after its dependencies. `needs` returns the dependencies
+/// of a module.
 ///
 /// # Errors
-/// Those of `needs`.
+/// Returns the errors of `needs`.
 pub(super) fn order(wanted: &[&str], mut needs: impl FnMut(&str) -> Outcome<Vec<String>>) -> Outcome<Vec<String>> {
     fn visit(name: &str, needs: &mut impl FnMut(&str) -> Outcome<Vec<String>>, ordered: &mut Vec<String>) -> Outcome {
         if ordered.iter().any(|done| done == name) {
@@ -54,7 +54,7 @@ pub(super) fn order(wanted: &[&str], mut needs: impl FnMut(&str) -> Outcome<Vec<
     Ok(ordered)
 }
 
-/// The modules that a module requires: the field "depends" of its section of facts.
+/// Returns the dependencies of a module: the field "depends" of its information section.
 pub(super) fn needs(module: &[u8]) -> Vec<String> {
     const FIELD: &[u8] = b"\0depends=";
     let Some(at) = module.windows(FIELD.len()).position(|window| window == FIELD) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! The result of a program of the list, as a row of the table that is printed.
+//! The result of a program of the list, as a row of the printed table.
 
 use serde::Serialize;
 
@@ -8,9 +8,9 @@ use serde::Serialize;
 pub(super) enum Verdict {
     Passed,
     Failed,
-    /// The guest lacks what it tests.
+    /// The guest lacks a feature that the program tests.
     Skipped,
-    /// The guest crashed, or the time was up.
+    /// The guest crashed, or the time limit was reached.
     NoResult,
 }
 
@@ -30,7 +30,7 @@ impl Verdict {
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) result: Verdict,
-    /// Tests, or pairs of memory and operation.
+    /// The number of tests, or of pairs of memory and operation, that passed.
     pub(super) passed: usize,
     pub(super) failed: usize,
     pub(super) ignored: usize,

@@ -1,14 +1,14 @@
-//! A client over a transport, and how a client that does not pass is reported.
+//! A client over a transport, and the report of a client that does not pass.
 
 use crate::failure::Failure;
 use crate::program::Program;
 use serde::Serialize;
 
-/// What carries the bytes.
+/// The transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Transport {
-    /// Shared memory where that works, which is what percale chooses by itself
+    /// Shared memory where that works, which is percale's default
     Shm,
     /// TCP only
     Tcp,
@@ -34,7 +34,7 @@ impl Transport {
     }
 }
 
-/// A client, the library that it sees, and the transport below.
+/// A client, the library that it uses, and the transport.
 pub(super) struct Case {
     pub(super) client: String,
     pub(super) library: String,
@@ -42,16 +42,16 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// The client in a line.
+    /// Returns a one-line description of the client.
     pub(super) fn title(&self) -> String {
         format!("{} over {}, {}", self.client, self.library, self.transport.name())
     }
 }
 
-/// Why a client has no good end.
+/// The reason why a client did not pass.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// It cannot be run here.
+    /// The client cannot run on this machine.
     Missing(String),
     Failed(Failure),
 }
@@ -62,5 +62,5 @@ impl<E: Into<Failure>> From<E> for Trouble {
     }
 }
 
-/// What a client that passed did.
+/// A note about a client that passed, or the reason why it did not.
 pub(super) type Passed = Result<String, Trouble>;

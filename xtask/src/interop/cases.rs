@@ -1,4 +1,4 @@
-//! Which clients there are, and how one of them is run.
+//! The list of clients, and how each client is run.
 
 use super::case::{Case, Transport, Trouble};
 use super::mpi::{Library, Suite};
@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How a client ended.
+/// The result of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Ending {
@@ -38,49 +38,49 @@ impl fmt::Display for Ending {
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) client: String,
-    /// The library that the client sees.
+    /// The library that the client uses.
     pub(super) library: String,
     pub(super) transport: Transport,
     pub(super) ending: Ending,
     pub(super) seconds: f64,
-    /// What it did; why it failed or was skipped.
+    /// What the client did, or the reason why it failed or was skipped.
     pub(super) note: String,
 }
 
-/// A client of the list, with what runs for it.
+/// A client of the list, with the function that runs it.
 pub(super) struct ListedCase {
     pub(super) case: Case,
-    /// It is among those for CI.
+    /// Set if the client is in the short run for CI.
     pub(super) is_quick: bool,
     job: Job,
 }
 
 enum Job {
-    /// fi_info shows us, and nothing that is layered on us.
+    /// fi_info, which must show percale and no provider layered on it.
     Information,
     /// fi_pingpong with this type of endpoints.
     Pingpong(&'static str),
-    /// The C program that uses every entry, with the libfabric in this directory, or the system's.
+    /// The C program that uses every table entry, with the libfabric in this directory or the system's.
     Every(Option<PathBuf>),
-    /// A C program of ours for MPI, on so many ranks.
+    /// An MPI program of this project, on this number of ranks.
     Program { name: &'static str, library: Library, ranks: usize },
     /// mpi4py's own tests.
     Mpi4py { suite: Suite, library: Library, ranks: usize },
-    /// One of two processes is killed.
+    /// Two processes of which one is killed.
     Bereft,
-    /// One of three ranks is killed; how the others wait for it.
+    /// Three ranks of which one is killed. `what` is the way in which the others wait for it.
     Killed { library: Library, what: &'static str },
-    /// Two network namespaces stand for two hosts.
+    /// Two network namespaces in the place of two hosts.
     TwoHosts,
-    /// Half round trips, beside those without percale.
+    /// Half round-trip times, compared with those without percale.
     Latency(Library),
 }
 
-/// Longer than a client of libfabric's takes.
+/// Longer than any program of libfabric takes.
 const SHORT: Duration = Duration::from_secs(120);
-/// Longer than our C program takes, and cargo with it.
+/// Longer than this project's C program takes, including cargo.
 const EVERY: Duration = Duration::from_secs(20 * 60);
-/// Longer than mpi4py's tests take where three ranks that never sleep share two processors.
+/// Longer than mpi4py's tests take with three ranks that never sleep on two processors.
 const LONG: Duration = Duration::from_secs(40 * 60);
 
 impl ListedCase {
@@ -123,7 +123,7 @@ impl ListedCase {
     }
 }
 
-/// All clients; those of one transport together.
+/// Returns all clients. Those of one transport are together.
 pub(super) fn all(site: &Site<'_>) -> Vec<ListedCase> {
     let mut all = Vec::new();
     for transport in Transport::BOTH {

@@ -1,5 +1,5 @@
-//! Two network namespaces with a cable between them stand for two hosts: MPICH's launcher reaches the second by a script of ours
-//! instead of ssh. Only root may make such.
+//! Two connected network namespaces in the place of two hosts. MPICH's launcher reaches the second one with a script of
+//! this project instead of ssh. Only root can create the namespaces.
 
 use super::case::{Case, Passed, Trouble};
 use super::mpi::Library;
@@ -13,17 +13,17 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Both ends of the cable are called so.
+/// The name of both ends of the virtual cable.
 const INTERFACE: &str = "eth0";
 const ADDRESSES: [&str; 2] = ["10.213.7.1", "10.213.7.2"];
 
-/// The namespaces; dropped, they are removed, and the cable with them.
+/// The namespaces. Dropping them removes them and the cable.
 struct Hosts([String; 2]);
 
 impl Drop for Hosts {
     fn drop(&mut self) {
         for name in &self.0 {
-            // One that was never made is not there to be removed.
+            // A namespace that was never created cannot be removed, which is not an error.
             ip(&["netns", "del", name]).ok();
         }
     }
@@ -58,7 +58,8 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// What MPICH's launcher calls instead of ssh: options, the host, and the command as one line for a shell.
+    /// Writes the script that MPICH's launcher calls instead of ssh. Its arguments are options, the host, and the
+    /// command as one line for a shell.
     fn remote_shell(&self, site: &Site<'_>) -> Outcome<PathBuf> {
         let path = site.directory.join("instead-of-ssh");
         let script = format!(
@@ -71,7 +72,7 @@ impl Hosts {
     }
 }
 
-/// A token goes round two ranks, one on each host.
+/// Passes a token between two ranks, one on each host.
 pub(super) fn two(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
     needs(IP)?;
     if !rustix::process::geteuid().is_root() {
@@ -89,7 +90,7 @@ pub(super) fn two(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
     let launch = Program::new("ip").args(["netns", "exec", &hosts.0[0]]).arg(launcher);
     let launch = launch.args(["-launcher", "ssh", "-launcher-exec"]).arg(shell);
     let launch = launch.args(["-localhost", ADDRESSES[0], "-hosts", &ADDRESSES.join(","), "-n", "2", "-ppn", "1"]);
-    // Which transport is percale's to find out: there is nothing between the two but TCP.
+    // percale must select the transport itself. Only TCP connects the two hosts.
     let launch = site.client(launch.arg(program), case).without("FI_PERCALE_TRANSPORT");
     let launch = launch.env("MPIR_CVAR_NOLOCAL", "1").env("MPIR_CVAR_CH4_NETMOD", "ofi");
     let said = run(launch, &site.said(case, ""), deadline)?;

@@ -1,4 +1,5 @@
-//! libfabric's own programs, as Debian ships them, and our C program that uses every entry of every table.
+//! libfabric's own programs, as Debian packages them, and this project's C program that uses every entry of every
+//! table.
 
 use super::case::{Case, Passed, Trouble};
 use super::site::{self, Site, Wheels, run};
@@ -14,10 +15,10 @@ use std::time::{Duration, Instant};
 pub(super) const SYSTEM: &str = "libfabric (Debian)";
 pub(super) const NEWER: &str = "libfabric (MPICH's)";
 
-/// How long a server may take to listen.
+/// The time limit for a server to listen.
 const STARTING: Duration = Duration::from_secs(30);
 
-/// We are shown, and nothing that is layered on us.
+/// Checks that fi_info shows percale and no provider layered on it.
 pub(super) fn information(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC)?;
     let said = run(site.seeing(Program::new("fi_info"), case), &site.said(case, ""), deadline)?;
@@ -38,7 +39,7 @@ pub(super) fn information(site: &Site<'_>, case: &Case, deadline: Instant) -> Pa
     Ok(format!("{} entries, {count} parameters", ours.len()))
 }
 
-/// Every size, with every byte looked at.
+/// Runs fi_pingpong with every size and a check of every byte.
 pub(super) fn pingpong(site: &Site<'_>, case: &Case, kind: &str, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC)?;
     let port = processes::free_port()?;
@@ -56,7 +57,7 @@ pub(super) fn pingpong(site: &Site<'_>, case: &Case, kind: &str, deadline: Insta
     Ok(format!("{sizes} sizes"))
 }
 
-/// A server, and once it listens a client: both end well. What the client said.
+/// Runs a server and, once it listens, a client. Both must succeed. Returns the client's output.
 fn pair(server: Program, client: Program, port: u16, said: &Path, deadline: Instant) -> Outcome<String> {
     let mut server = Client::start(server, &said.with_extension("server"))?;
     listening(&mut server, port);
@@ -69,7 +70,7 @@ fn pair(server: Program, client: Program, port: u16, said: &Path, deadline: Inst
     }
 }
 
-/// Waits until a server listens, or has ended, or cannot be waited for any longer.
+/// Waits until a server listens, has ended, or the time limit is reached.
 pub(super) fn listening(server: &mut Client, port: u16) {
     let start = Instant::now();
     while !processes::listens_on(port) && server.is_running() && start.elapsed() < STARTING {
@@ -77,7 +78,7 @@ pub(super) fn listening(server: &mut Client, port: u16) {
     }
 }
 
-/// One of two processes is killed: what the other had under way with it fails.
+/// Kills one of two processes. The operations of the other one with it must fail.
 pub(super) fn bereft(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC_HEADERS)?;
     let program = site.compile_with(Path::new("cc"), "bereft", "libfabric", &["-lfabric"])?;
@@ -88,7 +89,7 @@ pub(super) fn bereft(site: &Site<'_>, case: &Case, deadline: Instant) -> Passed 
     }
 }
 
-/// The C program, by the test that compiles and runs it.
+/// Runs the C program through the test that compiles and runs it.
 pub(super) fn every(site: &Site<'_>, case: &Case, libfabric: Option<&Path>, deadline: Instant) -> Passed {
     site::needs(LIBFABRIC_HEADERS)?;
     let test = format!("{}::", case.transport.name());

@@ -1,13 +1,14 @@
 //! `cargo xtask interop`: unmodified clients of libfabric over the provider.
 //!
-//! * [`site`]: what clients run with, and how it gets here: packages, wheels, the provider
-//! * [`case`]: a client over a transport; [`cases`]: the list of them
-//! * [`libfabric`]: libfabric's own programs, and our C program that uses every entry
-//! * [`mpi`]: MPI libraries: programs of ours, and mpi4py's suites
-//! * [`hosts`]: two network namespaces that stand for two hosts
-//! * [`fabtests`]: libfabric's own test programs, if the user has built them, beside its shm and tcp providers
+//! * [`site`]: the packages, the wheels and the provider that clients run with
+//! * [`case`]: a client over a transport; [`cases`]: the list of clients
+//! * [`libfabric`]: libfabric's own programs, and this project's C program that uses every entry
+//! * [`mpi`]: MPI libraries: programs of this project, and mpi4py's suites
+//! * [`hosts`]: two network namespaces in the place of two hosts
+//! * [`fabtests`]: libfabric's own test programs, if the user has built them, compared with its shm and tcp providers
 //!
-//! Every client runs with a time limit, in a process group of its own, and its output is kept under the target directory.
+//! Every client runs with a time limit and in a separate process group, and its output is stored under the target
+//! directory.
 
 mod case;
 mod cases;
@@ -48,13 +49,14 @@ pub(crate) struct Arguments {
     /// How often each client runs; it passes if it passes every time
     #[arg(long, default_value_t = 1)]
     repeat: usize,
-    /// Runs fabtests from this directory of programs instead, beside libfabric's shm and tcp providers
+    /// Runs fabtests from this directory of programs instead, and compares with libfabric's shm and tcp providers
     #[arg(long, value_name = "DIRECTORY")]
     fabtests: Option<PathBuf>,
-    /// The directory of the libfabric that fabtests run with; without it, `../lib` of theirs if a libfabric is there, else the system's
+    /// The directory of the libfabric that fabtests run with [default: `../lib` of theirs if a libfabric is there, else
+    /// the system's]
     #[arg(long, value_name = "DIRECTORY", requires = "fabtests")]
     libfabric: Option<PathBuf>,
-    /// Runs fabtests over these only
+    /// Runs fabtests over these providers only
     #[arg(long, value_delimiter = ',', requires = "fabtests")]
     over: Vec<fabtests::Over>,
     /// Prints the rows as JSON instead of a table
@@ -94,7 +96,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(rows.iter().all(|row| row.ending != Ending::Failed))
 }
 
-/// The part for CI, as a step of `cargo xtask test`: with the packages that are here.
+/// Runs the short part for CI as a step of `cargo xtask test`, with the packages that are installed.
 pub(crate) fn quick(place: &Place) -> Outcome<Findings> {
     if let Some(missing) = site::missing() {
         return Ok(Findings::skipped(format!("missing: {missing}")));
@@ -123,7 +125,7 @@ fn run_all(site: &Site<'_>, times: usize, wanted: impl Fn(&ListedCase) -> bool) 
     rows
 }
 
-/// The last run, or the first that did not pass.
+/// Runs a client several times. Returns the last run, or the first one that did not pass.
 fn run_often(listed: &ListedCase, site: &Site<'_>, times: usize) -> Row {
     let mut row = listed.run(site);
     for done in 1..times {

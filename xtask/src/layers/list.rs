@@ -1,4 +1,4 @@
-//! `xtask/layers.txt`: the dependencies that are allowed, one a line, and the comparison with the sources.
+//! `xtask/layers.txt`: the allowed dependencies, one per line, and their comparison with the sources.
 //!
 //! ```text
 //! percale-cli => percale                   a crate depends on another one of the workspace
@@ -18,7 +18,7 @@ use std::fmt::{self, Write};
 /// The list's path in the repository.
 pub(crate) const LIST: &str = "xtask/layers.txt";
 
-/// The comments of a list that has none yet.
+/// The header comments of a list without comments.
 const HEADER: &str = "\
 # The dependencies that `cargo xtask layers` allows between the workspace's crates (=>) and between the top-level
 # modules of each crate (->). A mark (!) stands for an arrow inside a cycle: some of these have to go before the cycle is
@@ -27,7 +27,7 @@ const HEADER: &str = "\
 
 const BELOW: &str = "arrows in cycles below the top";
 
-/// What a line of the list allows. In the order of the list.
+/// An entry of the list, in the order of the list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Entry {
     Crates { from: String, to: String, is_dev: bool },
@@ -35,17 +35,17 @@ enum Entry {
     Below { name: String },
 }
 
-/// What the list states of an entry.
+/// The data of an entry in the list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Stated {
     is_marked: bool,
-    /// The number of arrows, of [`Entry::Below`].
+    /// The number of arrows, for [`Entry::Below`].
     count: usize,
-    /// The line in the list; 0 in what the sources give.
+    /// The line in the list, or 0 for an entry that was derived from the sources.
     line: usize,
 }
 
-/// The list, as read or as the sources give it.
+/// The list, read from the file or derived from the sources.
 #[derive(Debug)]
 pub(crate) struct List {
     header: String,
@@ -63,10 +63,10 @@ impl fmt::Display for Entry {
 }
 
 impl List {
-    /// Reads a list.
+    /// Parses a list.
     ///
     /// # Errors
-    /// If a line has another form or is there twice: names the line.
+    /// Fails if a line is invalid or occurs twice. The error names the line.
     pub(crate) fn parse(text: &str) -> Outcome<Self> {
         let is_header = |line: &&str| line.starts_with('#');
         let header: String = text.lines().take_while(is_header).map(|line| format!("{line}\n")).collect();
@@ -90,7 +90,7 @@ impl List {
         Ok(Self { header, entries })
     }
 
-    /// The list that the sources give.
+    /// Derives the list from the sources.
     pub(crate) fn of(found: &Found) -> Self {
         let mut entries = BTreeMap::new();
         for dependency in &found.dependencies {
@@ -110,7 +110,7 @@ impl List {
         Self { header: HEADER.to_owned(), entries }
     }
 
-    /// The same entries with the comments of another list, if it has some.
+    /// Returns the entries with the comments of another list, if it has comments.
     pub(crate) fn with_header_of(self, other: &Self) -> Self {
         if other.header.is_empty() { self } else { Self { header: other.header.clone(), ..self } }
     }
@@ -119,7 +119,7 @@ impl List {
         let mut text = self.header.clone();
         let mut group = None;
         for (entry, stated) in &self.entries {
-            // A group of lines for the crates, one for the arrows of each crate, and one for the counts.
+            // There is a group of lines for the crates, one for the arrows of each crate, and one for the counts.
             let (is_bound, its) = match entry {
                 Entry::Crates { .. } => (false, ""),
                 Entry::Arrow { name, .. } => (false, name.as_str()),
@@ -135,7 +135,7 @@ impl List {
         text
     }
 
-    /// The differences between this list and the sources, each as one line that names a place and the remedy.
+    /// Returns the differences between this list and the sources, each as one line with a location and a remedy.
     pub(crate) fn problems(&self, found: &Found) -> Vec<String> {
         let wanted = Self::of(found);
         let mut problems = Vec::new();
@@ -166,7 +166,8 @@ impl List {
     fn compare_arrows(&self, graph: &Graph, problems: &mut Vec<String>) {
         let top = graph.top();
         let stated = |ends| self.entries.get(&arrow(graph, top, ends));
-        // Marks are about the arrows of the list: an arrow that is not in it is one problem, whatever it closes.
+        // Marks apply to the arrows in the list. An arrow that is not in the list is one problem, whatever cycle it
+        // closes.
         let listed = top.only(|ends| stated(ends).is_some());
         let size = |level: &Level, ends| level.cycle_of(ends).map(Vec::len);
         for (ends, found) in &top.arrows {
@@ -209,7 +210,7 @@ impl List {
         }
     }
 
-    /// The number of arrows between modules, and how many of them are marked.
+    /// Returns the number of arrows between modules, and the number of those that are marked.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let arrows = self.entries.iter().filter(|(entry, _)| matches!(entry, Entry::Arrow { .. }));
         arrows.fold((0, 0), |(all, marked), (_, stated)| (all + 1, marked + usize::from(stated.is_marked)))
@@ -225,7 +226,7 @@ fn arrow(graph: &Graph, level: &Level, (from, to): (usize, usize)) -> Entry {
     Entry::Arrow { name: graph.name.clone(), from, to }
 }
 
-/// Reads one line.
+/// Parses one line.
 fn entry(line: &str) -> Option<(Entry, Stated)> {
     let word = |text: &str| {
         let text = text.trim();

@@ -1,26 +1,26 @@
-//! `cargo xtask layers`: which modules and crates depend on which, checked against a list, and shown.
+//! `cargo xtask layers`: the dependencies between modules and between crates, checked against a list, and shown.
 //!
 //! Definitions:
 //!
 //! 1. An *import* is a path that begins with `crate`, `self` or `super`, in a `use` declaration or anywhere else in the
-//!    source, macro calls included. It leads to the deepest module that it names.
-//! 2. An *arrow* is a dependency between siblings, that is, between modules of one parent. Module `x` of `A` that imports
-//!    from module `y` of `B` makes the arrow `A -> B` at the level where A and B are siblings. A child that uses its
-//!    parent, and a parent that uses its child, are one unit: this is containment and makes no arrow.
+//!    source, including macro calls. Its target is the deepest module that it names.
+//! 2. An *arrow* is a dependency between siblings, that is, between modules of one parent. If module `x` of `A` imports
+//!    from module `y` of `B`, there is an arrow `A -> B` at the level where A and B are siblings. A child that uses its
+//!    parent and a parent that uses its child are one unit: this is containment and is not an arrow.
 //! 3. A *cycle* is a strongly connected component with more than one member in the graph of the siblings of one parent.
 //!    Each level of the module tree has its own graph.
-//! 4. A *layer* holds the components with all dependencies in lower layers. The lowest has number 0.
+//! 4. A *layer* contains the components whose dependencies are all in lower layers. The lowest layer has number 0.
 //!
-//! A re-export counts as the module that the path names, and not as the one that defines the item. Where the named
-//! module contains the importing one, which would lose the arrow (`crate::Domain` in a module of `crate::memory`), the
-//! re-export is followed. Names that come through a glob of such a module are not.
+//! A re-export counts as the module that the path names, and not as the module that defines the item. If the named
+//! module contains the importing one, the arrow would be lost (`crate::Domain` in a module of `crate::memory`), so the
+//! re-export is followed. Names that come through a glob of such a module are not followed.
 //!
-//! Modules and items that only tests are compiled with are left out. So are `tests/`, `benches/`, `examples/` and build
+//! Modules and items that are compiled only for tests are ignored. So are `tests/`, `benches/`, `examples/` and build
 //! scripts.
 //!
-//! What is allowed is in `xtask/layers.txt` (`list.rs` has its form). The list can only shrink without a remark in a
-//! review: a line that no source needs, a mark without a cycle, and a count of arrows that is too high fail the check, as
-//! does what the list does not allow.
+//! The allowed dependencies are in `xtask/layers.txt` (`list.rs` describes the format). The list must agree with the
+//! sources in both directions, so that it can only grow in a reviewed change: the check fails for a dependency that is
+//! not in the list, a line that no source needs, a mark without a cycle, and a count of arrows that is too high.
 
 mod graph;
 mod list;
@@ -67,7 +67,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(problems.is_empty())
 }
 
-/// The step of `cargo xtask test`.
+/// Runs the step of `cargo xtask test`.
 pub(crate) fn check(place: &Place) -> Outcome<Findings> {
     let found = Found::read(place)?;
     let problems = problems(place, &found)?;
@@ -89,7 +89,8 @@ fn problems(place: &Place, found: &Found) -> Outcome<Vec<String>> {
     let list = read(place, LIST).map_err(Failure::during("run `cargo xtask layers --write` to begin a list"))?;
     let mut problems = List::parse(&list)?.problems(found);
     if problems.is_empty() {
-        // Before that, writing the picture would accept what has to be removed.
+        // The picture is checked only after the list, because writing it earlier would accept dependencies that must be
+        // removed.
         problems.extend(picture::problem(&read(place, DOCUMENT)?, found)?);
     }
     Ok(problems)

@@ -2,34 +2,34 @@
 //! attributes and the tokens of macros.
 //!
 //! Only paths that begin with `crate`, `self` or `super` are collected. A path that begins with the name of a child
-//! module leads into the module itself, and one that begins with an imported name is counted where it is imported.
-//! Tokens of a `macro_rules!` count for the module that defines the macro.
+//! module leads into the module itself. A path that begins with an imported name is counted at the import. Tokens of a
+//! `macro_rules!` count for the module that defines the macro.
 
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 use syn::ext::IdentExt;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Field, ImplItem, Item, ItemUse, Local, MacroDelimiter, Meta, Token, UseTree};
 
-/// A path and the line on which it is.
+/// A path and its line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) segments: Vec<String>,
     pub(crate) line: usize,
 }
 
-/// The identifier without `r#`.
+/// Returns the identifier without `r#`.
 pub(crate) fn name(ident: &Ident) -> String {
     ident.unraw().to_string()
 }
 
-/// All paths in an item that begin with `crate`, `self` or `super`.
+/// Returns all paths in an item that begin with `crate`, `self` or `super`.
 pub(crate) fn named_in(item: &Item) -> Vec<Named> {
     let mut collector = Collector { found: Vec::new() };
     collector.visit_item(item);
     collector.found
 }
 
-/// The names that a `use` declaration brings into its module, each with its path. Globs bring none.
+/// Returns the names that a `use` declaration imports into its module, each with its path. Globs are ignored.
 pub(crate) fn bindings(used: &ItemUse) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     if used.leading_colon.is_none() {
@@ -42,7 +42,7 @@ pub(crate) fn bindings(used: &ItemUse) -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// Calls `leaf` for each path of a `use` tree with its path, the name that it brings, and its line.
+/// Calls `leaf` for each path of a `use` tree, with the path, the imported name, and the line.
 fn leaves(tree: &UseTree, prefix: &mut Vec<String>, leaf: &mut dyn FnMut(Vec<String>, Option<String>, usize)) {
     match tree {
         UseTree::Path(path) => {
@@ -63,7 +63,7 @@ fn leaves(tree: &UseTree, prefix: &mut Vec<String>, leaf: &mut dyn FnMut(Vec<Str
     }
 }
 
-/// `prefix::last`; the `self` of a group is the prefix itself.
+/// Returns `prefix::last`. The `self` of a group stands for the prefix.
 fn joined(prefix: &[String], last: &Ident) -> Vec<String> {
     let last = name(last);
     let is_group_itself = last == "self" && !prefix.is_empty();
@@ -162,7 +162,7 @@ fn scan(tokens: TokenStream, found: &mut Vec<Named>) {
     }
 }
 
-/// Reads the path that begins or goes on at `at`, or the tree of a `use`. Returns the index behind it.
+/// Reads the path that begins or continues at `at`, or the tree of a `use`. Returns the index after it.
 fn follow(tokens: &[TokenTree], mut at: usize, mut prefix: Vec<String>, found: &mut Vec<Named>) -> usize {
     let line = tokens[at].span().start().line;
     while let Some(token) = tokens.get(at) {
@@ -190,13 +190,13 @@ fn follow(tokens: &[TokenTree], mut at: usize, mut prefix: Vec<String>, found: &
     at
 }
 
-/// Whether `::` is at this index.
+/// Returns whether `::` is at this index.
 fn is_separator(tokens: &[TokenTree], at: usize) -> bool {
     let is_colon = |token: &TokenTree| matches!(token, TokenTree::Punct(mark) if mark.as_char() == ':');
     tokens.get(at..at + 2).is_some_and(|two| two.iter().all(is_colon))
 }
 
-/// Whether an item with these attributes is compiled for tests only.
+/// Returns whether an item with these attributes is compiled only for tests.
 pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::Path(path) => path.is_ident("test"),
@@ -205,7 +205,7 @@ pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Whether a condition holds only where `test` or `doctest` does.
+/// Returns whether a condition holds only if `test` or `doctest` holds.
 fn needs_test(condition: &Meta) -> bool {
     let parts = |list: &syn::MetaList| {
         let parser = syn::punctuated::Punctuated::<Meta, Token![,]>::parse_terminated;
@@ -222,7 +222,7 @@ fn needs_test(condition: &Meta) -> bool {
     }
 }
 
-/// The attributes of an item.
+/// Returns the attributes of an item.
 pub(crate) fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,

@@ -1,23 +1,24 @@
-//! The picture in docs/ARCHITECTURE.md: the workspace's crates, and the top-level modules of crate percale in layers.
+//! The picture in docs/ARCHITECTURE.md: the crates of the workspace, and the top-level modules of the crate percale in
+//! layers.
 
 use super::graph::Graph;
 use super::workspace::Found;
 use crate::failure::{Failure, Outcome};
 use std::fmt::Write;
 
-/// The document with the picture.
+/// The document that contains the picture.
 pub(crate) const DOCUMENT: &str = "docs/ARCHITECTURE.md";
 
 const BEGIN: &str = "<!-- layers: written by cargo xtask layers --write -->\n";
 const END: &str = "<!-- end of layers -->";
 
-/// The crate with the modules that are shown.
+/// The crate whose modules are shown.
 const SHOWN: &str = "percale";
 
-/// The document with the picture of the sources between its markers.
+/// Returns the document with the current picture between its markers.
 ///
 /// # Errors
-/// If the document has no markers.
+/// Fails if the document has no markers.
 pub(crate) fn inserted(document: &str, found: &Found) -> Outcome<String> {
     let parts = document.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
     let (before, after) = parts.ok_or_else(|| {
@@ -29,7 +30,7 @@ pub(crate) fn inserted(document: &str, found: &Found) -> Outcome<String> {
     Ok(format!("{before}{BEGIN}{}{END}{after}", picture(found)))
 }
 
-/// Returns the problem if the picture in the document is not that of the sources.
+/// Returns a problem if the picture in the document does not agree with the sources.
 pub(crate) fn problem(document: &str, found: &Found) -> Outcome<Option<String>> {
     if inserted(document, found)? == document {
         return Ok(None);
@@ -51,7 +52,7 @@ fn picture(found: &Found) -> String {
 
 fn crates(found: &Found) -> String {
     let mut text = "\n```mermaid\nflowchart TD\n".to_owned();
-    // A package's programs have names of their own: `pindown/pindown-helper`.
+    // A package's programs have separate names: `pindown/pindown-helper`.
     for graph in found.graphs.iter().filter(|graph| !graph.name.contains('/')) {
         writeln!(text, "  {}[{}]", id(&graph.name), graph.name).ok();
     }
@@ -81,7 +82,7 @@ fn modules(graph: &Graph) -> String {
     text + "```\n\n"
 }
 
-/// A name that Mermaid takes for a node: its own words, like `end`, are none.
+/// Returns a node name for Mermaid that is not one of its keywords, such as `end`.
 fn id(name: &str) -> String {
     format!("{}_", name.replace('-', "_"))
 }

@@ -1,4 +1,4 @@
-//! What the tool prints: a table of the crates, the layers of each, and the cycles.
+//! The output of the tool: a table of the crates, the layers of each crate, and the cycles.
 
 use super::graph::{Graph, Level};
 use super::workspace::Found;
@@ -67,7 +67,7 @@ fn wrapped(head: &str, words: impl Iterator<Item = String>) {
             println!("{}", line.trim_end());
             line = " ".repeat(indent);
         }
-        // A comma is inside a cycle.
+        // A comma separates the members of a cycle.
         line += &part;
         line += if part.ends_with(',') { " " } else { "  " };
         is_empty = false;

@@ -1,9 +1,8 @@
 //! The modules of a crate, read from its source files, and the paths that each module names.
 //!
-//! Module declarations are followed from the crate's root as the compiler follows them, `#[path]` included. A module
-//! may have several files, where `cfg` chooses between them: all are read. Left out is what only tests are compiled
-//! with: items under `#[cfg(test)]`, `#[cfg(doctest)]` or a combination that needs one of them, and `#[test]`
-//! functions.
+//! Module declarations are followed from the crate's root as the compiler follows them, including `#[path]`. A module
+//! may have several files if `cfg` selects between them; all are read. Code that is compiled only for tests is ignored:
+//! items under `#[cfg(test)]`, `#[cfg(doctest)]` or a combination that needs one of them, and `#[test]` functions.
 
 use super::paths::{self, Named};
 use crate::failure::{Failure, Outcome};
@@ -12,12 +11,12 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use syn::{Attribute, Expr, Item, ItemMod, Lit, Meta};
 
-/// The index of a module in [`Source::modules`]; the crate's root is 0.
+/// The index of a module in [`Source::modules`]. The crate's root has index 0.
 pub(crate) type ModuleId = usize;
 
-/// What the sources of one crate contain.
+/// The contents of the sources of one crate.
 pub(crate) struct Source {
-    /// The package's name, or `package/target` for a further program of a package.
+    /// The name of the package, or `package/target` for another program of a package.
     pub(crate) name: String,
     pub(crate) modules: Vec<Module>,
     pub(crate) files: Vec<SourceFile>,
@@ -29,18 +28,18 @@ pub(crate) struct Module {
     pub(crate) name: String,
     pub(crate) parent: Option<ModuleId>,
     pub(crate) children: BTreeMap<String, ModuleId>,
-    /// The names that `use` declarations bring into the module, each with its path as written there.
+    /// The names that `use` declarations import into the module, each with its path in the source.
     pub(crate) bindings: BTreeMap<String, Vec<String>>,
 }
 
 /// One source file.
 pub(crate) struct SourceFile {
-    /// Relative to the repository.
+    /// The path relative to the repository.
     pub(crate) path: String,
     pub(crate) lines: usize,
 }
 
-/// A path that begins with `crate`, `self` or `super`, and the place that names it.
+/// A path that begins with `crate`, `self` or `super`, and its location.
 pub(crate) struct Import {
     pub(crate) module: ModuleId,
     pub(crate) segments: Vec<String>,
@@ -48,10 +47,10 @@ pub(crate) struct Import {
     pub(crate) line: usize,
 }
 
-/// Where the files of child modules are.
+/// The directories of the files of child modules.
 #[derive(Clone)]
 struct Directories {
-    /// The base of a `#[path]`.
+    /// The base directory of a `#[path]`.
     attribute: PathBuf,
     /// The directory with `child.rs` or `child/mod.rs`.
     children: PathBuf,
@@ -66,7 +65,7 @@ impl Source {
     /// Reads the crate with this root file.
     ///
     /// # Errors
-    /// If a file is missing or is not Rust: names the file, and the line where it is known.
+    /// Fails if a file is missing or is not valid Rust. The error names the file, and the line if it is known.
     pub(crate) fn read(repository: &Path, name: &str, root: &Path) -> Outcome<Self> {
         let source = Self { name: name.to_owned(), modules: Vec::new(), files: Vec::new(), imports: Vec::new() };
         let mut reader = Reader { repository, source };
@@ -75,7 +74,7 @@ impl Source {
         Ok(reader.source)
     }
 
-    /// The path of a module: `crate::endpoint::engine`.
+    /// Returns the path of a module: `crate::endpoint::engine`.
     pub(crate) fn path(&self, module: ModuleId) -> String {
         let Module { name, parent, .. } = &self.modules[module];
         parent.map_or_else(|| name.clone(), |parent| format!("{}::{name}", self.path(parent)))
@@ -83,7 +82,7 @@ impl Source {
 }
 
 impl Reader<'_> {
-    /// Returns the module of this name, and adds it if it is not there.
+    /// Returns the module of this name. Adds it if it does not exist.
     fn module(&mut self, name: &str, parent: Option<ModuleId>) -> ModuleId {
         if let Some(known) = parent.and_then(|parent| self.source.modules[parent].children.get(name)) {
             return *known;
@@ -97,7 +96,7 @@ impl Reader<'_> {
         id
     }
 
-    /// Reads the file of a module; the files of its children are in the directory `children`.
+    /// Reads the file of a module. The files of its children are in the directory `children`.
     fn file(&mut self, module: ModuleId, path: &Path, children: &Path) -> Outcome {
         let shown = path.strip_prefix(self.repository).unwrap_or(path).display().to_string();
         let text = fs::read_to_string(path).map_err(Failure::during(format!("reading {shown}")))?;
@@ -158,7 +157,7 @@ fn parent_of(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
 
-/// The path without `x/..`.
+/// Returns the path without `x/..`.
 fn without_detours(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut so_far, part| {
         if part == Component::ParentDir && so_far.file_name().is_some() {
@@ -170,7 +169,7 @@ fn without_detours(path: &Path) -> PathBuf {
     })
 }
 
-/// The value of `#[path = "..."]`.
+/// Returns the value of `#[path = "..."]`.
 fn given_path(attributes: &[Attribute]) -> Option<String> {
     attributes.iter().find_map(|attribute| match &attribute.meta {
         Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {

@@ -12,13 +12,13 @@ use std::path::Path;
 pub(crate) struct Dependency {
     pub(crate) from: String,
     pub(crate) to: String,
-    /// Only tests, examples and benchmarks need it.
+    /// Set if only tests, examples and benchmarks need the dependency.
     pub(crate) is_dev: bool,
-    /// Where it is declared: `crates/percale/Cargo.toml:24`.
+    /// The location of the declaration: `crates/percale/Cargo.toml:24`.
     pub(crate) place: String,
 }
 
-/// What the sources of the workspace give.
+/// The data that the sources of the workspace contain.
 pub(crate) struct Found {
     pub(crate) graphs: Vec<Graph>,
     pub(crate) dependencies: Vec<Dependency>,
@@ -38,7 +38,7 @@ impl Found {
         Ok(found)
     }
 
-    /// All facts, for `--json`.
+    /// Returns all data for `--json`.
     pub(crate) fn json(&self, problems: &[String]) -> Value {
         let graphs = self.graphs.iter().map(graph_json).collect::<Vec<_>>();
         let dependencies = self.dependencies.iter().map(
@@ -70,8 +70,8 @@ fn graph_json(graph: &Graph) -> Value {
     })
 }
 
-/// The library and the programs of a package with the names under which they are shown: the package's own for the
-/// library, or for the only program of a package without one.
+/// Returns the library and the programs of a package, with the names under which they are shown. The package's name is
+/// used for the library, or for the only program of a package without a library.
 fn programs(package: &Package) -> Vec<(String, &Target)> {
     let is_library = |target: &&Target| target.kind.iter().any(|kind| kind.ends_with("lib") || kind == "proc-macro");
     let library = package.targets.iter().filter(is_library).map(|target| (package.name.clone(), target));
@@ -102,7 +102,7 @@ fn dependencies(root: &Path, package: &Package, packages: &[Package]) -> Outcome
     });
     let mut all: Vec<Dependency> = all.collect();
     all.sort_by(|a, b| (&a.to, a.is_dev).cmp(&(&b.to, b.is_dev)));
-    // One that tests have with other features is the library's, too.
+    // A dependency that tests declare again with other features is also a dependency of the library.
     all.dedup_by(|a, b| a.to == b.to);
     Ok(all)
 }

@@ -1,29 +1,29 @@
-//! What is compared: operations, sizes and transports, and the aims that percale has set itself.
+//! The cases that are compared: operations, sizes and transports, and percale's targets.
 
 use super::Side;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is measured. percale's command and this chore use the same names.
+/// The measured operation. percale's command and this task use the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Op {
-    /// Half a round trip of a tagged message.
+    /// Half of the round-trip time of a tagged message.
     TaggedLatency,
-    /// Tagged messages per second, one way.
+    /// Tagged messages per second in one direction.
     TaggedRate,
-    /// Bytes per second, one way.
+    /// Bytes per second in one direction.
     Bandwidth,
-    /// Half a round trip of writes to each other's memory.
+    /// Half of the round-trip time of writes to each other's memory.
     PutLatency,
-    /// One read of the other's memory, completed.
+    /// The time of one completed read of the peer's memory.
     Get,
-    /// One fetching addition to a word of the other's memory, completed. (percale's fetch-add without this word is measured
-    /// while the other side adds too, which the peers' programs never do: it has no counterpart.)
+    /// The time of one completed fetching addition to a word of the peer's memory. (percale's fetch-add without "alone"
+    /// is measured while the peer adds too. The peers' programs do not measure that, so it has no counterpart.)
     FetchAddAlone,
-    /// One compare-and-swap of a word of the other's memory, completed.
+    /// The time of one completed compare-and-swap of a word of the peer's memory.
     CompareSwap,
-    /// The sum of both processes' doubles, in both.
+    /// The time of a sum of both processes' doubles, returned to both.
     Allreduce,
 }
 
@@ -41,18 +41,18 @@ impl Op {
         }
     }
 
-    /// Whether less is better.
+    /// Returns whether a lower value is better.
     pub(crate) fn is_time(self) -> bool {
         !matches!(self, Self::TaggedRate | Self::Bandwidth)
     }
 
-    /// Whether the other's memory is accessed, without a receive.
+    /// Returns whether the operation accesses the peer's memory without a receive.
     pub(crate) fn is_one_sided(self) -> bool {
         matches!(self, Self::PutLatency | Self::Get | Self::FetchAddAlone | Self::CompareSwap)
     }
 }
 
-/// One thing measured on all sides.
+/// One case that is measured with all programs.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) transport: &'static str,
@@ -60,16 +60,16 @@ pub(crate) struct Case {
     pub(crate) bytes: u64,
 }
 
-/// One of percale's ways to do it.
+/// A variant of the case for percale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Variant {
     /// The buffers are allocated by percale, so that a local peer can map them.
     pub(crate) is_percales_memory: bool,
-    /// The source is written before each send. The peers' programs never do.
+    /// The source is written before each send. The peers' programs never do that.
     pub(crate) is_dirty: bool,
 }
 
-/// percale beside one peer, in one case.
+/// The comparison of percale with one peer in one case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Comparison {
     pub(crate) transport: String,
@@ -77,17 +77,17 @@ pub(crate) struct Comparison {
     pub(crate) bytes: u64,
     /// "UCX", "UCX posix", "libfabric" or "Open MPI".
     pub(crate) peer: String,
-    /// "p50", "mean" or "rate": what the peer's figure is. percale's is a p50 or a rate.
+    /// The kind of the peer's figure: "p50", "mean" or "rate". percale's figure is a p50 or a rate.
     pub(crate) peer_figure: String,
     pub(crate) variant: Option<Variant>,
-    /// Nanoseconds one way, messages per second or bytes per second: the median of the rounds.
+    /// The median of the rounds: nanoseconds in one direction, messages per second, or bytes per second.
     pub(crate) peer_value: Option<f64>,
     pub(crate) percale_value: Option<f64>,
     pub(crate) peer_rounds: Vec<f64>,
     pub(crate) percale_rounds: Vec<f64>,
-    /// percale's by the peer's.
+    /// percale's figure divided by the peer's figure.
     pub(crate) ratio: Option<f64>,
-    /// The ratio aimed at: at most this for times, at least this for rates.
+    /// The target for the ratio: a maximum for times, a minimum for rates.
     pub(crate) aim: Option<f64>,
 }
 
@@ -99,7 +99,7 @@ impl Case {
             all.push(Self { transport, op: Op::TaggedRate, bytes: 8 });
             all.extend([4 << 10, 64 << 10, 1 << 20].map(|bytes| Self { transport, op: Op::Bandwidth, bytes }));
         }
-        // Over TCP, UCX has no one-sided operations but those that its program emulates.
+        // Over TCP, UCX has only the one-sided operations that its program emulates.
         let transport = "shm";
         for op in [Op::PutLatency, Op::Get] {
             all.extend([8, 64 << 10, 1 << 20].map(|bytes| Self { transport, op, bytes }));
@@ -109,11 +109,11 @@ impl Case {
         all
     }
 
-    /// The variants of the case. The owner of the memory matters only where a peer can map it, and to messages only if they are not copied through a
-    /// ring.
+    /// Returns the variants of the case. The allocator of the memory matters only if a peer can map the memory, and for
+    /// messages only if they are not copied through a ring.
     pub(crate) fn variants(&self) -> Vec<Variant> {
         let dirts = if self.op == Op::TaggedLatency { &[false, true][..] } else { &[false][..] };
-        // What a collective combines has no owner that it asks for.
+        // The result of a collective does not depend on the allocator of the memory.
         let is_its = self.bytes > 4 << 10 && self.op != Op::Allreduce;
         let matters = self.transport == "shm" && (is_its || self.op.is_one_sided());
         let owners = if matters { &[true, false][..] } else { &[false][..] };
@@ -123,7 +123,8 @@ impl Case {
         variants.collect()
     }
 
-    /// What percale aims at against UCX, or against the only peer that there is. A dirty source is held against the peer's clean one.
+    /// Returns percale's target against UCX, or against the only peer. A dirty source is compared with the peer's clean
+    /// source.
     fn aim(&self, variant: Variant) -> Option<f64> {
         Some(match (self.transport, self.op, self.bytes) {
             ("shm", Op::TaggedLatency, 8 | 4096) => 0.70,
@@ -132,7 +133,7 @@ impl Case {
             ("shm", Op::TaggedRate, 8) => 1.5,
             ("tcp", Op::TaggedRate, 8) => 3.0,
             ("shm", Op::Allreduce, _) => 1.0,
-            // UCX's programs access memory that UCX allocated: ordinary memory has no counterpart.
+            // UCX's programs access memory that UCX allocated, so ordinary memory has no counterpart.
             ("shm", op, _) if op.is_one_sided() && variant.is_percales_memory => 1.0,
             _ => return None,
         })
@@ -145,7 +146,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// One row for each peer and each of percale's variants; a row for each peer alone where percale was left out.
+/// Returns one row for each peer and each variant of percale. If percale was left out, returns one row for each peer.
 pub(super) fn comparisons(case: &Case, sides: &[(Side, Vec<f64>)]) -> Vec<Comparison> {
     let mut rows = Vec::new();
     for (side, peer_rounds) in sides {
@@ -187,12 +188,12 @@ pub(super) fn comparisons(case: &Case, sides: &[(Side, Vec<f64>)]) -> Vec<Compar
 }
 
 impl Comparison {
-    /// Whether the peer is better.
+    /// Returns whether the peer is better.
     pub(crate) fn is_loss(&self) -> bool {
         self.ratio.is_some_and(|ratio| if self.op.is_time() { ratio > 1.0 } else { ratio < 1.0 })
     }
 
-    /// Whether the aim is missed.
+    /// Returns whether the target is missed.
     pub(crate) fn is_short(&self) -> bool {
         let of = |ratio: f64, aim: f64| if self.op.is_time() { ratio > aim } else { ratio < aim };
         self.ratio.zip(self.aim).is_some_and(|(ratio, aim)| of(ratio, aim))

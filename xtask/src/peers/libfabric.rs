@@ -1,4 +1,4 @@
-//! libfabric's figures, by its own `fi_pingpong` over its tcp and shm providers. It prints a mean and nothing else.
+//! libfabric's figures, from its own `fi_pingpong` over its tcp and shm providers. That program prints only a mean.
 
 use super::cases::{Case, Op};
 use super::pair;
@@ -7,12 +7,12 @@ use crate::program::Program;
 
 const NAME: &str = "fi_pingpong";
 
-/// It measures round trips only.
+/// Returns whether the program measures a case. It measures round trips only.
 pub(super) fn measures(case: &Case) -> bool {
     case.op == Op::TaggedLatency
 }
 
-/// One way in nanoseconds: the mean.
+/// Returns the mean one-way latency in nanoseconds.
 pub(super) fn measure(case: &Case) -> Outcome<f64> {
     let iterations = match (case.transport, case.bytes) {
         ("shm", ..=8192) => 200_000,
@@ -28,8 +28,8 @@ pub(super) fn measure(case: &Case) -> Outcome<f64> {
     one_way(&printed).ok_or_else(|| Failure::new(format!("{NAME} printed something unknown: {printed}")))
 }
 
-/// The column `usec/xfer` of the last row, by its place from the end: a row's earlier fields hold no blanks either, but
-/// one more may come.
+/// Returns the column `usec/xfer` of the last row, counted from the end, because a version may add fields at the start
+/// of a row.
 fn one_way(printed: &str) -> Option<f64> {
     let mut lines = printed.lines().skip_while(|line| !line.contains("usec/xfer"));
     let heads: Vec<&str> = lines.next()?.split_whitespace().collect();
@@ -39,7 +39,7 @@ fn one_way(printed: &str) -> Option<f64> {
     (figure > 0.0).then_some(figure * 1e3)
 }
 
-/// Its version, for the document.
+/// Returns the version, for the document.
 pub(super) fn version() -> Option<String> {
     let output = Program::new("fi_info").arg("--version").output().ok()?;
     let line = output.stdout.lines().find_map(|line| line.strip_prefix("libfabric: "))?;

@@ -1,8 +1,8 @@
-//! percale beside the libraries it is measured against, as Debian ships them: UCX, libfabric, and for collectives Open MPI.
+//! Compares percale with other libraries, as Debian packages them: UCX, libfabric, and Open MPI for collectives.
 //!
-//! Every figure is taken in rounds, and each round runs all sides of a case one after the other, the order turned
-//! around every time: whatever else the machine does hits all of them alike. The median of the rounds counts. All
-//! programs have their two processes pinned to the first two cores (`percale perf` does so by itself).
+//! Every figure is measured in rounds. Each round runs all programs of a case one after the other, and the order is
+//! reversed after every round, so that other load on the machine affects all of them alike. The median of the rounds is
+//! used. All programs have their two processes pinned to the first two cores (`percale perf` pins them itself).
 
 mod cases;
 mod libfabric;
@@ -25,12 +25,12 @@ use serde::{Deserialize, Serialize};
 use std::time::Instant;
 use ucx::Setup;
 
-/// Where the last run is kept, under the target directory.
+/// The file of the last run, under the target directory.
 pub(crate) const FILE: &str = "bench/peers.json";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How often each side of each case is run
+    /// The number of runs of each program in each case
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Only this transport: shm or tcp
@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// What the report wants: everything.
+    /// Returns the arguments for all cases, which the report needs.
     pub(crate) fn all(rounds: usize) -> Self {
         Self { rounds, transport: None, op: None, size: None, without_percale: false, json: false }
     }
@@ -63,7 +63,8 @@ impl Arguments {
     }
 }
 
-/// Others' use of the machine from which figures are poor: rates and means suffer first.
+/// The share of the machine used by other processes from which figures are unreliable. Rates and means are affected
+/// first.
 pub(crate) const BUSY: f64 = 0.1;
 
 /// A finished run.
@@ -72,16 +73,16 @@ pub(crate) struct Run {
     pub(crate) date: String,
     pub(crate) commit: String,
     pub(crate) rounds: usize,
-    /// The largest share of the machine that others used, looked at before each case: from 0 to 1.
+    /// The largest share of the machine that other processes used, from 0 to 1, measured before each case.
     pub(crate) busy: f64,
-    /// The peers' own words on their versions.
+    /// The versions that the peers report.
     pub(crate) versions: Vec<String>,
     pub(crate) rows: Vec<Comparison>,
-    /// What could not be measured, and why.
+    /// The cases that could not be measured, with the reasons.
     pub(crate) problems: Vec<String>,
 }
 
-/// One program that can measure a case.
+/// A program that can measure a case.
 enum Side {
     Ucx(Setup),
     Libfabric,
@@ -99,7 +100,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(run.problems.is_empty())
 }
 
-/// Measures all cases that the arguments name, and keeps the run if they name all.
+/// Measures all cases that the arguments select. The run is stored if they select all cases.
 pub(crate) fn measure(place: &Place, arguments: &Arguments) -> Outcome<Run> {
     if arguments.rounds == 0 {
         return Err(Failure::new("--rounds 0 measures nothing"));
@@ -141,13 +142,13 @@ pub(crate) fn measure(place: &Place, arguments: &Arguments) -> Outcome<Run> {
     Ok(run)
 }
 
-/// Programs that are built here.
+/// The programs that are built by this task.
 struct Programs {
     openmpi: Option<OpenMpi>,
     perf: Option<Perf>,
 }
 
-/// All sides of one case, in rounds: one comparison for each peer and each variant of percale's.
+/// Runs all programs of one case in rounds. Returns one comparison for each peer and each variant of percale.
 fn compare(case: &Case, programs: &Programs, rounds: usize, problems: &mut Vec<String>) -> Vec<Comparison> {
     let mut sides: Vec<_> = ucx::setups(case).iter().map(|&setup| (Side::Ucx(setup), Vec::new())).collect();
     if libfabric::measures(case) {
@@ -180,7 +181,7 @@ fn compare(case: &Case, programs: &Programs, rounds: usize, problems: &mut Vec<S
         }
         sides.reverse();
     }
-    // An odd number of rounds leaves them turned around.
+    // After an odd number of rounds the order is reversed.
     if rounds % 2 == 1 {
         sides.reverse();
     }

@@ -1,4 +1,5 @@
-//! Open MPI's figures, over its own shared memory, by a program of ours: it brings none that measures.
+//! Open MPI's figures over its own shared memory, measured with a program of this project, because Open MPI contains no
+//! benchmark.
 
 use super::cases::{Case, Op};
 use crate::failure::{Failure, Outcome};
@@ -11,13 +12,13 @@ use std::time::Duration;
 /// The program.
 pub(super) struct OpenMpi(PathBuf);
 
-/// It is asked for what the other peers' programs do not measure.
+/// Returns whether the program measures a case. It measures the cases that the other peers' programs do not measure.
 pub(super) fn measures(case: &Case) -> bool {
     case.op == Op::Allreduce
 }
 
 impl OpenMpi {
-    /// Compiles it.
+    /// Compiles the program.
     pub(super) fn build(place: &Place) -> Outcome<Self> {
         let directory = place.target.join("bench");
         fs::create_dir_all(&directory)?;
@@ -31,10 +32,10 @@ impl OpenMpi {
         Ok(Self(program))
     }
 
-    /// Nanoseconds of the slower of two ranks, one on each core (p50).
+    /// Returns the p50 of the slower of two ranks in nanoseconds. Each rank runs on one core.
     pub(super) fn measure(&self, case: &Case) -> Outcome<f64> {
         let program = launcher().args(["-n", "2", "--bind-to", "core"]);
-        // Whatever networks there are: its own shared memory.
+        // Selects Open MPI's shared memory, whatever networks there are.
         let program = program.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
         let output = program.arg(&self.0).arg(case.bytes.to_string()).limit(Duration::from_secs(120)).output()?;
         let printed = output.success()?;
@@ -42,7 +43,7 @@ impl OpenMpi {
     }
 }
 
-/// Its launcher, by root too.
+/// Returns Open MPI's launcher, which may run as root.
 fn launcher() -> Program {
     let program = Program::new("mpirun.openmpi").env("OMPI_ALLOW_RUN_AS_ROOT", "1");
     program.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
@@ -53,7 +54,7 @@ fn nanoseconds(printed: &str) -> Option<f64> {
     line.split_once(": ")?.1.strip_suffix(" ns")?.parse().ok()
 }
 
-/// Its version, for the document.
+/// Returns the version, for the document.
 pub(super) fn version() -> Option<String> {
     let output = launcher().arg("--version").output().ok()?;
     let line = output.stdout.lines().find(|line| line.starts_with("mpirun"))?;

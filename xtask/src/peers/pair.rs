@@ -1,4 +1,4 @@
-//! A program that measures with a server and a client: one of each on this machine, each pinned to its core.
+//! Runs a benchmark that has a server and a client on this machine, each pinned to a core.
 
 use crate::failure::{Failure, Outcome};
 use crate::processes;
@@ -12,8 +12,8 @@ const CLIENT_CORE: &str = "1";
 /// Longer than any case takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs the server, waits until it listens, runs the client and returns what that printed. Both are made by `program`,
-/// which gets the program to complete, the port, and whether it is the client.
+/// Runs the server, waits until it listens, runs the client and returns the client's output. `complete` gets the
+/// program to complete, the port, and whether it is the client.
 pub(super) fn run(name: &str, complete: impl Fn(Program, u16, bool) -> Program) -> Outcome<String> {
     let port = processes::free_port()?;
     let pinned = |core| Program::new("taskset").args(["-c", core, name]);

@@ -1,4 +1,4 @@
-//! percale's own figures, by `percale perf`.
+//! percale's figures, from `percale perf`.
 
 use super::cases::{Case, Op, Variant};
 use crate::failure::{Failure, Outcome};
@@ -11,7 +11,7 @@ const SECONDS: &str = "0.5";
 /// Longer than any case takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// One way in nanoseconds (p50), messages per second, or bytes per second.
+/// Returns the p50 of the one-way latency in nanoseconds, messages per second, or bytes per second.
 pub(super) fn measure(perf: &Perf, case: &Case, variant: Variant) -> Outcome<f64> {
     let bytes = case.bytes.to_string();
     if case.op == Op::Allreduce {
@@ -21,7 +21,7 @@ pub(super) fn measure(perf: &Perf, case: &Case, variant: Variant) -> Outcome<f64
     }
     let memory = if variant.is_percales_memory { "percale" } else { "ordinary" };
     let mut arguments = vec!["--transport", case.transport, "--op", case.op.name(), "--size", &bytes];
-    // Nor do the peers' programs look at a byte.
+    // The peers' programs do not verify data either.
     arguments.extend(["--memory", memory, "--seconds", SECONDS, "--no-verify"]);
     if variant.is_dirty {
         arguments.push("--dirty");

@@ -1,4 +1,4 @@
-//! UCX's figures, by its own benchmark `ucx_perftest`.
+//! UCX's figures, from its own benchmark `ucx_perftest`.
 
 use super::cases::{Case, Op};
 use super::pair;
@@ -7,12 +7,12 @@ use crate::program::Program;
 
 const NAME: &str = "ucx_perftest";
 
-/// By which of its transports it goes.
+/// The UCX transports that are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Setup {
-    /// All that suit the case.
+    /// All transports that suit the case.
     Usual,
-    /// Mapped memory alone, which is the fastest for one-sided operations, and checks no access.
+    /// Only mapped memory, which is the fastest for one-sided operations and checks no access rights.
     PosixAlone,
 }
 
@@ -25,7 +25,7 @@ impl Setup {
     }
 }
 
-/// Those by which a case is measured.
+/// Returns the setups with which a case is measured.
 pub(super) fn setups(case: &Case) -> &'static [Setup] {
     match case.op {
         Op::Allreduce => &[],
@@ -34,7 +34,8 @@ pub(super) fn setups(case: &Case) -> &'static [Setup] {
     }
 }
 
-/// One way (or the operation) in nanoseconds (p50), messages per second, or bytes per second.
+/// Returns the p50 of the one-way latency (or of the operation) in nanoseconds, messages per second, or bytes per
+/// second.
 pub(super) fn measure(case: &Case, setup: Setup) -> Outcome<f64> {
     let tls = match (case.transport, setup) {
         (_, Setup::PosixAlone) => "posix",
@@ -65,7 +66,7 @@ pub(super) fn measure(case: &Case, setup: Setup) -> Outcome<f64> {
     let figure = match case.op {
         op if op.is_time() => column("50.0_percentile_lat").map(|us| us * 1e3),
         Op::TaggedRate => column("overall_mr"),
-        // Its own megabytes are of 2^20 bytes: count messages instead.
+        // The program's megabytes have 2^20 bytes, so the rate is computed from the messages.
         _ => column("overall_mr").map(|rate| rate * case.bytes as f64),
     };
     figure
@@ -73,7 +74,7 @@ pub(super) fn measure(case: &Case, setup: Setup) -> Outcome<f64> {
         .ok_or_else(|| Failure::new(format!("{NAME} printed something unknown: {printed}")))
 }
 
-/// Enough for about half a second.
+/// Returns the number of iterations for about half a second.
 fn iterations(case: &Case) -> u64 {
     match (case.transport, case.op, case.bytes) {
         ("shm", Op::TaggedRate, _) => 5_000_000,
@@ -88,7 +89,8 @@ fn iterations(case: &Case) -> u64 {
     }
 }
 
-/// A figure of the last row of the CSV that it prints (`-v`), by its column's name: columns differ between versions.
+/// Returns a figure of the last row of the CSV output (`-v`) by the name of its column, because columns differ between
+/// versions.
 fn column(printed: &str, name: &str) -> Option<f64> {
     let mut lines = printed.lines().skip_while(|line| !line.starts_with("iterations,"));
     let heads: Vec<&str> = lines.next()?.split(',').map(str::trim).collect();
@@ -97,7 +99,7 @@ fn column(printed: &str, name: &str) -> Option<f64> {
     row.split(',').nth(position)?.trim().parse().ok()
 }
 
-/// Its version, for the document.
+/// Returns the version, for the document.
 pub(super) fn version() -> Option<String> {
     let output = Program::new("ucx_info").arg("-v").output().ok()?;
     let line = output.stdout.lines().find(|line| line.contains("ersion"))?;

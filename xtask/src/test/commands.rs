@@ -1,4 +1,4 @@
-//! The steps that run what a user would run: the examples and the command.
+//! The steps that run the examples and the command, as a user does.
 
 use crate::failure::{Failure, Outcome};
 use crate::perf::Perf;
@@ -8,10 +8,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No example works longer than a moment; this ends one that hangs.
+/// The time limit of an example. Each one takes only a moment.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Time for each row: enough to measure something, too little to judge it.
+/// The measuring time of each row: long enough to measure something, too short to check it.
 const SECONDS: &str = "0.05";
 
 /// The end of the name of a program that needs another one; that one's name ends in [`CLIENT`].
@@ -27,7 +27,7 @@ pub(super) fn examples(place: &Place) -> Outcome<Findings> {
     if names.is_empty() {
         return Err(Failure::new("the library has no examples"));
     }
-    // With the simulation, as the suite of the tests has the library: then it is not compiled once more.
+    // The library is built with the simulation, as for the test suite, so that it is not compiled again.
     let library = ["--quiet", "--profile", "test", "-p", "percale", "--features", "sim"];
     place.cargo().arg("build").args(library).arg("--examples").passed()?;
     let mut failed = 0;
@@ -69,7 +69,7 @@ fn wait_for_server<T>(server: &thread::ScopedJoinHandle<'_, T>) -> Outcome {
     Err(Failure::new("the server does not accept connections"))
 }
 
-/// Runs `percale perf` for a moment: each row must make sense, and shared memory and TCP must be among them.
+/// Runs `percale perf` for a moment. Each row must be plausible, and shared memory and TCP must be among the rows.
 pub(super) fn perf(place: &Place) -> Outcome<Findings> {
     let rows = Perf::build(place)?.run(&["--seconds", SECONDS], Duration::from_secs(300))?;
     let mut failed = 0;

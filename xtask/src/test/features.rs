@@ -1,4 +1,4 @@
-//! The step that builds the library without cargo's features, and with each feature alone.
+//! The step that builds the library without cargo features, and with each feature alone.
 
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
@@ -10,10 +10,12 @@ use std::time::Instant;
 /// The library.
 const LIBRARY: &str = "percale";
 
-/// Crates that the library without features may have in its dependency tree: itself, and those of derive macros, included.
+/// The maximum number of crates in the dependency tree of the library without features, including the library itself
+/// and the crates of derive macros.
 const MOST_CRATES: usize = 25;
 
-/// No combination has a warning, each error names the feature that is missing, and the dependencies stay few.
+/// Checks that no combination has a warning, that each error names the missing feature, and that there are few
+/// dependencies.
 pub(super) fn check(place: &Place) -> Outcome<Findings> {
     let mut findings = Tally::default();
     let crates = dependencies(place)?;
@@ -22,7 +24,7 @@ pub(super) fn check(place: &Place) -> Outcome<Findings> {
         let name = if feature.is_empty() { "no feature".to_owned() } else { format!("`{feature}` alone") };
         findings.add(&name, || compiles(place, LIBRARY, feature));
     }
-    // Other crates of the workspace pass features on: what they do without any is what depends on the library.
+    // Other crates of the workspace pass features on. Without any feature, they depend only on the library.
     for package in place.packages().iter().filter(|package| package.name != LIBRARY && !package.features.is_empty()) {
         findings.add(&format!("{}, no feature", package.name), || compiles(place, &package.name, ""));
     }
@@ -32,7 +34,7 @@ pub(super) fn check(place: &Place) -> Outcome<Findings> {
     Ok(Findings::new(findings.passed, findings.failed, format!("{} crates without features", crates.len())))
 }
 
-/// Checks that passed and failed.
+/// The numbers of passed and failed checks.
 #[derive(Default)]
 struct Tally {
     passed: usize,
@@ -56,24 +58,25 @@ impl Tally {
     }
 }
 
-/// The features of a package, without the set that is on by default.
+/// Returns the features of a package without those that are enabled by default.
 fn features<'a>(place: &'a Place, package: &str) -> Outcome<impl Iterator<Item = &'a str>> {
     let found = place.packages().iter().find(|one| one.name == package);
     let found = found.ok_or_else(|| Failure::new(format!("the workspace has no package {package}")))?;
     Ok(found.features.keys().map(String::as_str).filter(|feature| *feature != "default"))
 }
 
-/// The library of a package compiles with this feature alone (none if it is empty), without a warning.
+/// Checks that the library of a package compiles with this feature alone (or without features, if it is empty) and
+/// without a warning.
 fn compiles(place: &Place, package: &str, feature: &str) -> Outcome {
     let chosen = ["--quiet", "-p", package, "--lib", "--no-default-features", "--features", feature];
-    // Unlike RUSTFLAGS, arguments after `--` concern the workspace alone: dependencies are not compiled again.
+    // Unlike RUSTFLAGS, arguments after `--` apply only to the workspace, so dependencies are not compiled again.
     if on_path("cargo-clippy").is_some() {
         return place.cargo().arg("clippy").args(chosen).args(["--", "-D", "warnings"]).passed();
     }
     place.cargo().arg("check").args(chosen).passed()
 }
 
-/// The crates in the dependency tree of the library without features.
+/// Returns the crates in the dependency tree of the library without features.
 fn dependencies(place: &Place) -> Outcome<BTreeSet<String>> {
     let tree = ["tree", "-p", LIBRARY, "-e", "normal", "--no-default-features", "--prefix", "none", "--no-dedupe"];
     let output = place.cargo().args(tree).output()?;

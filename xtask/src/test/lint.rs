@@ -1,4 +1,4 @@
-//! The steps that read the source and run nothing of it.
+//! The steps that read the source without running it.
 
 use crate::failure::Outcome;
 use crate::place::Place;
@@ -21,7 +21,8 @@ pub(super) fn clippy(place: &Place) -> Outcome<Findings> {
     Ok(Findings::default())
 }
 
-/// Libraries only: the command and the library share a name, and so would their pages.
+/// Builds the documentation of libraries only, because the command and the library have the same name and would use the
+/// same pages.
 pub(super) fn docs(place: &Place) -> Outcome<Findings> {
     let program = place.cargo().args(["doc", "--quiet", "--workspace", "--no-deps", "--lib"]);
     program.env("RUSTDOCFLAGS", "-D warnings").passed()?;

@@ -1,6 +1,6 @@
-//! `cargo xtask test`: everything that must hold before a change is merged, in one command.
+//! `cargo xtask test`: all checks that must pass before a change is merged, in one command.
 //!
-//! Steps are independent of each other and can be run alone (`--only`). Their order puts what fails soonest first.
+//! The steps are independent of each other and can be run alone (`--only`). The steps that fail fastest are first.
 
 mod commands;
 mod features;
@@ -18,10 +18,12 @@ pub(crate) struct Arguments {
     /// Only these steps
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Step>,
-    /// Leaves out the slow steps: loom models, the search, the run of the command, other programs' runs, the walk, budgets
+    /// Leaves out the slow steps: loom models, the search, the run of the command, other programs' runs, the walk,
+    /// budgets
     #[arg(long)]
     quick: bool,
-    /// The long forms of tests and of the walk, which take hours: every denied call, every API version, millions of operations
+    /// The long forms of tests and of the walk, which take hours: every rejected call, every API version, millions of
+    /// operations
     #[arg(long, conflicts_with = "quick")]
     all: bool,
     /// Only tests with this in their path
@@ -29,16 +31,16 @@ pub(crate) struct Arguments {
     filter: Option<String>,
 }
 
-/// A step of the chore.
+/// A step of the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Step {
-    /// System packages that some tests want: first, because some are wanted when the sources are compiled
+    /// System packages that some tests need; first, because some are needed when the sources are compiled
     Packages,
     /// The source is formatted
     Format,
     /// Modules and crates depend on each other only as xtask/layers.txt allows
     Layers,
-    /// Clippy has nothing to say
+    /// Clippy reports no warnings
     Clippy,
     /// The library compiles without features and with each alone, and its dependencies stay few
     Features,
@@ -48,19 +50,19 @@ enum Step {
     Verbs,
     /// Loom models: every interleaving of the lock-free parts
     Loom,
-    /// Random operations and lives, two minutes, on fixed and fresh seeds
+    /// Random operations and random lifetimes of objects, two minutes, on fixed and fresh seeds
     Search,
-    /// Each example runs and ends well
+    /// Each example runs and exits successfully
     Examples,
     /// The command measures something on shm and tcp
     Perf,
     /// Unmodified clients run over the libfabric provider
     Interop,
-    /// The provider under sanitizers: odd arguments, orders of closing
+    /// The provider under sanitizers: unusual arguments, orders of closing
     Walk,
     /// Instructions per operation stay below their ceilings
     Budgets,
-    /// The documents of the code build without a warning
+    /// The documentation of the code builds without a warning
     Docs,
 }
 
@@ -111,7 +113,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(steps.finish())
 }
 
-/// Tests that miss a package report that and are counted as skipped.
+/// Installs the packages that tests need. Tests that lack a package report that and are counted as skipped.
 fn needed() -> Outcome<Findings> {
     let wanted = packages::TESTS.map(|(needed, _)| needed);
     Ok(match packages::ensure(&wanted) {

@@ -1,4 +1,4 @@
-//! The steps that run tests under Rust's harness and keep each test's result.
+//! The steps that run tests with Rust's harness and store the result of each test.
 
 use crate::failure::{Failure, Outcome};
 use crate::libtest::{Line, Reader};
@@ -10,7 +10,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// All tests of the workspace. With a filter the results are shown but not kept: they would pass for all of them.
+/// Runs all tests of the workspace. With a filter the results are shown but not stored, because they would replace
+/// those of all tests.
 pub(super) fn tests(place: &Place, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     let program = place.cargo().args(["test", "--workspace", "--no-fail-fast"]).args(filter);
     let program = program.args(["--", "--show-output"]);
@@ -21,16 +22,16 @@ pub(super) fn tests(place: &Place, filter: Option<&str>, all: bool) -> Outcome<F
     Ok(findings(&found, "no test matches"))
 }
 
-/// The same tests in their long forms, if `all` are wanted.
+/// Selects the long forms of the tests if `all` is set.
 fn at_length(program: Program, all: bool) -> Program {
     if all { program.env("PERCALE_LONG", "1") } else { program }
 }
 
-/// Tests of the library that need an RDMA device, and those of the suite over verbs.
+/// The tests of the library that need an RDMA device, and those of the suite over verbs.
 const VERBS: [&str; 3] = ["verbs::", "tests::pairs::", "engine::tests::rdma"];
 
-/// Tests that need an RDMA device, with a library in the place of libibverbs that has one in software. The machine's own devices are
-/// used by the step `tests`.
+/// Runs the tests that need an RDMA device with a double of libibverbs that emulates a device in software. The step
+/// `tests` uses the machine's own devices.
 pub(super) fn verbs(place: &Place, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     place.cargo().args(["build", "--quiet", "--profile", "test", "-p", DOUBLE]).passed()?;
     let double = place.target.join("debug").join("libpercale_verbs_double.so");
@@ -45,11 +46,11 @@ pub(super) fn verbs(place: &Place, filter: Option<&str>, all: bool) -> Outcome<F
     Ok(findings(&found, "no test matches"))
 }
 
-/// The package with the double of libibverbs.
+/// The package of the double of libibverbs.
 const DOUBLE: &str = "percale-verbs-double";
 
-/// The loom models are unit tests of the libraries, with `loom_` in their names; they are built separately, with loom's
-/// types in the place of the standard library's.
+/// Runs the loom models: unit tests of the libraries with `loom_` in their names. They are built separately, with
+/// loom's types instead of those of the standard library.
 pub(super) fn loom(place: &Place) -> Outcome<Findings> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
     let program = place.cargo().args([
@@ -74,7 +75,7 @@ fn findings(found: &[TestResult], none: &str) -> Findings {
     let count = |ending| found.iter().filter(|test| test.ending == ending).count();
     let (passed, failed) = (count(Ending::Passed), count(Ending::Failed));
     if found.is_empty() {
-        // A check that checked nothing has not passed.
+        // A step that ran no checks has not passed.
         return Findings::new(0, 1, none);
     }
     let apart = [(Ending::Skipped, "cannot be done here"), (Ending::Ignored, "ignored")];
@@ -83,7 +84,7 @@ fn findings(found: &[TestResult], none: &str) -> Findings {
     Findings::new(passed, failed, note).with_remarks(skips(found))
 }
 
-/// How many tests were skipped for each reason, most first.
+/// Returns the number of skipped tests for each reason, largest first.
 fn skips(found: &[TestResult]) -> Vec<String> {
     let mut reasons = BTreeMap::<&str, usize>::new();
     for test in found.iter().filter(|test| test.ending == Ending::Skipped) {
@@ -94,8 +95,8 @@ fn skips(found: &[TestResult]) -> Vec<String> {
     reasons.into_iter().map(|(reason, count)| format!("{count} skipped: {reason}")).collect()
 }
 
-/// Runs `cargo test` and reads every test's result; shows each program's counts, and whatever is not about a test
-/// that passed.
+/// Runs `cargo test` and reads the result of every test. Shows the counts of each program, and all output that does not
+/// belong to a passed test.
 fn harness(step: &'static str, program: Program) -> Outcome<Vec<TestResult>> {
     let mut reader = Reader::new(step);
     let mut start = Instant::now();
@@ -130,7 +131,7 @@ fn harness(step: &'static str, program: Program) -> Outcome<Vec<TestResult>> {
     Ok(reader.tests)
 }
 
-/// Lines of every run that say nothing new.
+/// Returns whether a line occurs in every run without information.
 fn is_chatter(line: &str) -> bool {
     let line = line.trim_start();
     let begins =

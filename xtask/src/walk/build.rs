@@ -1,5 +1,5 @@
-//! The walk's program and the provider that it loads, with AddressSanitizer and UndefinedBehaviorSanitizer where the compilers for
-//! that are here.
+//! Builds the walk's program and the provider that it loads, with AddressSanitizer and UndefinedBehaviorSanitizer if
+//! the compilers for them are installed.
 
 use crate::failure::{Failure, Outcome};
 use crate::packages::{self, CLANG, SANITIZERS};
@@ -10,28 +10,29 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the program's sources are.
+/// The directory of the program's sources.
 const SOURCES: &str = "crates/percale-ofi/tests/walk";
 
-/// The profile that the instrumented provider is built in: optimized, with debug assertions and overflow checks.
+/// The profile of the instrumented provider: optimized, with debug assertions and overflow checks.
 const PROFILE: &str = "search";
 
-/// Bytes at the beginning of tables' definitions that the warning is about are libfabric's own.
+/// The disabled warning is about bytes at the beginning of table definitions, which are libfabric's.
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-Wno-gnu-variable-sized-type-not-at-end"];
 
-/// What is run.
+/// The files to run.
 pub(super) struct Built {
     pub(super) program: PathBuf,
     /// The directory for FI_PROVIDER_PATH.
     pub(super) provider: PathBuf,
-    /// Why it runs without sanitizers, if it does.
+    /// The reason why the walk runs without sanitizers, if it does.
     pub(super) unsanitized: Option<String>,
 }
 
-/// Builds both. What the sanitizers need is installed where that is possible; else both are built as they are, and the reason is given.
+/// Builds the program and the provider. The sanitizers are installed if that is possible. Otherwise both are built
+/// without them, and the reason is returned.
 ///
 /// # Errors
-/// If something cannot be built, or the sanitizers are missing although they are `required`.
+/// Fails if something cannot be built, or if the sanitizers are missing although they are `required`.
 pub(super) fn build(place: &Place, required: bool) -> Outcome<Built> {
     match unsanitized(sanitizers_are_here(), required)? {
         None => {
@@ -49,15 +50,16 @@ fn sanitizers() -> Vec<&'static str> {
     vec!["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 }
 
-/// clang and its sanitizers' libraries, which are installed if they are missing and may be.
+/// Ensures that clang and the libraries of its sanitizers are installed. Installs them if they are missing and that is
+/// permitted.
 fn sanitizers_are_here() -> Outcome {
     packages::ensure(&[CLANG, SANITIZERS])
 }
 
-/// Why the walk runs without sanitizers, if it does.
+/// Returns the reason why the walk runs without sanitizers, if it does.
 ///
 /// # Errors
-/// That reason, if the sanitizers are required.
+/// Returns that reason as an error if the sanitizers are required.
 fn unsanitized(here: Outcome, required: bool) -> Outcome<Option<String>> {
     match here {
         Ok(()) => Ok(None),
@@ -86,13 +88,13 @@ fn compile(place: &Place, compiler: &str, name: &str, with: &[&str]) -> Outcome<
     Ok(program)
 }
 
-/// Builds the provider with AddressSanitizer; the directory that has it. The program brings the runtime.
+/// Builds the provider with AddressSanitizer and returns its directory. The program contains the runtime.
 fn instrumented(place: &Place) -> Outcome<PathBuf> {
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let target = place.target.join("asan");
     let build = place.cargo().args(["build", "--quiet", "--profile", PROFILE]);
     let build = build.args(["--package", "percale-ofi", "--lib", "--target", &triple]);
-    // The flag is not stable, but the compiler of this release has it.
+    // The flag is not stable, but this version of the compiler supports it.
     let build = build.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
     build.env("CARGO_TARGET_DIR", &target).passed()?;
     let built = target.join(triple).join(PROFILE).join("libpercale_fi.so");
@@ -102,7 +104,7 @@ fn instrumented(place: &Place) -> Outcome<PathBuf> {
     Ok(directory)
 }
 
-/// A program that has the old file mapped keeps it.
+/// Replaces a file. A running program keeps the old file mapped.
 fn replace(from: &Path, to: &Path) -> Outcome {
     let fresh = to.with_extension("new");
     fs::copy(from, &fresh).map_err(Failure::during(format!("copying {}", from.display())))?;

@@ -1,27 +1,27 @@
-//! The last line of the walk's program.
+//! Parses the last line of the walk's program.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What a walk has done and found.
+/// The counts and findings of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) calls: usize,
-    /// Entries of tables, and those that were never called.
+    /// The number of table entries, and the entries that were never called.
     pub(super) entries: usize,
     pub(super) missed: usize,
-    /// Processes that ended well.
+    /// The number of processes that exited successfully.
     pub(super) cases: usize,
-    /// Sequences in which a scenario's objects were closed.
+    /// The number of orders in which a scenario's objects were closed.
     pub(super) orders: usize,
     pub(super) levels: usize,
     pub(super) versions: usize,
-    /// Cases that a sanitizer ended, that gave a wrong answer, crashed or hung.
+    /// The number of cases that a sanitizer ended, or that returned a wrong result, crashed or hung.
     pub(super) reports: usize,
 }
 
 impl Found {
-    /// Adds what was found on another libfabric.
+    /// Adds the findings of a run on another libfabric.
     pub(super) fn add(&mut self, other: Self) {
         self.calls += other.calls;
         self.entries = self.entries.max(other.entries);
@@ -29,7 +29,7 @@ impl Found {
         self.cases += other.cases;
         self.orders += other.orders;
         self.levels = self.levels.max(other.levels);
-        // Those of the newer libfabric are the others and more.
+        // The versions of the newer libfabric include those of the older one.
         self.versions = self.versions.max(other.versions);
         self.reports += other.reports;
     }
@@ -49,7 +49,7 @@ impl fmt::Display for Found {
 impl FromStr for Found {
     type Err = ();
 
-    /// `walk: ..., N calls, N entries, ...`
+    /// Parses `walk: ..., N calls, N entries, ...`.
     fn from_str(line: &str) -> Result<Self, ()> {
         let words: Vec<&str> = line.strip_prefix("walk: ").ok_or(())?.split(", ").collect();
         let number = |name: &str| {

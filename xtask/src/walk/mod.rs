@@ -1,9 +1,10 @@
-//! `cargo xtask walk`: a C program (crates/percale-ofi/tests/walk) calls every entry of every table of the provider with odd but legal
-//! arguments and closes objects in every order, at every threading level and API version, under AddressSanitizer,
-//! UndefinedBehaviorSanitizer and LeakSanitizer, on the system's libfabric and on a newer one.
+//! `cargo xtask walk`: a C program (crates/percale-ofi/tests/walk) calls every entry of every table of the provider
+//! with unusual but legal arguments and closes objects in every order, at every threading level and API version. It
+//! runs under AddressSanitizer, UndefinedBehaviorSanitizer and LeakSanitizer, on the system's libfabric and on a newer
+//! one.
 //!
 //! * [`build`]: the program and the instrumented provider
-//! * [`found`]: what the program prints
+//! * [`found`]: the counts that the program prints
 
 mod build;
 mod found;
@@ -22,30 +23,32 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Every version at every level for every scenario, and more orders; without it each pair of a scenario and a level runs once
+    /// Every version at every level for every scenario, and more orders; without it each pair of a scenario and a level
+    /// runs once
     #[arg(long)]
     all: bool,
     /// The first seed
     #[arg(long)]
     seed: Option<u64>,
-    /// Orders of closing for each case
+    /// The number of closing orders for each case
     #[arg(long)]
     orders: Option<u64>,
-    /// Only cases with this in their names; entries that were never called are no failure then
+    /// Only cases with this in their names; entries that were never called are then not a failure
     #[arg(long)]
     case: Option<String>,
-    /// Another provider, instrumented with AddressSanitizer: the directory that has it
+    /// The directory of another provider that is instrumented with AddressSanitizer
     #[arg(long, value_name = "DIRECTORY")]
     provider: Option<PathBuf>,
 }
 
-/// Longer than the whole walk takes on a busy machine; its cases end by themselves.
+/// Longer than the complete walk takes on a busy machine. Its cases end by themselves.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// Leaks count, and what a crash means is said by the sanitizer: providers of libfabric's own install handlers that do not.
+/// Leaks are errors, and the sanitizer reports crashes. Some of libfabric's own providers install signal handlers that
+/// would hide crashes.
 const ASAN: &str = "detect_leaks=1:handle_segv=2:handle_sigbus=2:handle_abort=2";
 
-/// Orders of each case: of the whole walk, and of the part for every check.
+/// The number of closing orders of each case: in the complete walk, and in the part for every check.
 const ALL_ORDERS: u64 = 12;
 const SOME_ORDERS: u64 = 3;
 
@@ -55,7 +58,7 @@ pub(crate) fn run(place: &Place, arguments: &Arguments) -> Outcome<bool> {
     Ok(steps.finish())
 }
 
-/// The part for every check: each scenario at each level; or `all` of it.
+/// Runs the part for every check (each scenario at each level), or the complete walk if `all` is set.
 pub(crate) fn check(place: &Place, all: bool) -> Outcome<Findings> {
     walk(place, &Arguments { all, seed: None, orders: None, case: None, provider: None })
 }
@@ -105,7 +108,7 @@ fn on_libfabric(built: &Built, arguments: &Arguments, name: &str, directory: Opt
     let status = program.limit(LIMIT).lines(|line| {
         match line.parse::<Found>() {
             Ok(last) => found = Some(last),
-            // Calls of the program, and whatever a sanitizer says.
+            // Calls of the program, and reports of a sanitizer.
             Err(_) => println!("    {line}"),
         }
     })?;

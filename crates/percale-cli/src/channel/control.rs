@@ -1,8 +1,9 @@
-//! The channel over which the two processes of a measurement agree on what to do next: one JSON object a line, over a
-//! socket pair on one machine or a TCP connection between two. It is silent during the timed part of a round.
+//! The channel over which the two processes of a measurement coordinate: one JSON object per line, over a socket pair
+//! on one machine or a TCP connection between two machines. It is silent during the timed part of a round.
 //!
-//! The process that measures sends requests (`perf::request`); each is answered by one [`Reply`], a round by two. Nothing that
-//! arrives here is trusted further than its type: lines are bounded, and what they ask for is checked by the receiver.
+//! The measuring process sends requests (`perf::request`). Each request is answered by one [`Reply`], and a round by
+//! two. Received data is not trusted beyond its type: the length of lines is bounded, and the receiver checks the
+//! contents of requests.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -18,24 +19,25 @@ use serde::{Deserialize, Serialize};
 use super::proof::{Nonce, Proof};
 use crate::failure::{Failure, Result};
 
-/// The longest line.
+/// The maximum length of a line.
 const LINE: usize = 1 << 16;
 
-/// How long the other process may take to answer a request (outside rounds, where the watch checks it).
+/// The timeout for the reply to a request outside rounds. (The watch checks rounds.)
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The replies of the other process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// The first message, without a request: the version of the sender, and the nonce for a proof, if one is required.
+    /// The first message, sent without a request: the version of the sender, and the nonce for a proof if one is
+    /// required.
     Hello { version: String, nonce: Option<Nonce> },
-    /// The proof holds; this is the other one.
+    /// The proof is valid. This is the proof of the replying side.
     Proved { proof: Proof },
-    /// The subject is open; `address` is where it is reached.
+    /// The subject is open. `address` is the address of the replying side.
     Opened { address: Option<String> },
     /// The round may begin.
     Ready,
-    /// The round is over; so many messages were checked byte by byte.
+    /// The round is over. `verified` is the number of messages that were checked byte by byte.
     Done { verified: u64 },
     /// The request failed. Nothing follows.
     Failed { why: String },
@@ -68,13 +70,13 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Over a socket pair.
+    /// Makes an end of the channel over a socket pair.
     pub(crate) fn local(stream: UnixStream) -> Result<Self> {
         stream.set_nonblocking(true).map_err(Failure::system("preparing the control channel"))?;
         Ok(Self { stream: Stream::Local(stream), received: Vec::new() })
     }
 
-    /// Over TCP.
+    /// Makes an end of the channel over TCP.
     pub(crate) fn remote(stream: TcpStream) -> Result<Self> {
         let prepared = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
         prepared.map_err(Failure::system("preparing the control channel"))?;
@@ -108,14 +110,14 @@ impl Control {
                     self.wait(PollFlags::OUT, Duration::from_secs(1))?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The last message of the other process explains more than the broken pipe does.
+                // The last message of the other process gives a better reason than the broken pipe.
                 Err(_) => return Err(self.check().err().unwrap_or(Failure::PeerEnded)),
             }
         }
         Ok(())
     }
 
-    /// Waits for the next line, calling `progress` at intervals; `patience` is the timeout.
+    /// Waits for the next line, and calls `progress` at intervals. `patience` is the timeout.
     pub(crate) fn next<T: DeserializeOwned>(
         &mut self,
         patience: Option<Duration>,
@@ -142,7 +144,7 @@ impl Control {
         }
     }
 
-    /// Waits for the next reply; a failure reported by the other process is returned as an error.
+    /// Waits for the next reply. Returns a failure that the other process reported as an error.
     pub(crate) fn reply(&mut self, progress: impl FnMut() -> Result<()>) -> Result<Reply> {
         match self.next(Some(PATIENCE), progress)? {
             Reply::Failed { why } => Err(Failure::Peer(why)),
@@ -160,7 +162,7 @@ impl Control {
     pub(crate) fn check(&mut self) -> Result<()> {
         let open = self.fill()?;
         if self.received.len() >= LINE {
-            // Nothing more would be read, so the end would not be noticed either.
+            // No more input would be read, so the end of the other process would not be noticed.
             return Err(Failure::Protocol("requests while one is answered".into()));
         }
         for line in self.received.split(|&byte| byte == b'\n') {
@@ -171,7 +173,7 @@ impl Control {
         if open { Ok(()) } else { Err(Failure::PeerEnded) }
     }
 
-    /// Reads what has arrived, at most a line more than there is; returns `false` after the last.
+    /// Reads the data that has arrived, up to one line beyond the maximum. Returns `false` at the end of the stream.
     fn fill(&mut self) -> Result<bool> {
         let mut buffer = [0; 4096];
         while self.received.len() < LINE {
@@ -218,7 +220,7 @@ mod tests {
         b.expect(&Reply::Ready, || Ok(())).unwrap();
         a.send(&Reply::Failed { why: "no reason".into() }).unwrap();
         drop(a);
-        // The failure is seen although an answer is still unread before it.
+        // The failure is noticed although an earlier reply is still unread.
         assert!(matches!(b.check(), Err(Failure::Peer(why)) if why == "no reason"));
         assert_eq!(b.reply(|| Ok(())).unwrap(), Reply::Done { verified: 3 });
         assert!(matches!(b.reply(|| Ok(())), Err(Failure::Peer(_))));

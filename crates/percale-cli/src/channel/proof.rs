@@ -1,7 +1,9 @@
-//! How two processes prove to each other over the control channel that they have the same authorization key, without sending it.
+//! The protocol by which two processes prove to each other over the control channel that they have the same
+//! authorization key, without sending it.
 //!
-//! Each draws a nonce. A proof is a keyed BLAKE3 over the role of the proving side and both nonces, under a key derived from the authorization key
-//! for this purpose alone. So a proof is worthless in another run, and in the other direction.
+//! Each side draws a nonce. A proof is a keyed BLAKE3 hash of the role of the proving side and both nonces. The key of
+//! the hash is derived from the authorization key for this purpose alone. Therefore a proof is not valid in another
+//! run, nor in the other direction.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,16 +15,16 @@ const PURPOSE: &str = "percale 2026 control channel of percale perf";
 /// A number that is used once.
 pub(crate) type Nonce = [u8; 16];
 
-/// The side that proves.
+/// The side that makes a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The one that measures.
+    /// The measuring side.
     Near,
-    /// The one that answers.
+    /// The answering side.
     Far,
 }
 
-/// The proof that a side has the key.
+/// A proof that a side has the key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Proof([u8; 32]);
 
@@ -34,7 +36,7 @@ pub(crate) fn nonce() -> Result<Nonce> {
     Ok(nonce)
 }
 
-/// The proof of one side. `near` and `far` are the two sides' nonces.
+/// Computes the proof of one side. `near` and `far` are the nonces of the two sides.
 fn digest(key: &[u8], role: Role, near: &Nonce, far: &Nonce) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new_keyed(&blake3::derive_key(PURPOSE, key));
     hasher.update(if role == Role::Near { b"near" } else { b"far!" }).update(near).update(far);
@@ -42,13 +44,12 @@ fn digest(key: &[u8], role: Role, near: &Nonce, far: &Nonce) -> blake3::Hash {
 }
 
 impl Proof {
-    /// Proves that `role` has the key.
+    /// Makes a proof that `role` has the key.
     pub(crate) fn new(key: &[u8], role: Role, near: &Nonce, far: &Nonce) -> Self {
         Self(digest(key, role, near, far).into())
     }
 
-    /// Whether it proves that the other side, which is `role`, has the key. The time does not depend on the position of
-    /// a difference.
+    /// Returns whether this proves that the other side, with the role `role`, has the key. Runs in constant time.
     pub(crate) fn holds(&self, key: &[u8], role: Role, near: &Nonce, far: &Nonce) -> bool {
         digest(key, role, near, far) == blake3::Hash::from_bytes(self.0)
     }

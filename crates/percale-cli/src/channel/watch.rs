@@ -1,25 +1,26 @@
-//! Waiting without hanging: a thread that spins for a message turns a [`Spin`], which checks that the other process is
-//! alive.
+//! Waits that always end: a thread that polls for a message calls [`Spin::turn`] after each poll, which checks that the
+//! other process is alive.
 
 use std::time::{Duration, Instant};
 
 use super::control::Control;
 use crate::failure::{Failure, Result};
 
-/// How many turns go by between two readings of the clock. Few, since a turn may be slow where there are too few
+/// The number of turns between two readings of the clock. It is small, because a turn may be slow if there are too few
 /// processors.
 const GLANCE: u32 = 64;
 
 /// The time between two checks of the other process.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How long nothing may arrive from a process that is alive.
+/// The time limit for receiving nothing from a process that is alive.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a round may last in which the other process accesses this one's memory, which this process cannot notice.
+/// The time limit of a round in which the other process accesses this process's memory, which this process cannot
+/// notice.
 const ROUND: Duration = Duration::from_secs(3600);
 
-/// State that lets a wait end in every case: the control channel, which shows whether the other process is alive.
+/// The state that ends every wait: the control channel, which shows whether the other process is alive.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// The channel to the other process.
@@ -28,24 +29,24 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Makes a watch over `control`. With `yielding`, waits yield the processor: the two processes share one.
+    /// Makes a watch over `control`. With `yielding`, waits yield the processor, because the two processes share one.
     pub(crate) const fn new(control: Control, yielding: bool) -> Self {
         Self { control, yielding }
     }
 }
 
-/// One wait.
+/// One wait in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
     turns: u32,
-    /// When the clock was first read, and when the other process was last checked.
+    /// The time of the first reading of the clock, and the time of the last check of the other process.
     times: Option<(Instant, Instant)>,
-    /// Whether nothing needs to arrive for as long as a round may last.
+    /// Whether the time limit is that of a round.
     long: bool,
 }
 
 impl Spin {
-    /// The wait of a process with memory that the other accesses: it may last as long as a round.
+    /// Makes a wait for a process whose memory the other process accesses. It may last as long as a round.
     pub(crate) const fn of_a_round() -> Self {
         Self { turns: 0, times: None, long: true }
     }
@@ -53,7 +54,8 @@ impl Spin {
     /// Must be called after each poll that found nothing.
     ///
     /// # Errors
-    /// If there will never be anything: the other process ended, failed, or sent nothing for 20 s (or for a round's longest time).
+    /// Fails if nothing will arrive: the other process ended, failed, or sent nothing for 20 s (for a wait of a round:
+    /// the time limit of a round).
     #[inline]
     pub(crate) fn turn(&mut self, watch: &mut Watch) -> Result<()> {
         self.polled(watch)?;
@@ -61,10 +63,10 @@ impl Spin {
         Ok(())
     }
 
-    /// Like [`turn`](Self::turn), after a poll of the library, which pauses by itself.
+    /// Like [`turn`](Self::turn), but without a pause: for use after a poll of the library, which pauses by itself.
     ///
     /// # Errors
-    /// As of `turn`.
+    /// Fails in the same cases as `turn`.
     #[inline]
     pub(crate) fn polled(&mut self, watch: &mut Watch) -> Result<()> {
         self.turns = self.turns.wrapping_add(1);

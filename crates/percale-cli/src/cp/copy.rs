@@ -1,4 +1,4 @@
-//! The copy itself: blocks in transfer between the local file and the server's slots.
+//! The steps of a copy: blocks are transferred between the local file and the server's slots.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,7 +31,7 @@ struct Written<'a> {
 }
 
 impl Copy<'_> {
-    /// Returns how many blocks at the beginning are equal on both sides, up to the first that differs, within the first `held` bytes.
+    /// Returns the number of leading blocks, within the first `held` bytes, that are equal on both sides.
     pub(super) fn agree(&mut self, held: u64) -> Result<u64> {
         let all = held.min(self.size) / BLOCK;
         let mut agreed = 0;
@@ -62,7 +62,7 @@ impl Copy<'_> {
         Ok(agreed)
     }
 
-    /// The part of a slot that a block takes.
+    /// Returns the part of a slot that a block uses.
     fn slot(&self, slot: usize, block: u64) -> Result<RemoteMemory> {
         let memory = self.slots.get(slot).zip(blocks::place(self.size, block));
         let (memory, place) = memory.ok_or_else(|| Failure::Protocol(format!("slot {slot}, block {block}")))?;
@@ -72,7 +72,7 @@ impl Copy<'_> {
         Ok(memory.slice(0..place.len as u64))
     }
 
-    /// Reads the blocks from `first` on from the server.
+    /// Reads the blocks from number `first` on from the server.
     pub(super) fn download(&mut self, first: u64) -> Result<Digest> {
         let (server, all) = (self.server, blocks::count(self.size));
         let mut next = first;
@@ -84,7 +84,7 @@ impl Copy<'_> {
             if awaited.is_none() && left > 0 {
                 awaited = Some(server.listen()?);
             }
-            // While there are reads to begin, they are begun; otherwise the oldest read is waited for.
+            // New reads are started while that is possible; otherwise the oldest read is waited for.
             if let Some(reply) = awaited.take_if(|reply| moving.is_empty() || reply.is_here()) {
                 // Each reply answers one request, so no block arrives twice and no slot is read while it is filled.
                 let (block, slot, digest) = match server.reply(reply)? {
@@ -92,7 +92,7 @@ impl Copy<'_> {
                     Some(other) => return Err(unexpected(&other)),
                     None => continue,
                 };
-                // The server has fewer slots than there are buffers, so waiting for a buffer cannot last.
+                // The server has fewer slots than there are buffers, so a buffer becomes free after a finite time.
                 let buffer = loop {
                     match self.file.buffer(block) {
                         Some(buffer) => break buffer,
@@ -124,7 +124,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Waits until a block is written to the local file.
+    /// Waits until a block has been written to the local file.
     fn saved(&mut self) -> Result<()> {
         let done = self.file.next(&self.name)?;
         self.file.note(done.block, done.digest);
@@ -132,7 +132,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Writes the blocks from `first` on to the server.
+    /// Writes the blocks from number `first` on to the server.
     pub(super) fn upload(&mut self, first: u64) -> Result<Digest> {
         let (server, all) = (self.server, blocks::count(self.size));
         let (mut next, mut left, mut moving) = (first, all - first, VecDeque::new());
@@ -151,7 +151,7 @@ impl Copy<'_> {
                 let slot = match free.pop() {
                     Some(slot) => slot,
                     None => {
-                        // All blocks that the server has to store are sent before it is waited for.
+                        // All blocks that the server has to store are sent before a reply is waited for.
                         while !moving.is_empty() {
                             self.written(&mut moving, &mut storing)?;
                         }
@@ -183,7 +183,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Waits until the server has stored a block; returns the slot that is free again.
+    /// Waits until the server has stored a block. Returns the slot, which is free again.
     fn stored(&self, storing: &mut usize) -> Result<usize> {
         match self.server.next()? {
             Reply::Stored { slot, .. } => {

@@ -1,4 +1,4 @@
-//! The local file of a copy: threads read or write its blocks, and compute their checksums.
+//! The local file of a copy. Threads read or write its blocks and compute their checksums.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,20 +10,20 @@ use crate::failure::{Failure, Result};
 use crate::transfer::blocks::{self, BLOCK, Digest};
 use crate::transfer::pool::Pool;
 
-/// Blocks in memory at a time.
+/// The maximum number of blocks in memory.
 pub(super) const BUFFERS: usize = 8;
 
-/// The most threads; more would be faster than any one connection.
+/// The maximum number of threads. More threads would be faster than any single connection.
 const THREADS: usize = 8;
 
-/// What is done to a block.
+/// The work on a block.
 #[derive(Debug)]
 enum Work {
-    /// Compute only its checksum.
+    /// Compute its checksum only.
     Hash,
-    /// Read it into this buffer.
+    /// Read the block into this buffer.
     Load(Vec<u8>),
-    /// Write it from this buffer; it was sent with this checksum.
+    /// Write the block from this buffer. It was sent with this checksum.
     Save(Vec<u8>, Digest),
 }
 
@@ -33,14 +33,14 @@ struct Job {
     work: Work,
 }
 
-/// A block that is done.
+/// A finished block.
 #[derive(Debug)]
 pub(super) struct Done {
-    /// Its number.
+    /// The number of the block.
     pub(super) block: u64,
-    /// Its checksum.
+    /// The checksum of the block.
     pub(super) digest: Digest,
-    /// Its buffer; empty if it was only hashed.
+    /// The buffer of the block, empty if the block was only hashed.
     pub(super) buffer: Vec<u8>,
 }
 
@@ -50,10 +50,10 @@ pub(super) struct LocalFile {
     size: u64,
     pool: Pool<Job>,
     results: Receiver<io::Result<Done>>,
-    /// Jobs that were submitted and have a result that was not taken.
+    /// The number of submitted jobs whose results have not been taken.
     pub(super) pending: usize,
     spare: Vec<Vec<u8>>,
-    /// Checksums of blocks that the copy has.
+    /// The checksums of the blocks that the copy has.
     digests: BTreeMap<u64, Digest>,
 }
 
@@ -63,7 +63,7 @@ impl LocalFile {
         let file = Arc::new(file.try_clone().map_err(Failure::system("duplicating a descriptor"))?);
         let (sender, results) = mpsc::channel();
         let pool = Pool::start(THREADS, move |job: Job, scratch: &mut [u8]| {
-            // The other end is gone if the copy has failed.
+            // The receiver is closed if the copy has failed.
             let _sent: Result<(), mpsc::SendError<_>> = sender.send(job.run(&file, size, scratch));
         })?;
         let block = BLOCK.min(size) as usize;
@@ -82,7 +82,7 @@ impl LocalFile {
         self.give(block, Work::Hash);
     }
 
-    /// Queues the reading of a block, if there is a buffer for it.
+    /// Queues the reading of a block. Returns `false` if there is no free buffer.
     pub(super) fn load(&mut self, block: u64) -> bool {
         let Some(buffer) = self.buffer(block) else { return false };
         self.give(block, Work::Load(buffer));
@@ -94,7 +94,7 @@ impl LocalFile {
         self.give(block, Work::Save(buffer, digest));
     }
 
-    /// Takes a buffer as long as the block.
+    /// Takes a buffer with the length of the block.
     pub(super) fn buffer(&mut self, block: u64) -> Option<Vec<u8>> {
         let len = blocks::place(self.size, block)?.len;
         let mut buffer = self.spare.pop()?;
@@ -107,14 +107,14 @@ impl LocalFile {
         self.spare.push(buffer);
     }
 
-    /// Waits for the next finished block, in no particular order.
+    /// Waits for the next finished block. Blocks finish in any order.
     pub(super) fn next(&mut self, what: &str) -> Result<Done> {
         let result = self.results.recv().map_err(|_| Failure::PeerEnded)?;
         self.pending -= 1;
         result.map_err(Failure::system(what.to_owned()))
     }
 
-    /// Returns the next finished block, if there is one now.
+    /// Returns the next finished block, or `None` if there is none yet.
     pub(super) fn try_next(&mut self, what: &str) -> Result<Option<Done>> {
         let Ok(result) = self.results.try_recv() else { return Ok(None) };
         self.pending -= 1;
@@ -126,14 +126,14 @@ impl LocalFile {
         self.digests.insert(block, digest);
     }
 
-    /// The checksum of the whole file. The copy must have all blocks.
+    /// Returns the checksum of the whole file. The copy must have all blocks.
     pub(super) fn digest(&self) -> Result<Digest> {
         let all = blocks::count(self.size);
         blocks::complete(self.size, &self.digests)
             .map_err(|have| Failure::Protocol(format!("only {have} of {all} blocks were copied")))
     }
 
-    /// Reads all blocks again, and compares them with what the copy has.
+    /// Reads all blocks again, and compares them with the blocks that the copy has.
     pub(super) fn look_again(&mut self, what: &str) -> Result<()> {
         let all = blocks::count(self.size);
         let (mut next, mut left) = (0, all);

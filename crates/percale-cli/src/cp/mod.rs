@@ -1,7 +1,8 @@
 //! `percale cp`: copies a file from or to a machine where `percale serve` runs.
 //!
-//! One thread sends requests and transfers blocks, by reading and writing the server's memory; others read, write and hash the local file. [`place`]:
-//! the two sides; [`server`]: the connection; [`mod@file`]: the local file; [`copy`]: the steps; [`progress`]: the bar.
+//! One thread sends requests and transfers blocks by reading and writing the server's memory. Other threads read, write
+//! and hash the local file. [`place`]: the two sides; [`server`]: the connection; [`mod@file`]: the local file;
+//! [`copy`]: the steps; [`progress`]: the progress bar.
 
 use std::fs::File;
 use std::path::Path;
@@ -33,25 +34,25 @@ mod place;
 mod progress;
 mod server;
 
-/// The result; the object of `--json`.
+/// The result, and the object of `--json`.
 #[derive(Debug, Serialize)]
 struct Outcome {
     /// The size of the whole file.
     bytes: u64,
-    /// From connecting until the copy got its name.
+    /// The time from the start of the command until the copy has its final name.
     seconds: f64,
-    /// Counts only the bytes that were transferred now.
+    /// The rate of the bytes that this run transferred.
     bytes_per_s: f64,
-    /// The file's BLAKE3, in hexadecimal digits.
+    /// The BLAKE3 checksum of the file in hexadecimal digits.
     blake3: String,
-    /// How many bytes were there from an earlier attempt.
+    /// The number of bytes present from an earlier attempt.
     resumed_from: u64,
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &CpArgs) -> Result<()> {
     let start = Instant::now();
-    // Read before there is any other thread.
+    // Read before any other thread exists.
     let umask = crate::transfer::umask();
     let connect = |address: &str| {
         let key = args.authorization_key.as_deref().map(key::read).transpose()?;
@@ -85,7 +86,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<()> {
     print_line(&format!("{} bytes{resumed} in {time}, {rate}, checksums agree", units::count(bytes)))
 }
 
-/// The server's answer for a file that it opened.
+/// The server's reply for an opened file.
 struct Opened {
     size: u64,
     mode: u32,
@@ -105,7 +106,7 @@ fn open(server: &Server, request: &Request) -> Result<Opened> {
     }
 }
 
-/// Copies from the server. Returns the size, how much of it was there before, and the checksum.
+/// Copies from the server. Returns the size, the number of bytes that were present before, and the checksum.
 fn download(server: &Server, path: ServedPath, target: &Path, umask: u32) -> Result<(u64, u64, Digest)> {
     let name = target.display().to_string();
     let system = || Failure::system(name.clone());

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use crate::transfer::path::ServedPath;
 
-/// A file's location.
+/// The location of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// On this machine.
     Here(PathBuf),
-    /// At a server: `HOST:PORT`, and the path there.
+    /// On a server: `HOST:PORT`, and the path on the server.
     There(String, ServedPath),
 }
 

@@ -1,14 +1,14 @@
-//! The progress of a copy: a bar on standard error, if that is a terminal.
+//! The progress of a copy: a bar on standard error, which is visible only if that is a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::{Failure, Result};
 
-/// The bar.
+/// The progress bar.
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    /// Makes a bar for so many bytes.
+    /// Makes a bar for `size` bytes.
     pub(super) fn new(size: u64) -> Result<Self> {
         let bar = ProgressBar::with_draw_target(Some(size), ProgressDrawTarget::stderr_with_hz(4));
         let template = "{bar:40} {percent:>3} %  {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}";
@@ -16,13 +16,13 @@ impl Progress {
         Ok(Self(bar.with_style(style.map_err(|error| Failure::Usage(format!("the progress bar: {error}")))?)))
     }
 
-    /// Records that so many bytes from the beginning on are there from an earlier attempt.
+    /// Records that the first `bytes` bytes are present from an earlier attempt.
     pub(super) fn resumed(&self, bytes: u64) {
         self.0.set_position(bytes);
         self.0.reset_eta();
     }
 
-    /// Records that so many more bytes were transferred.
+    /// Records that `bytes` more bytes were transferred.
     pub(super) fn moved(&self, bytes: u64) {
         self.0.inc(bytes);
     }

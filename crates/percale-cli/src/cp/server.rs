@@ -1,4 +1,5 @@
-//! The connection to a server. A message of the server is accepted only as an answer to a request that was made, and once.
+//! The connection to a server. A message of the server is accepted only as the answer to a request of this client, and
+//! only once.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,24 +15,25 @@ use crate::row::Transport;
 use crate::transfer::protocol::{Answered, Asked, GREETING, LINE, PROTOCOL, Reply, Request, TAG};
 use crate::transfer::visible;
 
-/// How long an answer, or a block, may take: long enough for a busy disk. The end of the server is noticed at once.
+/// The timeout for an answer or a block, long enough for a busy disk. If the server ends, this is noticed at once.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the server may take to write a file to its disk, or to verify it a second time; large files get more time at the end.
+/// The timeout for writing a file to the server's disk or verifying it a second time. At the end of a copy, large files
+/// get more time.
 const PERMANENCE: Duration = Duration::from_secs(900);
 
-/// The number of bytes for which it gets another second.
+/// The number of bytes for which the timeout is extended by one second.
 const SLOW_DISK: u64 = 10_000_000;
 
-/// How long, and how often, opening a file is retried while another copy has it. If the process of that copy was killed, the copy has ended, but the
-/// server notices that later.
+/// The time during which, and the interval at which, opening a file is retried while another copy uses it. If the
+/// process of the other copy was killed, the server notices that only later.
 const UNDER_WAY: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(50);
 
-/// How long to wait for an error that explains another.
+/// The time to wait for an error that explains another error.
 const EXPLAINING: Duration = Duration::from_secs(1);
 
-/// A server that has welcomed this client.
+/// A server that has accepted this client.
 #[derive(Debug)]
 pub(super) struct Server {
     endpoint: Endpoint,
@@ -42,10 +44,10 @@ pub(super) struct Server {
 /// Requests by number.
 #[derive(Debug)]
 struct Requests {
-    /// The first number, drawn at random: answers to another process that had this address before have other numbers.
+    /// The first number. It is random, so that answers to an earlier process at this address have other numbers.
     first: u64,
     next: u64,
-    /// The requests that were not answered.
+    /// The requests that have not been answered.
     open: BTreeMap<u64, Request>,
 }
 
@@ -54,7 +56,7 @@ impl Requests {
         let mut bytes = [0; 8];
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
             .map_err(Failure::system("drawing a random number"))?;
-        // Far from the greeting's number and from the end.
+        // Far from the number of the greeting, and from the largest number.
         let first = u64::from_ne_bytes(bytes) >> 2 | 1 << 61;
         Ok(Self { first, next: first, open: BTreeMap::new() })
     }
@@ -67,7 +69,7 @@ impl Requests {
         number
     }
 
-    /// Returns the reply if it answers a request; `None` if it answers none of this client's requests.
+    /// Returns the reply if it answers a request, or `None` if it answers none of this client's requests.
     fn take(&mut self, answered: Answered) -> Result<Option<Reply>> {
         let Answered { number, reply } = answered;
         match self.open.remove(&number) {
@@ -76,7 +78,7 @@ impl Requests {
             None if (self.first..self.next).contains(&number) => {
                 Err(Failure::Protocol(format!("a second answer to one request: {reply}")))
             }
-            // About no request in particular.
+            // A failure that is not the answer to a particular request.
             None if number == GREETING && matches!(reply, Reply::Failed { .. }) => Ok(Some(reply)),
             None => Ok(None),
         }
@@ -115,14 +117,14 @@ impl Server {
 
     /// Waits for the welcome. Returns the protocol version of the server.
     fn greet(&self) -> Result<u32> {
-        // The message makes the connection, and the server answers the connection.
+        // The message establishes the connection, and the server replies when the connection is established.
         self.send(GREETING, Request::Hello)?;
         let start = Instant::now();
         loop {
             match self.listen()?.message(PATIENCE.saturating_sub(start.elapsed()))? {
                 Answered { number: GREETING, reply: Reply::Welcome { protocol } } => return Ok(protocol),
                 Answered { number: GREETING, reply: Reply::Failed { why, .. } } => return Err(refused(&why)),
-                // An answer to a client that had this address before.
+                // An answer to an earlier client at this address.
                 _ => {}
             }
         }
@@ -147,8 +149,8 @@ impl Server {
         Ok(Awaited(receiving.map_err(percale("waiting for the server"))?))
     }
 
-    /// Returns the reply that an awaited message contains; `None` if it answers none of this client's requests. A reply that reports a failure is
-    /// returned as an error.
+    /// Returns the reply in an awaited message, or `None` if it answers none of this client's requests. Returns a reply
+    /// that reports a failure as an error.
     pub(super) fn reply(&self, awaited: Awaited<'_>) -> Result<Option<Reply>> {
         self.reply_within(awaited, PATIENCE)
     }
@@ -169,7 +171,7 @@ impl Server {
         }
     }
 
-    /// Waits for the next reply. A reply that reports a failure is returned as an error.
+    /// Waits for the next reply. Returns a reply that reports a failure as an error.
     pub(super) fn next(&self) -> Result<Reply> {
         match self.next_within(PATIENCE)? {
             Reply::Failed { why, .. } => Err(refused(&why)),
@@ -177,12 +179,12 @@ impl Server {
         }
     }
 
-    /// Requests that the server opens a file; retries for a short time if another copy has it.
+    /// Requests that the server opens a file. Retries for a short time while another copy uses the file.
     pub(super) fn open(&self, request: &Request) -> Result<Reply> {
         let start = Instant::now();
         loop {
             self.ask(request)?;
-            // The server first writes to its disk what is not there yet.
+            // The server first writes pending data of the file to its disk.
             match self.next_within(PERMANENCE)? {
                 Reply::Failed { .. } if start.elapsed() < UNDER_WAY => std::thread::sleep(RETRY),
                 Reply::Failed { why, .. } => return Err(refused(&why)),
@@ -201,8 +203,9 @@ impl Server {
         }
     }
 
-    /// Finds out why a block could not be transferred. If the server has reported that it ended the transfer, its memory is gone, and its reason is
-    /// returned instead of `error`. `awaited` is the reply that is already being waited for.
+    /// Finds out why a block could not be transferred. If the server has ended the transfer and reported the reason,
+    /// its memory is no longer registered, and the reason is returned instead of `error`. `awaited` is the reply that
+    /// is already being waited for.
     pub(super) fn explain<'a>(&'a self, error: Failure, mut awaited: Option<Awaited<'a>>) -> Failure {
         let start = Instant::now();
         while let Some(left) = EXPLAINING.checked_sub(start.elapsed()) {
@@ -228,12 +231,12 @@ impl Server {
     }
 }
 
-/// A reply that is awaited.
+/// A receive that was posted for a reply.
 #[derive(Debug)]
 pub(super) struct Awaited<'a>(Receiving<'a, Owned>);
 
 impl Awaited<'_> {
-    /// Whether it has arrived.
+    /// Returns whether the reply has arrived.
     pub(super) fn is_here(&self) -> bool {
         self.0.is_ready()
     }
@@ -249,13 +252,13 @@ impl Awaited<'_> {
 pub(super) struct Moving<'a>(Accessing<'a, Owned, Buffer>);
 
 impl Moving<'_> {
-    /// Waits until it has arrived; returns the buffer.
+    /// Waits until the transfer has completed. Returns the buffer.
     pub(super) fn wait(self) -> Result<Vec<u8>> {
         Ok(self.0.wait_for(PATIENCE).map_err(percale("moving a block"))?.into_vec())
     }
 }
 
-/// The error for a reply of the wrong kind.
+/// Makes the error for a reply of an unexpected kind.
 pub(super) fn unexpected(reply: &Reply) -> Failure {
     match reply {
         Reply::Failed { why, .. } => refused(why),
@@ -263,18 +266,18 @@ pub(super) fn unexpected(reply: &Reply) -> Failure {
     }
 }
 
-/// The error for a message that is not a reply. It may quote the message unchanged.
+/// Makes the error for a message that is not a reply. It may quote the message unchanged.
 fn no_reply(error: &serde_json::Error) -> Failure {
     let text: String = error.to_string().chars().take(200).collect();
     Failure::Protocol(format!("a message that is no reply: {}", visible::line(&text)))
 }
 
-/// The error for a refusal by the server.
+/// Makes the error for a refusal by the server.
 fn refused(why: &str) -> Failure {
     Failure::Server(visible::line(why))
 }
 
-/// The local address for traffic to `target`, with any port. Nothing is sent.
+/// Returns the local address for traffic to `target`, with port 0. Sends nothing.
 fn local(target: SocketAddr) -> std::io::Result<SocketAddr> {
     let any: SocketAddr = if target.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
     let socket = UdpSocket::bind(any)?;
@@ -289,10 +292,10 @@ mod tests {
     use super::*;
     use crate::transfer::protocol::Slot;
 
-    /// What a terminal would obey.
+    /// Characters that a terminal interprets.
     const ESCAPES: &str = "\u{1b}[2J\u{9b}8m\u{202e}\r\n";
 
-    /// Of a request that was made and a reply to it, what is said.
+    /// Returns the result of a request and a reply to it as text.
     fn said(request: Request, reply: Reply) -> String {
         let mut requests = Requests::new().unwrap();
         let number = requests.add(&request);

@@ -1,8 +1,9 @@
-//! The limits of one-sided operations through shared memory: one core accesses a buffer of the other process, or changes a word there: by a copy
-//! where the buffer is mapped; by the kernel's system call where it is not; by one locked instruction.
+//! The limits of one-sided operations through shared memory: one core accesses a buffer of the other process, or
+//! changes a word there. It uses a copy if the buffer is mapped, the kernel's system call if it is not, and one locked
+//! instruction for a word.
 //!
-//! The far side only waits until the round is over, and then checks the contents. Where the near side adds to a word, the far side adds to it too, as
-//! in the rows of percale that are compared with this.
+//! The far side only waits until the round is over, and then checks the contents. If the near side adds to a word, the
+//! far side adds to it too, as in the rows of percale that are compared with this limit.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
@@ -17,17 +18,17 @@ use crate::round::{Round, SLOTS_MEMORY, Shape};
 use crate::row::{Memory, Operation};
 use crate::subject::{Means, Subject};
 
-/// One side.
+/// One side of the access.
 #[derive(Debug)]
 pub(crate) struct Access {
     shared: Shared,
     means: Means,
     shape: Shape,
-    /// The near side's source or destination.
+    /// The source or destination of the near side.
     private: Vec<u8>,
-    /// The far side's buffer, for the kernel.
+    /// The buffer of the far side, for the kernel.
     foreign: Foreign,
-    /// The least value that the next change may find, and whether all have found what they should.
+    /// The minimum value that the next change may find.
     next: u64,
     in_order: bool,
 }
@@ -39,7 +40,7 @@ impl Access {
         Self { shared, means, shape, private: Vec::new(), foreign, next: 0, in_order: true }
     }
 
-    /// The side that owns the memory.
+    /// Makes the side that owns the memory.
     pub(crate) fn far(means: Means, shared: Shared) -> Self {
         let place = &shared.words().place;
         place.value.store(shared.address(Side::Far), Release);
@@ -47,7 +48,7 @@ impl Access {
         Self::new(means, shared)
     }
 
-    /// The side that accesses it, once the other is ready.
+    /// Makes the side that accesses the memory, after the other side is ready.
     ///
     /// # Errors
     /// [`Failure::Forbidden`] if the system does not permit the accesses.
@@ -63,13 +64,13 @@ impl Access {
         Ok(this)
     }
 
-    /// The position of a slot in the far side's buffer.
+    /// Returns the position of a slot in the far side's buffer.
     #[inline]
     const fn at(&self, slot: usize) -> usize {
         slot * self.shape.stride()
     }
 
-    /// Changes the word; checks its previous value.
+    /// Changes the word, and checks its previous value.
     #[inline]
     fn change(&mut self) {
         let word = &self.shared.words().word.value;
@@ -87,7 +88,7 @@ impl Access {
         self.next = found.wrapping_add(1);
     }
 
-    /// Checks what the near side has written here; `own` additions were this side's.
+    /// Checks the data that the near side has written here. `own` is the number of additions by this side.
     fn verify(&self, slots: usize, round: &Round, own: u64) -> Result<()> {
         match self.means {
             Means::Word => {

@@ -1,8 +1,9 @@
 //! The limit of large messages through shared memory: one core copies a buffer that the other has written.
 //!
-//! The other side writes the shared buffer (whole before every message where the row says `dirty`, else whole once and
-//! then only the ends, as for what is compared with it) and sets a mark; this side times one copy of it to its own
-//! memory and sets a mark in return. Only the copy is timed.
+//! The other side writes the shared buffer and sets a mark. If the row has `dirty`, it writes the whole buffer before
+//! every message; otherwise it writes the whole buffer once and then only the ends, as in the measurement that is
+//! compared with this. This side times one copy of the buffer to its private memory, and sets a mark in return. Only
+//! the copy is timed.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -15,12 +16,12 @@ use crate::round::{Round, Shape};
 use crate::statistics::Samples;
 use crate::subject::Bench;
 
-/// One side.
+/// One side of the copy.
 #[derive(Debug)]
 pub(crate) struct Copy {
     shared: Shared,
     side: Side,
-    /// Marks set and seen.
+    /// The number of marks set and seen.
     sent: u64,
     received: u64,
     private: Vec<u8>,
@@ -31,13 +32,13 @@ impl Copy {
         Self { shared, side, sent: 0, received: 0, private: Vec::new() }
     }
 
-    /// Sets a mark. The rings' lines serve as words here: the two sides take turns.
+    /// Sets a mark. The lines of the rings are used as single words here, because the two sides take turns.
     fn signal(&mut self) {
         self.sent += 1;
         self.shared.ring(self.side).taken.value.store(self.sent, Release);
     }
 
-    /// Waits for the other's mark.
+    /// Waits for the mark of the other side.
     fn wait(&mut self, watch: &mut Watch) -> Result<()> {
         self.received += 1;
         let mut spin = Spin::default();

@@ -1,4 +1,4 @@
-//! Another process' memory, copied by the kernel: one system call for each copy, and nothing else.
+//! Copies to and from the memory of another process, with one system call for each copy.
 
 #![expect(unsafe_code, reason = "system calls that copy to and from another process; each block says why it is sound")]
 
@@ -9,12 +9,12 @@ use std::io;
 pub(crate) struct Foreign {
     /// The process that owns it.
     pub(crate) process: i32,
-    /// The address of its first byte in that process.
+    /// The address of the first byte in that process.
     pub(crate) address: u64,
 }
 
 impl Foreign {
-    /// The memory from byte `at` on, for the kernel.
+    /// Returns the description of `len` bytes from byte `at` on, for the kernel.
     const fn vector(self, at: usize, len: usize) -> libc::iovec {
         let base = std::ptr::without_provenance_mut(self.address as usize + at);
         libc::iovec { iov_base: base, iov_len: len }
@@ -25,7 +25,7 @@ impl Foreign {
     pub(crate) fn read(self, at: usize, to: &mut [u8]) -> io::Result<()> {
         let (ours, theirs) =
             (libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() }, self.vector(at, to.len()));
-        // SAFETY: the kernel writes to `to` only, which is exclusively ours; it checks the other address.
+        // SAFETY: the kernel writes only to `to`, which is an exclusive borrow. The kernel checks the other address.
         let count = unsafe { libc::process_vm_readv(self.process, &raw const ours, 1, &raw const theirs, 1, 0) };
         whole(count, to.len())
     }
@@ -37,8 +37,8 @@ impl Foreign {
             libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() },
             self.vector(at, from.len()),
         );
-        // SAFETY: the kernel only reads `from`; what it writes is the other process' buffer, which that process has given for
-        // this and reaches by copies only (see `shared`).
+        // SAFETY: the kernel only reads `from`. It writes the buffer of the other process, which provides it for this
+        // purpose and accesses it only with copies (see `shared`).
         let count = unsafe { libc::process_vm_writev(self.process, &raw const ours, 1, &raw const theirs, 1, 0) };
         whole(count, from.len())
     }

@@ -1,8 +1,9 @@
 //! The limit of small messages through shared memory.
 //!
-//! One ring of 64 cache lines each way. Up to 8 bytes travel in the line itself, before its mark; more are copied into
-//! a shared buffer before the mark is set and out of it after. The producer looks at the consumer's count of lines
-//! taken only when it knows of no free line.
+//! One ring of 64 cache lines in each direction. Up to 8 bytes are transferred in the line itself, before its mark.
+//! Longer payloads are copied into a shared buffer before the mark is set, and out of it after the mark is seen. The
+//! producer reads the consumer's count of consumed lines only after it has used all lines that the last reading showed
+//! to be free.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -14,22 +15,22 @@ use crate::round::Shape;
 use crate::row::Pattern;
 use crate::subject::Subject;
 
-/// The longest message that is carried this way.
+/// The maximum length of a message in the ring.
 pub(crate) const LONGEST: usize = 8 << 10;
 
-/// The buffer that the longest messages of a full ring need.
+/// The size of the buffer for a full ring of the longest messages.
 pub(crate) const BUFFER: usize = LINES as usize * LONGEST;
 
-/// One side.
+/// One side of the ring.
 #[derive(Debug)]
 pub(crate) struct Ring {
     shared: Shared,
     side: Side,
-    /// Lines sent, received, and known to be taken by the other side.
+    /// The numbers of lines sent, received, and known to be consumed by the other side.
     sent: u64,
     received: u64,
     taken: u64,
-    /// Places in the shared buffer: one for to and fro, one a line for streams.
+    /// The number of positions in the shared buffer: one for ping-pong, one for each line for streams.
     places: u64,
     source: Vec<u8>,
     target: Vec<u8>,
@@ -40,7 +41,7 @@ impl Ring {
         Self { shared, side, sent: 0, received: 0, taken: 0, places: 1, source: Vec::new(), target: Vec::new() }
     }
 
-    /// The position of the payload of the message after `before` others.
+    /// Returns the position of the payload of the message after `before` others.
     #[inline]
     fn place(&self, before: u64) -> usize {
         (before % self.places) as usize * self.source.len().next_multiple_of(64)

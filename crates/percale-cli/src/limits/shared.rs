@@ -1,8 +1,9 @@
-//! Memory of both processes of a measurement: a sealed memfd with two rings and two buffers, one for each way.
+//! Memory shared by both processes of a measurement: a sealed memfd with two rings and two buffers, one for each
+//! direction.
 //!
-//! Both processes are this program and trust each other. The marks in the rings order accesses to the buffers: a side
-//! writes its outgoing buffer, then sets a mark; the other sees the mark, then reads; its answer gives the buffer back.
-//! An error in that order shows as wrong data, which every measurement checks for.
+//! Both processes run this program and trust each other. The marks in the rings order the accesses to the buffers: a
+//! side writes its outgoing buffer, then sets a mark; the other side sees the mark, then reads the buffer; its answer
+//! gives the buffer back. An error in this order results in wrong data, which every measurement checks for.
 
 #![expect(unsafe_code, reason = "maps memory and copies to and from it; each block states why it is sound")]
 
@@ -16,46 +17,47 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::failure::{Failure, Result};
 
-/// Where the buffers start; the rings lie below.
+/// The offset of the buffers. The rings are below.
 const BUFFERS: usize = 16 << 10;
 
-/// Where the second ring starts.
+/// The offset of the second ring.
 const SECOND: usize = 8 << 10;
 
-/// Where the words for accesses start, between the rings.
+/// The offset of the words for accesses, between the rings.
 const WORDS: usize = 6 << 10;
 
-/// The lines of a ring.
+/// The number of lines of a ring.
 pub(crate) const LINES: u64 = 64;
 
-/// One cache line: 8 bytes and a mark.
+/// One cache line with 8 bytes and a mark.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Line {
     /// The payload.
     pub(crate) value: AtomicU64,
-    /// Written last: how many lines the ring has carried with this one.
+    /// The mark, written last: the number of lines that the ring has carried, including this one.
     pub(crate) mark: AtomicU64,
 }
 
-/// A ring: its producer writes the lines, its consumer `taken`.
+/// A ring. The producer writes the lines, and the consumer writes `taken`.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Lines {
     lines: [Line; LINES as usize],
-    /// How many lines the consumer has given back.
+    /// The number of lines that the consumer has given back.
     pub(crate) taken: Line,
 }
 
 impl Lines {
-    /// The line for the message after `sent` others.
+    /// Returns the line for the message after `sent` others.
     #[inline]
     pub(crate) const fn line(&self, sent: u64) -> &Line {
         &self.lines[(sent % LINES) as usize]
     }
 }
 
-/// The words by which two sides agree while one accesses the other's memory. Rounds are distinguished by their numbers.
+/// The words with which two sides coordinate while one accesses the other's memory. Rounds are distinguished by their
+/// numbers.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Words {
@@ -63,7 +65,7 @@ pub(crate) struct Words {
     pub(crate) ready: Line,
     /// The last round that is over.
     pub(crate) over: Line,
-    /// The far side's process, and the address of its buffer there.
+    /// The process ID of the far side, and the address of its buffer in that process.
     pub(crate) place: Line,
     /// Keeps the next line out of the pair of lines that processors fetch together.
     _apart: Line,
@@ -71,17 +73,17 @@ pub(crate) struct Words {
     pub(crate) word: Line,
 }
 
-/// Which of the two sides a process is; it is the producer of the ring and the writer of the buffer of that number.
+/// One of the two sides. Each side is the producer of the ring, and the writer of the buffer, with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The process that measures.
+    /// The measuring process.
     Near,
-    /// The other.
+    /// The other process.
     Far,
 }
 
 impl Side {
-    /// The other side.
+    /// Returns the other side.
     pub(crate) const fn other(self) -> Self {
         match self {
             Self::Near => Self::Far,
@@ -90,7 +92,7 @@ impl Side {
     }
 }
 
-/// The mapping.
+/// The mapping of the shared memory.
 #[derive(Debug)]
 pub(crate) struct Shared {
     base: NonNull<u8>,
@@ -98,7 +100,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Makes the memory, with buffers of `buffer` bytes.
+    /// Creates the memory, with buffers of `buffer` bytes.
     pub(crate) fn create(buffer: usize) -> Result<OwnedFd> {
         let what = || "making memory for the limits' programs";
         let len = BUFFERS + 2 * buffer.next_multiple_of(4096);
@@ -110,7 +112,7 @@ impl Shared {
         Ok(memory)
     }
 
-    /// Maps it.
+    /// Maps the memory.
     pub(crate) fn map(memory: impl AsFd) -> Result<Self> {
         let what = || "mapping the memory of the limits' programs";
         let len = fstat(&memory).map_err(Failure::system(what()))?.st_size;
@@ -118,8 +120,8 @@ impl Shared {
         if len <= BUFFERS {
             return Err(Failure::Protocol("no memory for the limits' programs".into()));
         }
-        // SAFETY: a new mapping at an address of the kernel's choice; the memory is sealed against shrinking, so that
-        // touching it never faults.
+        // SAFETY: the kernel chooses the address of the new mapping. The memory is sealed against shrinking, so an
+        // access never faults.
         let base = unsafe {
             mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, memory.as_fd(), 0)
         };
@@ -128,7 +130,7 @@ impl Shared {
         Ok(Self { base, len })
     }
 
-    /// The ring that `side` writes.
+    /// Returns the ring that `side` writes.
     #[inline]
     pub(crate) const fn ring(&self, side: Side) -> &Lines {
         const { assert!(size_of::<Lines>() <= SECOND && SECOND + size_of::<Lines>() <= BUFFERS) };
@@ -139,35 +141,35 @@ impl Shared {
         self.atomics::<Lines>(at)
     }
 
-    /// The words for accesses.
+    /// Returns the words for accesses.
     #[inline]
     pub(crate) const fn words(&self) -> &Words {
         const { assert!(size_of::<Lines>() <= WORDS && WORDS + size_of::<Words>() <= SECOND) };
         self.atomics::<Words>(WORDS)
     }
 
-    /// What lies below the buffers at `at`: [`Lines`] or [`Words`], both of atomics only.
+    /// Returns the object at `at`, below the buffers: [`Lines`] or [`Words`], which consist of atomics only.
     #[inline]
     const fn atomics<T>(&self, at: usize) -> &T {
         assert!(at.is_multiple_of(align_of::<T>()) && at + size_of::<T>() <= BUFFERS);
         // SAFETY: the mapping is longer than `BUFFERS`.
         let place = unsafe { self.base.add(at) };
-        // SAFETY: aligned, within the mapping, which lives as long as `self`, and of atomics only, for which any bytes
-        // are valid.
+        // SAFETY: the object is aligned and within the mapping, which lives as long as `self`. It consists of atomics
+        // only, for which any bytes are valid.
         unsafe { place.cast().as_ref() }
     }
 
-    /// The address of the buffer of `side` in this process.
+    /// Returns the address of the buffer of `side` in this process.
     pub(crate) fn address(&self, side: Side) -> u64 {
         self.place(side, 0, 0).addr() as u64
     }
 
-    /// The bytes of one buffer.
+    /// Returns the size of one buffer in bytes.
     pub(crate) const fn room(&self) -> usize {
         (self.len - BUFFERS) / 2
     }
 
-    /// The address of `len` bytes from `at` in the buffer that `side` writes.
+    /// Returns the address of `len` bytes at `at` in the buffer that `side` writes.
     #[inline]
     fn place(&self, side: Side, at: usize, len: usize) -> *mut u8 {
         let room = self.room();
@@ -183,7 +185,7 @@ impl Shared {
     #[inline]
     pub(crate) fn put(&self, side: Side, at: usize, from: &[u8]) {
         let to = self.place(side, at, from.len());
-        // SAFETY: `place` checked the range; the other process does not touch it now (see the module).
+        // SAFETY: `place` checked the range. The other process does not access it now (see the module).
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
     }
 
@@ -198,7 +200,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and no reference into it outlives `self`.
+        // SAFETY: `map` made the mapping, and no reference into it outlives `self`.
         let result = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
         debug_assert!(result.is_ok(), "{result:?}");
     }

@@ -1,9 +1,10 @@
-//! The limit of TCP: plain non-blocking sockets, spinning, without delay.
+//! The limit of TCP: plain non-blocking sockets with TCP_NODELAY, polled in a loop.
 //!
-//! How fast they are depends on how much is written by one call, on the sockets' buffers, and on whether header and
-//! payload go by `writev` and `readv` or the payload goes alone by `write` and `read` (the receiver knows its length).
-//! Which is best depends on the machine and on the message: every combination is a setting, and the fastest counts.
-//! Streams of small messages are gathered into writes of the setting's size.
+//! Their speed depends on the amount of data per write call, on the sizes of the socket buffers, and on the calls:
+//! `writev` and `readv` for header and payload, or `write` and `read` for the payload alone (the receiver knows its
+//! length). The best choice depends on the machine and on the message. Therefore every combination is a setting, and
+//! the result of the fastest setting is used. Small messages of a stream are gathered into writes of the setting's
+//! size.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,23 +20,23 @@ use crate::round::Shape;
 use crate::row::{Operation, Pattern};
 use crate::subject::Subject;
 
-/// The buffer sizes; the first is the kernel's own choice.
+/// The buffer sizes. The first is the default of the kernel.
 const BUFFERS: [(Option<usize>, &str); 3] = [(None, "default"), (Some(512 << 10), "512 KiB"), (Some(1 << 20), "1 MiB")];
 
 /// The sizes of one write.
 const WRITES: [(usize, &str); 4] =
     [(usize::MAX, "whole"), (32 << 10, "32 KiB"), (64 << 10, "64 KiB"), (256 << 10, "256 KiB")];
 
-/// Below this, buffers and write sizes make no difference, and streams gather.
+/// Below this size, buffer and write sizes make no difference, and streams gather messages.
 const SMALL: usize = 16 << 10;
 
-/// The length of requests and answers that carry nothing else.
+/// The length of requests and answers without data.
 const WORD: usize = 8;
 
-/// A header with the length of the payload.
+/// The length of a header, which contains the length of the payload.
 const HEADER: usize = 8;
 
-/// One way to do it: indices into the tables above.
+/// A setting, as indices into the tables above.
 #[derive(Clone, Copy, Debug, Default)]
 struct Setting {
     buffers: usize,
@@ -43,20 +44,20 @@ struct Setting {
     vectored: bool,
 }
 
-/// One side.
+/// One side of the connections.
 #[derive(Debug)]
 pub(crate) struct Sockets {
-    /// Of accesses to memory, this side asks or the other.
+    /// The side of this process. For accesses to memory, the near side sends the requests.
     side: Side,
-    /// Until the other side has connected.
+    /// The listeners, until the other side has connected.
     listeners: Vec<TcpListener>,
-    /// One for each of `BUFFERS`.
+    /// The connections, one for each of `BUFFERS`.
     links: Vec<TcpStream>,
     settings: Vec<Setting>,
     now: Setting,
     source: Vec<u8>,
     target: Vec<u8>,
-    /// Small messages of a stream, not yet written or not yet looked at.
+    /// Small messages of a stream that are not yet written or not yet processed.
     gathered: Vec<u8>,
     taken: usize,
 }
@@ -65,7 +66,7 @@ fn socket(address: SocketAddr, buffers: Option<usize>) -> Result<std::os::fd::Ow
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let made = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).and_then(|socket| {
         if let Some(bytes) = buffers {
-            // Before connecting: the window is agreed on then.
+            // The sizes must be set before connecting, because TCP negotiates the window scale then.
             set_socket_send_buffer_size(&socket, bytes)?;
             set_socket_recv_buffer_size(&socket, bytes)?;
         }
@@ -89,7 +90,7 @@ impl Sockets {
         }
     }
 
-    /// Makes the listening side, on loopback, and returns its addresses.
+    /// Makes the listening side on loopback. Returns it with its addresses.
     pub(crate) fn listening() -> Result<(Self, String)> {
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
@@ -106,7 +107,7 @@ impl Sockets {
         Ok((Self::with(Side::Far, listeners, Vec::new()), addresses.join(" ")))
     }
 
-    /// Makes the side that connects to the addresses of the other.
+    /// Makes the side that connects to the addresses of the other side.
     pub(crate) fn connected(addresses: &str) -> Result<Self> {
         let mut links = Vec::new();
         for ((buffers, _), address) in BUFFERS.iter().zip(addresses.split(' ')) {
@@ -125,12 +126,12 @@ impl Sockets {
         Ok(link)
     }
 
-    /// How much one write takes.
+    /// Returns the maximum number of bytes of one write.
     const fn write_size(&self) -> usize {
         WRITES[self.now.write].0
     }
 
-    /// Tries `call` until the kernel takes or gives something.
+    /// Retries `call` until the kernel accepts or returns some bytes.
     #[inline]
     fn some(watch: &mut Watch, mut call: impl FnMut() -> std::io::Result<usize>) -> Result<usize> {
         let mut spin = Spin::default();
@@ -196,7 +197,8 @@ impl Subject for Sockets {
         if self.links.len() != BUFFERS.len() {
             return Err(Failure::Protocol("too few connections".into()));
         }
-        // What is written travels there, what is read back; the other way goes a small word.
+        // A put sends its data to the far side, a get returns data to the near side. The other direction carries a
+        // small word.
         let (there, back) = match shape.op {
             Operation::Put => (shape.bytes, WORD),
             Operation::Get => (WORD, shape.bytes),
@@ -297,7 +299,8 @@ impl Subject for Sockets {
             return self.check(content);
         }
         if self.gathered.len() - self.taken < len {
-            // What is left is the head of a message: it moves to the front, and as much follows as has come.
+            // The rest is the beginning of a message. It moves to the front of the buffer, and the bytes that have
+            // arrived are appended.
             self.gathered.drain(..self.taken);
             self.taken = 0;
             let mut link = &self.links[self.now.buffers];

@@ -1,4 +1,5 @@
-//! The limits carry messages whole between two threads that stand for the two processes, and every byte is checked.
+//! Tests that the limits transfer complete messages between two threads that represent the two processes. Every byte is
+//! checked.
 
 use std::os::unix::net::UnixStream;
 use std::thread;
@@ -28,13 +29,13 @@ fn of(op: Operation, bytes: usize) -> Shape {
     Shape { op, bytes, memory: Memory::Ordinary }
 }
 
-/// Runs `test` with the other side in a thread, which must end well.
+/// Runs `test` with the other side in a thread, which must succeed.
 fn with_session(test: impl FnOnce(&mut Session)) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let memory = Shared::create(ring::BUFFER).unwrap();
     let theirs_memory = memory.try_clone().unwrap();
     let other = thread::spawn(move || {
-        // The threads of a test may share a processor: waits yield.
+        // The threads of a test may share a processor, so waits yield.
         let mut watch = Watch::new(Control::local(theirs).unwrap(), true);
         far::serve(&mut watch, &Place::Local(theirs_memory), None)
     });
@@ -102,7 +103,8 @@ fn accesses_are_verified_where_their_bytes_go() {
         ] {
             for &bytes in sizes {
                 session.prepare(kind, &of(op, bytes)).unwrap();
-                // Whole, each in its slot; then as they are timed, in batches to one slot.
+                // First complete checks with a slot for each access, then as in a timed round: batches of accesses to
+                // one slot.
                 let timed = Round { batch: of(op, bytes).batch(), check: Part::Ends, ..CHECKED };
                 for round in [CHECKED, timed] {
                     let (samples, _) = session.round(kind, round).unwrap();
@@ -128,7 +130,7 @@ fn a_write_that_goes_missing_is_noticed() {
             let near = scope.spawn(|| {
                 let mut near = Runner::new(Access::near(means, Shared::map(&memory).unwrap()).unwrap());
                 near.prepare(&of(op, 8)).unwrap();
-                // Fewer accesses than the other side knows of.
+                // One access fewer than the other side expects.
                 let short = Round { number, count: 19, ..CHECKED };
                 near.near(&short, &crate::clock::Clock::calibrate(), &mut near_watch).map(drop)
             });
@@ -169,7 +171,7 @@ fn what_arrives_wrong_is_an_error() {
     bench.prepare(&shape(8, false)).unwrap();
     let error = bench.near(&CHECKED, &crate::clock::Clock::calibrate(), &mut watch).unwrap_err();
     assert!(matches!(error, Failure::Data(_)), "{error}");
-    // It waits for our next message; that we are gone ends the wait.
+    // The thread waits for the next message of this side. Closing the channel ends the wait.
     drop(watch);
     assert!(matches!(other.join().unwrap(), Err(Failure::PeerEnded)));
 }

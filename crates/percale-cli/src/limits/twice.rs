@@ -1,5 +1,5 @@
-//! The limit of accesses to memory that can neither be mapped nor be copied by the kernel: two copies that overlap. One core
-//! copies into a shared buffer, the other out of it, a chunk at a time.
+//! The limit of accesses to memory that can neither be mapped nor be copied by the kernel: two overlapping copies. One
+//! core copies into a shared buffer in chunks, and the other copies the chunks out of it.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -12,18 +12,18 @@ use crate::round::{Round, SLOTS_MEMORY, Shape};
 use crate::row::{Memory, Operation};
 use crate::subject::Subject;
 
-/// Bytes of a chunk, and how many the shared buffer has at a time.
+/// The size of a chunk in bytes.
 const CHUNK: usize = 16 << 10;
 const CHUNKS: u64 = 4;
 
-/// One side.
+/// One side of the two copies.
 #[derive(Debug)]
 pub(crate) struct Twice {
     shared: Shared,
     side: Side,
     shape: Shape,
     private: Vec<u8>,
-    /// Accesses asked for, chunks sent and received.
+    /// The number of accesses requested.
     asked: u64,
     sent: u64,
     received: u64,
@@ -35,7 +35,7 @@ impl Twice {
         Self { shared, side, shape, private: Vec::new(), asked: 0, sent: 0, received: 0 }
     }
 
-    /// Copies a slot in, chunk by chunk as room becomes free.
+    /// Copies a slot into the shared buffer, chunk by chunk as room becomes free.
     fn send(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
         const { assert!(CHUNK * CHUNKS as usize <= ring::BUFFER, "the buffers hold all chunks") };
         let (ours, theirs) = (&self.shared.ring(self.side).taken, &self.shared.ring(self.side.other()).taken);
@@ -52,7 +52,7 @@ impl Twice {
         Ok(())
     }
 
-    /// Copies a slot out as its chunks arrive.
+    /// Copies a slot out of the shared buffer as its chunks arrive.
     fn receive(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
         let (ours, theirs) = (&self.shared.ring(self.side).taken, &self.shared.ring(self.side.other()).taken);
         let start = slot * self.shape.stride();

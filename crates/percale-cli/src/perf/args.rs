@@ -9,7 +9,7 @@ use crate::host::host_and_port;
 use crate::row::{Operation, Transport};
 use crate::units;
 
-/// Which memory large messages lie in, and what one-sided operations reach.
+/// The memory of large messages, and the memory that one-sided operations access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MemoryChoice {
     /// Memory that percale allocated
@@ -18,7 +18,7 @@ pub(crate) enum MemoryChoice {
     Ordinary,
     /// Any memory, where the kernel may not copy between processes (put and get over shm)
     Bounced,
-    /// Both, in a row each
+    /// Both, as two rows
     Both,
 }
 
@@ -59,22 +59,23 @@ pub(crate) struct PerfArgs {
     /// Wait here for measurements from other machines, for example 0.0.0.0:7471
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only", "form", "monitor", "processes", "svg", "json"], value_parser = host_and_port)]
     pub(crate) listen: Option<String>,
-    /// Between machines: measure only with peers that have the same key, the bytes of this file, which only its owner may read
+    /// Between machines: measure only with peers that have the same key. The key is the content of this file, which
+    /// only its owner may be able to read
     #[arg(long, value_name = "FILE")]
     pub(crate) authorization_key: Option<PathBuf>,
-    /// Operations [default: all]
+    /// Operations to measure [default: all]
     #[arg(long, value_delimiter = ',', value_name = "OP")]
     pub(crate) op: Vec<Operation>,
     /// Sizes, such as 8,4K,1M [default: 8,64,512,4K,64K,1M, as they suit the operation; fetch-add, compare-swap: 8]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = units::parse_size)]
     pub(crate) size: Vec<usize>,
-    /// Transports [default: shm,tcp; across machines tcp]
+    /// Transports to measure [default: shm,tcp; between machines tcp]
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub(crate) transport: Vec<Transport>,
-    /// Where messages lie [default: both over shm for 64K and more and for one-sided operations, else ordinary]
+    /// Memory of the messages [default: both over shm for 64K and more and for one-sided operations, else ordinary]
     #[arg(long)]
     pub(crate) memory: Option<MemoryChoice>,
-    /// Write the whole source before each send, as programs do, instead of its ends only (latencies, put)
+    /// Write the whole source before each send, as applications do, and not only its ends (latencies, put)
     #[arg(long)]
     pub(crate) dirty: bool,
     /// Timed messages or operations of each row
@@ -83,43 +84,46 @@ pub(crate) struct PerfArgs {
     /// Seconds for each row [default: 0.8]
     #[arg(long, value_name = "S", conflicts_with = "iterations", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
-    /// Neither write nor check data
+    /// Do not write or check data
     #[arg(long)]
     pub(crate) no_verify: bool,
-    /// Measure only what the machine could do
+    /// Measure only the limits of the machine
     #[arg(long, conflicts_with = "host")]
     pub(crate) limits_only: bool,
-    /// Measure what it costs to have memory registered, with a registration cache and without
+    /// Measure the cost of registering memory, with a registration cache and without
     #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) registration: bool,
-    /// Measure what so many addresses cost in an address vector, beside libfabric's tcp provider if that is installed
+    /// Measure the cost of this number of addresses in an address vector, next to libfabric's tcp provider if that is
+    /// installed
     #[arg(long, group = "form", value_name = "N", value_parser = addresses, conflicts_with_all = ["host", "op", "size", "transport", "memory", "dirty", "iterations", "seconds", "no_verify", "limits_only"])]
     pub(crate) addresses: Option<usize>,
-    /// Measure what it costs to bind a memory window, to take it back, and to check a right
+    /// Measure the cost of binding a memory window, of revoking it, and of checking a key
     #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) windows: bool,
-    /// Measure what registrations, windows and transfers cost on an RDMA device, beside each other [SIZES: 4K,64K,1M]
+    /// Measure the cost of registrations, windows and transfers on an RDMA device [SIZES: 4K,64K,1M]
     #[arg(long, group = "form", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only", "svg"])]
     pub(crate) rdma: bool,
-    /// Live keys while rights are checked
+    /// Number of valid keys while keys are checked
     #[arg(long, value_delimiter = ',', value_name = "N", requires = "windows", conflicts_with_all = ["registration", "addresses", "triggers", "collectives", "rdma"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     pub(crate) keys: Vec<u32>,
-    /// Measure what operations cost that begin by themselves: queueing and firing them, chains of them, and stores that set them off
+    /// Measure the cost of triggered operations: queueing and starting them, chains of them, and operations that start
+    /// when a variable is written
     #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "size", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) triggers: bool,
-    /// Operations that wait for a counter together
+    /// Number of operations that wait for one counter
     #[arg(long, value_delimiter = ',', value_name = "N", requires = "triggers", conflicts_with_all = ["registration", "addresses", "windows", "collectives", "rdma"], default_values_t = [1000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     pub(crate) queued: Vec<u32>,
-    /// Measure collectives of processes on this machine: barrier, broadcast, sums; SIZES are those of a member's elements [default: 8,1M]
+    /// Measure collectives of processes on this machine: barrier, broadcast, sums; SIZES are those of a member's
+    /// elements [default: 8,1M]
     #[arg(long, group = "form", group = "team", conflicts_with_all = ["host", "op", "transport", "memory", "dirty", "iterations", "no_verify", "limits_only"])]
     pub(crate) collectives: bool,
-    /// Processes that pass a token on [default: 4], or of a collective [default: 2]
+    /// Number of processes: in a token ring [default: 4], or in a collective [default: 2]
     #[arg(long, value_name = "N", requires = "team", conflicts_with_all = ["registration", "addresses", "windows", "rdma"], value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) processes: Option<u8>,
     /// Monitors of the registration cache [default: all that are available here]
     #[arg(long, value_delimiter = ',', value_name = "NAME", requires = "registration", conflicts_with_all = ["addresses", "windows", "triggers", "collectives", "rdma"], value_parser = monitors::names())]
     pub(crate) monitor: Vec<String>,
-    /// Plot the latencies, or what else is measured (not --windows), to this file
+    /// Plot the latencies, or the other results (not of --windows), to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
     /// Print one JSON object for each row
@@ -134,7 +138,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// How many addresses: whole nodes of 100, and no more than there are in 10.0.0.0/8.
+/// Parses a number of addresses: a multiple of 100 (whole nodes), and at most the number of addresses in 10.0.0.0/8.
 fn addresses(text: &str) -> Result<usize, String> {
     let count = text.parse::<usize>().ok().filter(|count| (1000..=16_000_000).contains(count));
     count.ok_or_else(|| "a number from 1000 to 16000000".to_owned())

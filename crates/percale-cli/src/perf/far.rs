@@ -1,7 +1,7 @@
-//! The process that answers: the second process of a measurement on one machine, or `--listen` on another.
+//! The answering process: the second process of a measurement on one machine, or `--listen` on another.
 //!
-//! It executes the requests on the control channel and ends when that closes, so that nothing outlives the process that
-//! measures.
+//! It executes the requests on the control channel and ends when that closes, so nothing outlives the measuring
+//! process.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -20,10 +20,10 @@ use crate::output::say;
 use crate::subject::{Bench, Kind};
 use crate::transfer::visible;
 
-/// How long the first request of another machine may take to come.
+/// The timeout for the first request of another machine.
 const FIRST: Duration = Duration::from_secs(10);
 
-/// How long any other request may take.
+/// The timeout for any other request.
 const NEXT: Duration = Duration::from_secs(60);
 
 /// Serves one measurement until the other side closes the channel. `from` is the other side's host, if that is another
@@ -31,10 +31,10 @@ const NEXT: Duration = Duration::from_secs(60);
 pub(crate) fn serve(watch: &mut Watch, place: &Place, from: Option<IpAddr>) -> Result<()> {
     let mut open = HashMap::new();
     match greet_and_serve(watch, place, from, &mut open) {
-        // The end of the measurement, for whatever reason: no process is left to report to.
+        // The measurement has ended, for any reason. There is no process to report to.
         Err(Failure::PeerEnded) => Ok(()),
         Err(error) => {
-            // Reported before anything is closed, which may take long after a failure.
+            // The failure is reported before anything is closed, because closing may take long after a failure.
             let told = watch.control.send(&Reply::Failed { why: error.to_string() });
             told.and(Err(error))
         }
@@ -81,7 +81,7 @@ fn greet_and_serve(
     }
 }
 
-/// Sends the greeting. Where there is a key, nothing is done for a client that does not prove that it has the key.
+/// Sends the greeting. If there is a key, a client that does not prove that it has the key is rejected.
 fn greet(watch: &mut Watch, place: &Place) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION").into();
     let Some(key) = place.key() else {
@@ -99,8 +99,8 @@ fn greet(watch: &mut Watch, place: &Place) -> Result<()> {
     }
 }
 
-/// Checks a request of another machine: it may only open percale, and only at its own address, so that it cannot make
-/// this process connect to third machines.
+/// Checks a request of another machine. It may open only subjects of percale, and only at its own address, so it cannot
+/// make this process connect to third machines.
 fn check_stranger(kind: Kind, address: Option<&str>, from: IpAddr) -> Result<()> {
     let refused = |why: &str| Err(Failure::Protocol(why.into()));
     if !kind.is_percale() {
@@ -116,8 +116,8 @@ fn find(open: &mut HashMap<Kind, Box<dyn Bench>>, kind: Kind) -> Result<&mut Box
     open.get_mut(&kind).ok_or_else(|| Failure::Protocol(format!("{kind:?} is not open")))
 }
 
-/// Runs the second process on this machine. Its standard input is the control channel, its standard output the memory
-/// of the limits' programs: no other means is needed to pass these descriptors.
+/// Runs the second process on this machine. Its standard input is the control channel, and its standard output is the
+/// memory of the limits' programs. So these descriptors need no other channel.
 pub(crate) fn second_process(processor: Option<usize>) -> Result<()> {
     let what = "setting up the second process";
     // This process ends even if its parent is killed.
@@ -129,16 +129,16 @@ pub(crate) fn second_process(processor: Option<usize>) -> Result<()> {
     let stream: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().map_err(Failure::system(what))?;
     let memory = std::io::stdout().as_fd().try_clone_to_owned().map_err(Failure::system(what))?;
     let mut watch = Watch::new(Control::local(UnixStream::from(stream))?, processor.is_none());
-    // A failure has been reported to the process that measures, which prints it.
+    // A failure has been reported to the measuring process, which prints it.
     serve(&mut watch, &Place::Local(memory), None)
 }
 
-/// Serves measurements of other machines at `address`, one after the other, without end.
+/// Serves measurements of other machines at `address`, one after the other. Returns only with an error.
 pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
     let listener = TcpListener::bind(address).map_err(Failure::system(format!("listening on {address}")))?;
     let here = listener.local_addr().map_err(Failure::system("asking for the address"))?;
     let processors = processors::allowed()?;
-    // The last processor: if the other process is on this machine after all, it takes the first.
+    // The last processor is used, because a measuring process on this machine uses the first.
     if let Some(&last) = processors.last() {
         processors::pin(last)?;
     }
@@ -150,14 +150,14 @@ pub(crate) fn listen(address: &str, key: Option<&[u8]>) -> Result<()> {
         let (stream, peer) = match listener.accept() {
             Ok(accepted) => accepted,
             Err(error) => {
-                // A caller that has disconnected, or no free descriptor for the moment: others are still served.
+                // The client has disconnected, or no descriptor is free at the moment. Other clients are still served.
                 say(&format!("accepting a connection: {error}"));
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
         };
         say(&format!("Measuring with {peer}"));
-        // In a separate thread, so that a fault that a stranger causes ends only that thread.
+        // A separate thread, so that a panic caused by a client ends only that thread.
         let measured = std::thread::scope(|scope| scope.spawn(|| measure_with(stream, peer, key)).join());
         match measured.unwrap_or_else(|_| Err(Failure::Data("a fault in this program, which is reported above".into())))
         {

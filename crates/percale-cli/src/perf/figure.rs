@@ -1,4 +1,4 @@
-//! Figures beside their limits, as lines of JSON and as a table: the reports of `--triggers` and `--collectives`.
+//! Results with their limits, as lines of JSON and as a table: the reports of `--triggers` and `--collectives`.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::units;
 /// The text of a cell without a value.
 const NOTHING: &str = "–";
 
-/// One line. Missing values are left out of the JSON, and a column without any value is left out of the table.
+/// One result. Missing values are left out of the JSON, and a column without any value is left out of the table.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Figure {
     /// The measured operation.
@@ -24,7 +24,7 @@ pub(super) struct Figure {
     /// The order of the thresholds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) thresholds: Option<&'static str>,
-    /// Operations that waited together.
+    /// The number of operations that waited at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) queued: Option<u64>,
     /// The number of participants.
@@ -33,30 +33,30 @@ pub(super) struct Figure {
     /// The size of a message, or of a member's elements.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bytes: Option<usize>,
-    /// The median of one operation. `None` if it was not measured.
+    /// The median time of one operation. `None` if it was not measured.
     pub(super) p50_ns: Option<f64>,
     /// The number of timed operations.
     pub(super) count: u64,
-    /// A plain program that does the least possible work.
+    /// The plain program that does the minimum work.
     pub(super) limit: Option<&'static str>,
-    /// Its median.
+    /// The median of the plain program.
     pub(super) limit_p50_ns: Option<f64>,
     /// percale's median divided by the limit's.
     pub(super) ratio: Option<f64>,
-    /// Why it was not measured.
+    /// The reason why the operation was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
 }
 
 impl Figure {
-    /// The median of samples of so many each.
+    /// Makes a result from samples of `each` operations each.
     pub(super) fn of(what: &'static str, samples: Samples, each: u64) -> Self {
         let summary = samples.summary();
         let count = summary.map_or(0, |summary| summary.count as u64 * each);
         Self { what, p50_ns: summary.map(|summary| summary.p50), count, ..Self::default() }
     }
 
-    /// Adds the median of a plain program.
+    /// Adds the median of a plain program as the limit.
     pub(super) fn beside(mut self, limit: &'static str, limit_p50_ns: f64) -> Self {
         (self.limit, self.limit_p50_ns) = (Some(limit), Some(limit_p50_ns));
         self.ratio = self.p50_ns.map(|ours| ours / limit_p50_ns);
@@ -64,7 +64,7 @@ impl Figure {
     }
 }
 
-/// The figures so far.
+/// The results so far.
 pub(super) struct Report {
     json: bool,
     bar: ProgressBar,
@@ -83,7 +83,7 @@ impl Report {
         self.bar.tick();
     }
 
-    /// Takes figures, and prints them at once if they go out as JSON.
+    /// Adds results. For JSON output, prints them at once.
     pub(super) fn add(&mut self, figures: impl IntoIterator<Item = Figure>) -> Result<()> {
         for figure in figures {
             if self.json {
@@ -95,7 +95,7 @@ impl Report {
         Ok(())
     }
 
-    /// Prints the table, unless JSON was printed, and the notes about it.
+    /// Prints the table, unless the output is JSON, and the notes about it.
     pub(super) fn end(self, notes: &str) -> Result<Vec<Figure>> {
         self.bar.finish_and_clear();
         if !self.json {
@@ -108,7 +108,7 @@ impl Report {
     }
 }
 
-/// A column that some figures have.
+/// A column that only some results have.
 type Column = (&'static str, fn(&Figure) -> Option<Cell>);
 
 const COLUMNS: [Column; 4] = [
@@ -140,7 +140,7 @@ fn table(figures: &[Figure]) -> Table {
     table
 }
 
-/// A panel of the durations of these figures; `place` returns the horizontal position of each.
+/// Makes a panel of the times of these results. `place` returns the horizontal position of each.
 pub(super) fn panel(
     title: &'static str,
     across: Across,
@@ -160,7 +160,7 @@ pub(super) fn panel(
                 series.push(Series { name: name.into(), color, limit, points: Vec::new() });
                 series.len() - 1
             });
-            // Several figures may have one limit.
+            // Several results may have the same limit.
             if series[at].points.iter().all(|there| there.0 != point.0) {
                 series[at].points.push(point);
             }
@@ -170,7 +170,7 @@ pub(super) fn panel(
     Panel { title, across, axis: "time", show: plot::time, series }
 }
 
-/// Draws a picture, if one was requested.
+/// Writes a plot, if one was requested.
 pub(super) fn draw(file: Option<&Path>, title: &str, panels: &[Panel]) -> Result<()> {
     let Some(file) = file else { return Ok(()) };
     let picture = plot::picture(title, panels)?;

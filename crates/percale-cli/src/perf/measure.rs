@@ -1,8 +1,9 @@
-//! One row: rounds of percale and of its limit in turn, in the same two processes, until the row's time is used up.
+//! One row: rounds of percale and of its limit in turn, in the same two processes, until the time of the row is used
+//! up.
 //!
-//! First each side finds out how many messages fill a round (which also warms it up), and the limit which of its
-//! settings is fastest. Then come eight rounds of each, taking turns at going first, so that other load of the machine
-//! affects both. After each pair, a short untimed round of each checks every byte of every message.
+//! First, each side finds out how many messages fill a round (which also warms it up), and for the limit, which of its
+//! settings is the fastest. Then eight rounds of each follow. The two take turns at going first, so that other load of
+//! the machine affects both. After each pair, a short untimed round of each checks every byte of every message.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,21 +17,21 @@ use crate::row::{Pattern, Row};
 use crate::statistics::{Samples, Summary};
 use crate::subject::{Kind, Means};
 
-/// Rounds of each in a row.
+/// The number of timed rounds of each side in a row.
 const ROUNDS: u32 = 8;
 
-/// The bytes that a round of verification carries, about.
+/// The approximate number of bytes in a round of verification.
 const VERIFIED_BYTES: usize = 1 << 20;
 
-/// The time that each setting of a limit is tried for, twice.
+/// The time for which each setting of a limit is tried, twice.
 const SETTING_TIME: Duration = Duration::from_millis(10);
 
-/// How rows are measured.
+/// The options of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// The time of a row, all of its timed rounds together.
+    /// The total time of all timed rounds of a row.
     pub(crate) time: Duration,
-    /// Timed messages of a row, instead of a time.
+    /// The number of timed messages of a row, instead of a time.
     pub(crate) iterations: Option<u64>,
     /// Write the whole source before each send (latencies).
     pub(crate) dirty: bool,
@@ -40,7 +41,7 @@ pub(crate) struct Options {
     pub(crate) limits_only: bool,
 }
 
-/// Which setting of a limit is the fastest, once found.
+/// The fastest setting of each limit that has been found so far.
 pub(crate) type Best = HashMap<(Kind, usize, Pattern), (usize, String)>;
 
 /// Measures one row. `step` is called after each of its [`STEPS`] parts.
@@ -60,7 +61,7 @@ pub(crate) fn row(
         let (kind, shape) = planned.limit();
         match best_setting(session, kind, &shape, options, best) {
             Ok(best) => runs.push(Run::start(session, kind, shape, options, best)?),
-            // Then the row has no limit.
+            // The row then has no limit.
             Err(Failure::Forbidden(_)) => {}
             Err(error) => return Err(error),
         }
@@ -75,7 +76,8 @@ pub(crate) fn row(
         if options.verify {
             for run in &runs {
                 let checked = run.verify(session)?;
-                // A row counts percale's messages as verified, and the limit's only if there are no others.
+                // A row counts percale's messages as verified. It counts those of the limit only if percale is not
+                // measured.
                 if options.limits_only || run.kind.is_percale() {
                     verified += checked;
                 }
@@ -120,17 +122,17 @@ pub(crate) fn row(
     })
 }
 
-/// How many steps a row has.
+/// The number of steps of a row.
 pub(crate) const STEPS: u64 = 1 + ROUNDS as u64;
 
-/// The parts of messages that are written and checked in a timed round.
+/// Returns a round that writes and checks only the parts of messages that a timed round does.
 fn timed_round(shape: &Shape, options: &Options) -> Round {
     let ends = if options.verify { Part::Ends } else { Part::Nothing };
     let write = if options.dirty && shape.op.can_be_dirty() { Part::Whole } else { ends };
     Round { number: 0, warm: 0, count: 1, batch: shape.batch(), write, check: ends, setting: 0 }
 }
 
-/// The rounds of one side of the comparison.
+/// The rounds of one of the two sides that are compared.
 struct Run {
     kind: Kind,
     shape: Shape,
@@ -141,7 +143,7 @@ struct Run {
 }
 
 impl Run {
-    /// Prepares it and finds out how many messages fill a round.
+    /// Prepares the subject, and finds out how many messages fill a round.
     fn start(
         session: &mut Session,
         kind: Kind,
@@ -150,7 +152,7 @@ impl Run {
         (setting, setting_name): (usize, String),
     ) -> Result<Self> {
         session.prepare(kind, &shape)?;
-        // Messages that are not counted connect the two sides and touch the buffers.
+        // The untimed first messages connect the two sides and touch the buffers.
         session.round(kind, Round { count: 2, setting, ..timed_round(&shape, options) })?;
         let mut run = Self { kind, shape, setting, setting_name, count: 1, samples: Samples::default() };
         run.count = match options.iterations {
@@ -164,7 +166,7 @@ impl Run {
         Ok(run)
     }
 
-    /// The number of messages that take `target`.
+    /// Returns the number of messages that take the time `target`.
     fn fill(&self, session: &mut Session, options: &Options, target: Duration) -> Result<u64> {
         let round = Round { setting: self.setting, ..timed_round(&self.shape, options) };
         let mut count = 4;
@@ -175,7 +177,7 @@ impl Run {
         loop {
             let mut spent = try_it(count)?;
             if spent >= target / 8 {
-                // Once more: a single interruption may have taken longer than the messages.
+                // Measured again, because a single interruption may have taken longer than the messages.
                 spent = spent.min(try_it(count)?);
             }
             if spent >= target / 8 || count >= MOST {
@@ -187,7 +189,7 @@ impl Run {
     }
 
     fn timed(&mut self, session: &mut Session, options: &Options) -> Result<()> {
-        // The first messages of a round find caches that the other side of the comparison has used.
+        // The first messages of a round find caches that the other subject of the comparison has used.
         let warm = if self.shape.op.pattern() == Pattern::Stream { 0 } else { (self.count / 16).clamp(1, WARM) };
         let round = Round { warm, count: self.count, setting: self.setting, ..timed_round(&self.shape, options) };
         let (samples, _) = session.round(self.kind, round)?;
@@ -195,18 +197,18 @@ impl Run {
         Ok(())
     }
 
-    /// Returns how many messages were checked by both sides together.
+    /// Returns the number of messages that both sides together have checked.
     fn verify(&self, session: &mut Session) -> Result<u64> {
         let pattern = self.shape.op.pattern();
         let count = match pattern {
-            // One to each slot, so that each can be checked when all are done.
+            // One access for each slot, so that each slot can be checked after all accesses.
             Pattern::Access => self.shape.slots() as u64,
             Pattern::PingPong | Pattern::Stream => (VERIFIED_BYTES / self.shape.bytes).clamp(2, 64) as u64,
         };
         let (write, check) = (Part::Whole, Part::Whole);
         let round = Round { number: 0, warm: 0, count, batch: 1, write, check, setting: self.setting };
         let (_, far) = session.round(self.kind, round)?;
-        // A stream is checked where it arrives, an access where its bytes go, a ping-pong at both ends.
+        // A stream is checked where it arrives, an access at its destination, and a ping-pong at both ends.
         Ok(if pattern == Pattern::PingPong { far + round.verified() } else { far })
     }
 
@@ -225,11 +227,13 @@ impl Run {
     }
 }
 
-/// How often each setting of a limit is tried. The first time only warms the sockets up: their buffers grow.
+/// The number of times that each setting of a limit is tried. The first try only warms up the sockets: their buffers
+/// grow.
 const PASSES: usize = 4;
 
-/// Tries the settings of a limit in turn. A setting is judged by its slowest median; the fastest by that rule is used for all rows of the shape.
-/// (Some settings vary by a factor of four from pass to pass: a lucky pass must not choose them.)
+/// Tries the settings of a limit in turn. The rating of a setting is its slowest median, and the setting with the best
+/// rating is used for all rows of the shape. (Some settings vary by a factor of four between passes, so a single fast
+/// pass must not decide.)
 fn best_setting(
     session: &mut Session,
     kind: Kind,

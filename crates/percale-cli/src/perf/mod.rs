@@ -1,9 +1,11 @@
-//! `percale perf`: measures percale on this machine, beside the limits of the machine.
+//! `percale perf`: measures percale on this machine, next to the limits of the machine.
 //!
-//! Two processes, each on its own processor, carry messages in rounds ([`round`](crate::round)). The process that measures has a [`session`], the one
-//! that answers is [`far`]; the [`request`]s go over a [`channel`](crate::channel), which also ends every wait. [`plan`] lists the rows, [`measure`]
-//! makes one of them, with [`subjects`]. The cost of registering memory is measured separately ([`registration`]), and so are the costs
-//! of addresses ([`addresses`]), [`windows`], [`triggers`], [`collectives`], and the time that an [`rdma`] device takes for registrations.
+//! Two processes, each on its own processor, exchange messages in rounds ([`round`](crate::round)). The measuring
+//! process has a [`session`], and the answering process is [`far`]. The [`request`]s go over a
+//! [`channel`](crate::channel), which also ends every wait. [`plan`] lists the rows, and [`measure`] measures one of
+//! them, with [`subjects`]. The cost of registering memory is measured separately ([`registration`]), and so are the
+//! costs of addresses ([`addresses`]), [`windows`], [`triggers`], [`collectives`], and the time that an [`rdma`] device
+//! takes for registrations.
 
 use std::time::Duration;
 
@@ -35,7 +37,7 @@ pub(crate) mod team;
 mod triggers;
 mod windows;
 
-/// The default of the seconds per row.
+/// The default number of seconds per row.
 const SECONDS: f64 = 0.8;
 
 /// Runs the subcommand.
@@ -83,7 +85,8 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
     let measured = match measure_all(&mut session, &rows, &options, args.json) {
         Ok(measured) => measured,
         Err(error) => {
-            // This process ends, and with it the channel and the second process: after a failure nothing is waited for.
+            // The process ends after an error, and that closes the channel and ends the second process. The session is
+            // not dropped, because dropping it might wait.
             std::mem::forget(session);
             return Err(error);
         }
@@ -98,7 +101,7 @@ pub(crate) fn run(args: &PerfArgs) -> Result<()> {
     Ok(())
 }
 
-/// Measures all rows; prints each at once if it goes out as JSON.
+/// Measures all rows. For JSON output, prints each row at once.
 fn measure_all(
     session: &mut Session,
     rows: &[plan::Planned],

@@ -1,17 +1,17 @@
-//! The monitors of the registration cache that are measured.
+//! The monitors of the registration cache that can be measured.
 
 use clap::builder::PossibleValuesParser;
 
-/// All of them, the best first.
+/// All monitors, the best first.
 pub(super) const ALL: [&str; 5] = [BPF, "userfaultfd-promised", "userfaultfd", "sealed", IMPORTED];
 
-/// The kernel tier.
+/// The monitor that uses BPF in the kernel.
 pub(super) const BPF: &str = "bpf";
 
-/// Reports no changes by itself and makes no kernel queries: only the cache's own work remains.
+/// A monitor that reports no changes by itself and makes no kernel queries, so only the work of the cache is measured.
 pub(super) const IMPORTED: &str = "imported";
 
-/// The monitors that can be named.
+/// Returns a parser for the names of the monitors.
 pub(super) fn names() -> PossibleValuesParser {
     ALL.into()
 }

@@ -8,7 +8,7 @@ use crate::row::{Memory, Operation, Pattern, Transport};
 use crate::subject::{Kind, Means};
 use crate::units;
 
-/// From this size on the kind of memory of messages matters. For accesses to memory it always matters.
+/// From this size on, the kind of memory of messages makes a difference. For accesses to memory it always does.
 const LARGE: usize = 64 << 10;
 
 /// One row to be measured.
@@ -21,12 +21,12 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// The shape of its messages.
+    /// Returns the shape of the row's messages.
     pub(crate) const fn shape(&self) -> Shape {
         Shape { op: self.op, bytes: self.bytes, memory: self.memory }
     }
 
-    /// percale's subject for the row.
+    /// Returns percale's subject for the row.
     pub(crate) const fn subject(&self) -> Kind {
         if matches!(self.memory, Memory::Bounced) {
             return Kind::Bounced;
@@ -34,17 +34,17 @@ impl Planned {
         if self.op.is_one_sided() { Kind::OneSided(self.transport) } else { Kind::Percale(self.transport) }
     }
 
-    /// The program that is its limit, and the shape of that program's messages.
+    /// Returns the program that is the limit of the row, and the shape of the messages of that program.
     pub(crate) fn limit(&self) -> (Kind, Shape) {
         let shape = self.shape();
-        // Half a round trip of writes is at best one write.
+        // Half a round trip of writes cannot be faster than one write.
         let write = Shape { op: if self.op == Operation::PutLatency { Operation::Put } else { self.op }, ..shape };
         let is_small = self.bytes <= ring::LONGEST;
         match (self.transport, self.op, self.memory) {
             (Transport::Tcp, ..) => (Kind::Sockets, shape),
             (.., Memory::Bounced) => (Kind::Twice, shape),
             (_, op, Memory::Percale) if op.is_atomic() => (Kind::Access(Means::Word), shape),
-            // Only its owner can change such memory atomically, so the limit is a round trip.
+            // Only the owner can change such memory atomically, so the limit is a round trip.
             (_, op, Memory::Ordinary) if op.is_atomic() => (Kind::Ring, shape),
             (_, op, Memory::Ordinary) if op.is_one_sided() => (Kind::Access(Means::Kernel), write),
             (_, Operation::PutLatency, _) if is_small => (Kind::Ring, shape),
@@ -55,7 +55,8 @@ impl Planned {
     }
 }
 
-/// Whether some command line leads to such messages of such a subject: other processes may request only these.
+/// Returns whether some command line leads to messages of this shape for this subject. Other processes may request only
+/// these.
 pub(crate) fn is_possible(kind: Kind, shape: &Shape) -> bool {
     let Shape { op, bytes, memory } = *shape;
     if !(1..=units::LONGEST).contains(&bytes) || op.refusal(bytes).is_some() {
@@ -73,7 +74,7 @@ pub(crate) fn is_possible(kind: Kind, shape: &Shape) -> bool {
     })
 }
 
-/// The sizes of an operation where none are given.
+/// Returns the default sizes of an operation.
 const fn default_sizes(op: Operation) -> &'static [usize] {
     match op {
         Operation::TaggedLatency | Operation::MessageLatency => &[8, 64, 512, 4 << 10, 64 << 10, 1 << 20],
@@ -84,11 +85,12 @@ const fn default_sizes(op: Operation) -> &'static [usize] {
     }
 }
 
-/// The rows of a command line, in the order shown. Sizes that are given apply to the operations that have such a size, and
-/// to the streams where these are asked for by name or have the size anyway.
+/// Returns the rows of a command line, in the order in which they are shown. Sizes from the command line apply to each
+/// operation that is defined for them. They apply to a stream only if the stream is named on the command line, or has
+/// the size among its defaults.
 ///
 /// # Errors
-/// If an operation that is asked for by name has no such size.
+/// Fails if an operation named on the command line is not defined for one of the sizes.
 pub(crate) fn plan(args: &PerfArgs) -> Result<Vec<Planned>> {
     let here = args.host.is_none();
     let transports = match args.transport.as_slice() {
@@ -129,7 +131,7 @@ pub(crate) fn plan(args: &PerfArgs) -> Result<Vec<Planned>> {
 
 fn memories(args: &PerfArgs, transport: Transport, op: Operation, bytes: usize) -> &'static [Memory] {
     if args.limits_only && !op.is_one_sided() {
-        // The programs of the limits know no other.
+        // The programs of the limits use no other memory.
         return &[Memory::Ordinary];
     }
     let matters = transport == Transport::Shm && (bytes >= LARGE || op.is_one_sided());
@@ -162,7 +164,8 @@ mod tests {
     fn the_default_covers_both_transports_all_operations_and_both_memories_where_it_matters() {
         let rows = rows(&[]).unwrap();
         let shm: Vec<_> = rows.iter().filter(|row| row.transport == Transport::Shm).collect();
-        // Messages; put-latency, both kinds of fetch-add and compare-swap of one size, put and get of three.
+        // Messages; then put-latency, both kinds of fetch-add and compare-swap with one size each, put and get with
+        // three.
         assert_eq!((rows.len(), shm.len()), (36 + 10 + 20, 21 + 20));
         for op in Operation::ALL {
             assert!(rows.iter().any(|row| row.op == op));
@@ -226,7 +229,7 @@ mod tests {
         ] {
             assert!(matches!(rows(&arguments), Err(Failure::Usage(text)) if text.contains(said)), "{arguments:?}");
         }
-        // Not asked for by name they are left out.
+        // If they are not named, they are left out.
         assert!(rows(&["--size", "12"]).unwrap().iter().all(|row| !row.op.is_atomic()));
     }
 

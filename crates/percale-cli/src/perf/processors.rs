@@ -1,16 +1,16 @@
-//! The processors that this process may run on, and pinning it to one of them.
+//! The processors that this process may use, and pinning to one of them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::failure::{Failure, Result};
 
-/// The processors we may use.
+/// Returns the processors that this thread may use.
 pub(crate) fn allowed() -> Result<Vec<usize>> {
     let set = sched_getaffinity(None).map_err(Failure::system("asking for the allowed processors"))?;
     Ok((0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
 }
 
-/// Stays on `processor` (this thread, and those that it starts).
+/// Pins this thread, and the threads that it will start, to `processor`.
 pub(crate) fn pin(processor: usize) -> Result<()> {
     if processor >= CpuSet::MAX_CPU {
         return Err(Failure::Usage(format!("there is no processor {processor}")));
@@ -18,7 +18,7 @@ pub(crate) fn pin(processor: usize) -> Result<()> {
     allow(&[processor])
 }
 
-/// Runs on any of these (this thread, and those that it starts).
+/// Allows this thread, and the threads that it will start, to run on any of these processors.
 pub(crate) fn allow(processors: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     processors.iter().for_each(|&processor| set.set(processor));

@@ -1,5 +1,5 @@
-//! `percale perf --rdma`: the costs of registrations, windows and transfers on an RDMA device, beside each other. The peer is the device's own port:
-//! a peer's transfers go through it.
+//! `percale perf --rdma`: the costs of registrations, windows and transfers on an RDMA device. The peer is connected to
+//! a port of the same device, so the peer's transfers pass through the device.
 
 #![expect(unsafe_code, reason = "registers memory that it does not own; the block states its reason")]
 
@@ -24,7 +24,7 @@ use crate::statistics::Samples;
 use crate::table::RULED;
 use crate::units;
 
-/// The default of the seconds for each size.
+/// The default number of seconds for each size.
 const SECONDS: f64 = 2.0;
 
 /// The default sizes.
@@ -32,30 +32,30 @@ const SIZES: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
 
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 
-/// How long the device may take for one request.
+/// The timeout for one request to the device.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The ID of all requests: there is one at a time.
+/// The ID of all requests. There is one request at a time.
 const REQUEST: u64 = 1;
 
 /// The timed operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum What {
-    /// A peer's write into memory that was registered in advance: the base of all ratios.
+    /// A peer's write into memory that was registered in advance. All ratios are relative to this.
     InAdvance,
-    /// A peer's write into memory that is registered for it, and deregistered.
+    /// A peer's write into memory that is registered for the write and deregistered afterwards.
     EachTime,
-    /// A peer's write into memory that is looked up in the cache.
+    /// A peer's write into memory whose registration is looked up in the cache.
     Cached,
-    /// A peer's write into a registered buffer, and a copy from there.
+    /// A peer's write into a registered buffer, and a copy out of the buffer.
     Copied,
     /// Registering the memory.
     Register,
-    /// Deregistering it.
+    /// Deregistering the memory.
     Deregister,
-    /// Binding a window of type 2 to it.
+    /// Binding a window of type 2 to the memory.
     Bind,
-    /// Invalidating that window.
+    /// Invalidating the window.
     Invalidate,
 }
 
@@ -85,21 +85,21 @@ impl What {
     }
 }
 
-/// One line.
+/// One line of the result.
 #[derive(Debug, Serialize)]
 struct Line {
     what: What,
     bytes: usize,
     p50_ns: f64,
-    /// The time divided by that of the transfer into memory that was registered in advance.
+    /// The time divided by the time of the transfer into memory that was registered in advance.
     ratio: f64,
     /// The number of timed operations.
     count: usize,
-    /// The cache's monitor.
+    /// The monitor of the cache.
     monitor: &'static str,
 }
 
-/// The device, a peer of it, and a cache.
+/// The device, a connected pair of queues, and a cache.
 struct Bench {
     adapter: Arc<Adapter>,
     registrar: VerbsRegistrar,
@@ -107,7 +107,7 @@ struct Bench {
     lane: Lane<VerbsRegistrar>,
     queue: Arc<CompletionQueue>,
     pair: Arc<QueuePair>,
-    /// The pair's peer; nothing is posted there.
+    /// The peer of the pair. Nothing is posted to it.
     _far: QueuePair,
 }
 
@@ -117,7 +117,7 @@ struct Site {
     range: Range,
     peer: Reach,
     bytes: Vec<u8>,
-    /// The key of the registration that was made in advance.
+    /// The key of the registration made in advance.
     key: u32,
     buffer: Arc<MemoryRegion>,
     window: Window,
@@ -125,7 +125,7 @@ struct Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // Memory that cannot be unmapped stays mapped.
+        // An error leaves the memory mapped, which is harmless.
         self.memory.release().ok();
     }
 }
@@ -137,7 +137,7 @@ fn failed<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
 impl Bench {
     fn open() -> Result<Self> {
         let adapter = Adapter::open().map_err(failed("an RDMA device"))?;
-        // SAFETY: all memory that is registered with it is a `Lot`'s, in which no value of this program lies.
+        // SAFETY: all memory that is registered with it belongs to a `Lot`, which holds no value of this program.
         let registrar = unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), Rights::empty()) };
         let cache = Cache::builder(registrar.clone()).open().map_err(failed("a registration cache"))?;
         let open = || -> io::Result<_> {
@@ -161,7 +161,7 @@ impl Bench {
     fn site(&self, bytes: usize) -> io::Result<(Site, <VerbsRegistrar as Registrar>::Pin)> {
         let memory = Lot::memory(bytes as u64, 0)?;
         let range = memory.range();
-        // A kernel without huge pages needs no advice.
+        // A kernel without huge pages does not need the advice, so an error is ignored.
         memory.advise(range, libc::MADV_NOHUGEPAGE).ok();
         let pinned = self.registrar.pin(range, ACCESS)?;
         let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::BIND;
@@ -177,7 +177,7 @@ impl Bench {
         Ok((site, pinned.pin))
     }
 
-    /// Waits until the posted request is done.
+    /// Waits until the posted request has completed.
     fn done(&self) -> io::Result<()> {
         match self.queue.finish(REQUEST, PATIENCE, |_| {})? {
             Some(0) => Ok(()),
@@ -186,8 +186,8 @@ impl Bench {
         }
     }
 
-    /// Times one of each; each round begins with another operation, because an operation finds the state that the one
-    /// before has left.
+    /// Times one of each operation. Each round begins with another operation, because an operation starts from the
+    /// state that the previous one has left.
     fn round(&self, number: usize, site: &mut Site, samples: &mut [Samples; What::ALL.len()]) -> io::Result<()> {
         let jobs = [What::InAdvance, What::EachTime, What::Cached, What::Copied, What::Register, What::Bind];
         for turn in 0..jobs.len() {
@@ -245,8 +245,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Checks that the device's bytes arrive at both ends of the memory, with the key registered in advance and with
-    /// the cache's.
+    /// Checks that the data of the device arrives at both ends of the memory, with the key registered in advance and
+    /// with the key from the cache.
     fn check(&self, site: &mut Site) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         let used = self.lane.get(site.range, ACCESS).map_err(io::Error::other)?;
@@ -267,7 +267,7 @@ impl Bench {
     fn measure(&self, bytes: usize, time: Duration) -> io::Result<Vec<Line>> {
         let (mut site, pin) = self.site(bytes)?;
         self.check(&mut site)?;
-        // The first operation of each kind finds the state that others have left.
+        // A first round, not counted: the first operation of each kind starts from the state that others have left.
         self.round(0, &mut site, &mut Default::default())?;
         let (mut samples, begun) = (Default::default(), Instant::now());
         let mut rounds = 0;
@@ -287,7 +287,7 @@ impl Bench {
     }
 }
 
-/// Runs it.
+/// Runs the measurement.
 pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let sizes = if args.size.is_empty() { &SIZES } else { args.size.as_slice() };
     let time = Duration::from_secs_f64(args.seconds.unwrap_or(SECONDS));

@@ -1,4 +1,4 @@
-//! The requests of the process that measures, over the control channel.
+//! The requests of the measuring process, sent over the control channel.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,15 +6,15 @@ use crate::channel::proof::{Nonce, Proof};
 use crate::round::{Round, Shape};
 use crate::subject::Kind;
 
-/// The requests of the process that measures.
+/// The requests of the measuring process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// The first where the other side has a key: this side has it.
+    /// The first request if the other side has a key: proves that this side has the key.
     Prove { nonce: Nonce, proof: Proof },
-    /// Start a subject; `address` is where ours is reached, if it has an address.
+    /// Start a subject. `address` is the address of the sender's subject, if it has one.
     Open { kind: Kind, address: Option<String> },
-    /// Get an open subject ready for such messages.
+    /// Prepare an open subject for messages of this shape.
     Prepare { kind: Kind, shape: Shape },
-    /// Be the other side of a round. Answered by `Ready` at its start and `Done` at its end.
+    /// Take part in a round. Answered by `Ready` at its start and `Done` at its end.
     Round { kind: Kind, round: Round },
 }

@@ -1,4 +1,5 @@
-//! The process that measures, with its counterpart: starts or connects to it, opens subjects in both, runs rounds.
+//! The session of the measuring process: starts or connects to the second process, opens subjects in both, and runs
+//! rounds.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpStream};
@@ -24,10 +25,10 @@ use crate::subject::{Bench, Kind};
 /// The hidden subcommand of the second process.
 pub(crate) const SECOND_PROCESS: &str = "second-process";
 
-/// How long the second process may take to end once its channel is closed.
+/// The time that the second process may take to end after its channel is closed.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// Ends with its owner.
+/// The second process. It is ended when this is dropped.
 #[derive(Debug)]
 struct Second(Child);
 
@@ -40,13 +41,13 @@ impl Drop for Second {
                 Ok(Some(_)) | Err(_) => return,
             }
         }
-        // The process was started here and does not respond: nothing is lost by ending it.
+        // The process has no state to lose: it was started here and does not respond.
         let _killed: std::io::Result<()> = self.0.kill();
         let _status = self.0.wait();
     }
 }
 
-/// A pair of processes that measure.
+/// The two processes of a measurement.
 // The order of the fields matters: the channel closes first, then the second process ends.
 pub(crate) struct Session {
     open: HashMap<Kind, Box<dyn Bench>>,
@@ -58,8 +59,8 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Starts a second process on this machine; messages may be up to `longest` bytes. Both stay on one processor
-    /// each, as far as there are two.
+    /// Starts a second process on this machine. Messages may be up to `longest` bytes long. The two processes are
+    /// pinned to one processor each, if there are at least two.
     pub(crate) fn local(longest: usize) -> Result<Self> {
         let processors = processors::allowed()?;
         let pair = processors.first().copied().zip(processors.get(1).copied());
@@ -79,7 +80,8 @@ impl Session {
         let theirs_memory = memory.try_clone().map_err(Failure::system(what))?;
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::from(theirs_memory));
         let second = command.spawn().map_err(Failure::system(what))?;
-        // The command holds a copy of the second process's end: without it the channel closes when that process ends.
+        // The command holds a copy of the second process's end of the channel. Without that copy, the channel closes
+        // when the second process ends.
         drop(command);
         Self::greet(Place::Local(memory), Control::local(ours)?, pair.is_none(), Some(Second(second)))
     }
@@ -140,7 +142,7 @@ impl Session {
         }
     }
 
-    /// Whether both processes are on one machine, so that there are limits to compare with.
+    /// Returns whether both processes are on one machine, so that there are limits to compare with.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self.place, Place::Local(_))
     }

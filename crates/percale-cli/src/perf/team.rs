@@ -1,7 +1,8 @@
-//! Processes that do something together, one for each number: the process that starts them, and their side.
+//! A team of processes that run a measurement together: the process that starts them, and the side of a member.
 //!
-//! Each opens an endpoint over shared memory and reports its address; then all get all addresses. After that, each gets jobs and answers each job. A
-//! member that fails answers with the reason and ends; the others end with the team, or when the process that started them ends.
+//! Each member opens an endpoint over shared memory and reports its address. Then all members receive all addresses.
+//! After that, each member receives jobs and answers each job. A member that fails answers with the reason and ends.
+//! The others end with the team, or when the process that started them ends.
 
 use std::io::{self, BufRead, Lines, StdinLock};
 use std::time::{Duration, Instant};
@@ -19,20 +20,20 @@ use crate::worker::{Worker, answer};
 /// The hidden subcommand.
 pub(crate) const PART: &str = "team-part";
 
-/// How long a job may take.
+/// The timeout for a job.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long one member is polled before the others are.
+/// The time for which one member is polled before the next.
 const TURN: Duration = Duration::from_millis(5);
 
-/// What a team does.
+/// The work of a team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
-    /// Passes a token on.
+    /// Passes a token around.
     Chain,
     /// Posts collectives, one after the other.
     Collectives,
-    /// Queues collectives, which a store starts.
+    /// Queues collectives that start when a counter is set.
     Row,
 }
 
@@ -42,10 +43,10 @@ impl Part {
     }
 }
 
-/// The processes.
+/// The processes of the team.
 pub(super) struct Team(Vec<Worker>);
 
-/// A member's number, and the addresses of all.
+/// The number of a member, and the addresses of all members.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Roll {
     number: usize,
@@ -53,8 +54,8 @@ pub(super) struct Roll {
 }
 
 impl Team {
-    /// Starts `count` members that know each other's addresses. If there are as many processors, each member gets its
-    /// own; otherwise all run anywhere.
+    /// Starts `count` members and exchanges their addresses. If there are as many processors, each member is pinned to
+    /// one of its own; otherwise all members run on any processor.
     pub(super) fn start(part: Part, count: usize) -> Result<Self> {
         let here = processors::allowed()?;
         let start = |number: usize| {
@@ -73,12 +74,12 @@ impl Team {
         Ok(team)
     }
 
-    /// The number of members.
+    /// Returns the number of members.
     pub(super) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Sends each member a job; the last one first.
+    /// Sends a job to each member, the last one first.
     pub(super) fn tell<J: Serialize>(&mut self, job: impl Fn(usize) -> J) -> Result<()> {
         for (number, worker) in self.0.iter_mut().enumerate().rev() {
             worker.tell(&job(number)).map_err(|why| Failure::Member { number, why })?;
@@ -86,8 +87,8 @@ impl Team {
         Ok(())
     }
 
-    /// Returns the answers of all members. Polls all of them, because one's answer may be missing due to the end of
-    /// another.
+    /// Returns the answers of all members. Polls all of them, because the answer of one may be missing due to the end
+    /// of another.
     pub(super) fn hear<T: DeserializeOwned>(&mut self) -> Result<Vec<T>> {
         let mut heard: Vec<Option<T>> = self.0.iter().map(|_| None).collect();
         let since = Instant::now();
@@ -106,22 +107,22 @@ impl Team {
         Ok(heard.into_iter().flatten().collect())
     }
 
-    /// Sends a job to each member, and returns the answers of all.
+    /// Sends a job to each member. Returns the answers of all.
     pub(super) fn ask<T: DeserializeOwned, J: Serialize>(&mut self, job: impl Fn(usize) -> J) -> Result<Vec<T>> {
         self.tell(job)?;
         self.hear()
     }
 }
 
-/// A member's side: reads jobs, and writes answers.
+/// The side of a member: reads jobs and writes answers.
 pub(super) struct Desk {
     lines: Lines<StdinLock<'static>>,
-    /// There are more members than processors.
+    /// Whether there are more members than processors.
     crowded: bool,
 }
 
 impl Desk {
-    /// Reads standard input. `crowded`: there are more members than processors.
+    /// Opens standard input. `crowded`: whether there are more members than processors.
     pub(super) fn open(crowded: bool) -> Self {
         Self { lines: io::stdin().lock().lines(), crowded }
     }
@@ -133,7 +134,7 @@ impl Desk {
         serde_json::from_str(&line).map(Some).map_err(|error| Failure::Protocol(error.to_string()))
     }
 
-    /// Whether a waiting member should yield its processor.
+    /// Returns whether a waiting member should yield its processor.
     pub(super) const fn is_crowded(&self) -> bool {
         self.crowded
     }
@@ -143,7 +144,7 @@ impl Desk {
         answer(&Ok::<T, String>(value)).map_err(Failure::system("answering"))
     }
 
-    /// Reports the address of this member; returns its number and the addresses of all members.
+    /// Reports the address of this member. Returns its number and the addresses of all members.
     pub(super) fn meet(&mut self, vector: &AddressVector, here: String) -> Result<(usize, Vec<PeerAddress>)> {
         self.answer(here)?;
         let roll: Roll = self.next()?.ok_or(Failure::PeerEnded)?;
@@ -153,7 +154,7 @@ impl Desk {
     }
 }
 
-/// Opens a domain with shared memory only.
+/// Opens a domain that uses shared memory only.
 pub(super) fn domain(progress: Progress) -> Result<Domain> {
     let info = Info::discover().map_err(percale("looking what is here"))?;
     info.domain().transport(TransportKind::Shm).progress(progress).open().map_err(percale("opening a domain"))

@@ -1,4 +1,4 @@
-//! `percale perf --windows`: what it costs to give a peer a right and to take it back, and to check one.
+//! `percale perf --windows`: the costs of granting access to a peer, of revoking it, and of checking a key.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -20,32 +20,32 @@ use crate::output::{print_line, progress_bar};
 use crate::table::RULED;
 use crate::units;
 
-/// Bytes of what is bound, and of what is pinned.
+/// The size of the memory that is bound, and of the memory that is pinned.
 const BYTES: usize = 1 << 20;
 
-/// Seconds for each line, unless told.
+/// The default number of seconds for each line.
 const SECONDS: f64 = 0.5;
 
-/// Things in a batch that is timed.
+/// The number of operations in a timed batch.
 const BATCH: u32 = 500;
 
-/// One line.
+/// One line of the result.
 #[derive(Debug, Serialize)]
 struct Line {
     what: &'static str,
-    /// Live keys.
+    /// The number of valid keys.
     keys: usize,
-    /// Median of batches, for each.
+    /// The median of the batches, per operation.
     p50_ns: f64,
-    /// How many were timed.
+    /// The number of timed operations.
     count: u64,
 }
 
-/// Times batches.
+/// Times batches of operations.
 struct Timer(Duration);
 
 impl Timer {
-    /// The median time of what is done, and how often it was. `prepare` is not timed.
+    /// Returns the median time of `run`, and the number of runs. `prepare` is not timed.
     fn time<P>(&self, batch: u32, mut prepare: impl FnMut() -> P, mut run: impl FnMut(P)) -> (f64, u64) {
         let (mut each, started) = (Vec::new(), Instant::now());
         while started.elapsed() < self.0 || each.len() < 3 {
@@ -63,11 +63,11 @@ fn failed<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
     move |error| Failure::Windows(format!("{what}: {error}"))
 }
 
-/// An owner and a user, of separate domains, which share memory if they can.
+/// An owner and a user in separate domains, which share memory if possible.
 struct Bench {
     domain: Domain,
     owner: Endpoint,
-    /// The owner in its own vector, and the user there.
+    /// The addresses of the owner and of the user in the owner's address vector.
     owners: (AddressVector, [PeerAddress; 2]),
     user: Endpoint,
     users: (AddressVector, PeerAddress),
@@ -92,7 +92,8 @@ impl Bench {
         Ok(Self { domain, owner, owners: (owners, them), user, users: (users, peer) })
     }
 
-    /// Lets the user read what is bound, at the end by itself: the first time it asks, and the owner answers.
+    /// Reads the bound memory as the user until the user accesses it directly. The first read is a request, which the
+    /// owner answers.
     fn read(&self, name: RemoteMemory) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut reads = 0;
@@ -134,7 +135,7 @@ impl Bench {
     }
 }
 
-/// The lines measured so far, and how they are shown.
+/// The lines measured so far, and the form of the output.
 struct Report<'a> {
     args: &'a PerfArgs,
     bar: ProgressBar,
@@ -142,7 +143,7 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Adds a line, and prints it if the output is JSON.
+    /// Adds a line. For JSON output, prints it.
     fn add(&mut self, what: &'static str, keys: usize, (p50_ns, count): (f64, u64)) -> Result<()> {
         let line = Line { what, keys, p50_ns, count };
         self.bar.inc(1);
@@ -163,7 +164,7 @@ impl Report<'_> {
     }
 }
 
-/// Runs it.
+/// Runs the measurement.
 pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let timer = Timer(Duration::from_secs_f64(args.seconds.unwrap_or(SECONDS)));
     let bench = Bench::new()?;
@@ -227,7 +228,7 @@ fn time_type_one(timer: &Timer, bench: &Bench, region: &Region) -> Result<(f64, 
     Ok(rebinds)
 }
 
-/// Times invalidating a window of type 2 that the user has read through by itself.
+/// Times invalidating a window of type 2 that the user has read through directly.
 fn time_invalidation(timer: &Timer, bench: &Bench, window: &Window, region: &Region) -> Result<(f64, u64)> {
     let user = bench.owners.1[1];
     let mut wrong = Ok(());
@@ -280,14 +281,16 @@ fn tracing_error(error: &std::io::Error) {
     eprintln!("no fixed buffers of io_uring: {error}");
 }
 
-/// Checks of random keys, and what the machine needs at least.
+/// The results of checking random keys, and the minimum that the machine needs for it.
 struct Checks {
-    /// The checks of a target before it executes an access: it finds the key, then compares the endpoint and peer that the access comes from, the
-    /// rights and the range. The names are consecutive in memory, and no check waits for the one before.
+    /// The checks that a target makes before it executes an access: it finds the key, then compares the endpoint and
+    /// peer that the access comes from, the rights and the range. The names are consecutive in memory, and no check
+    /// depends on the previous one.
     checked: (f64, u64),
-    /// The same number of reads of a line of 64 bytes, at positions computed from the same names, in an array as large as the table of lines must be.
+    /// The same number of reads of a line of 64 bytes, at positions computed from the same names, in an array of the
+    /// minimum size of the table of lines.
     independent: (f64, u64),
-    /// Like `independent`, but each position depends on the last value read: a full cache miss.
+    /// Like `independent`, but each position depends on the last value read, so each read is a full cache miss.
     dependent: (f64, u64),
 }
 
@@ -296,16 +299,16 @@ struct Checks {
 #[repr(align(64))]
 struct CacheLine([u64; 8]);
 
-/// Checks of random keys among so many.
+/// Times checks of random keys among `keys` keys.
 fn check(timer: &Timer, domain: &Domain, keys: usize) -> Result<Checks> {
     let memory = Arc::<[u8]>::from([0; 64]);
     let region = || domain.register(Arc::clone(&memory), Access::REMOTE_READ).map_err(failed("a region"));
     let regions: Vec<Region> = (0..keys).map(|_| region()).collect::<Result<_>>()?;
-    // Their keys are random; sorted, they are in no order of their places.
+    // The keys are random, so the sorted names are in random order of their table positions.
     let mut names: Vec<RemoteMemory> = regions.iter().map(|region| region.remote().slice(8..16)).collect();
     names.sort_unstable_by_key(|name| name.key);
     let checked = each(timer, &names, |allowed, name| allowed + u64::from(domain.allows(*name, Access::REMOTE_READ)));
-    // No more than half of a table by hash is in use.
+    // A hash table is at most half full.
     let lines = (2 * keys).next_power_of_two();
     let array = vec![CacheLine([1, 0, 0, 0, 0, 0, 0, 0]); lines];
     let place = |key: u64| (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - lines.ilog2())) as usize;
@@ -315,7 +318,7 @@ fn check(timer: &Timer, domain: &Domain, keys: usize) -> Result<Checks> {
     Ok(Checks { checked, independent, dependent })
 }
 
-/// Times what is done with names, in their order and from the beginning again; each adds 1.
+/// Times `one` for the names in order, starting again at the end. Each call must add 1.
 fn each(timer: &Timer, names: &[RemoteMemory], mut one: impl FnMut(u64, &RemoteMemory) -> u64) -> (f64, u64) {
     const BATCH: u32 = 20_000;
     let mut at = 0;

@@ -1,8 +1,9 @@
 //! A client: its requests, and the answers.
 //!
-//! Each client has a thread that receives its requests, and once it opens a file two to four that work for it. They wait for this client, for its
-//! files and for nothing else, and no other client waits for them. Its requests have one buffer, of the length of the longest request; its answers
-//! are sent over the connection that it made, or not at all.
+//! Each client has a thread that receives its requests. Once the client opens a file, two to four more threads work for
+//! it. These threads wait only for this client and its files, and no other client waits for them. The requests of a
+//! client have one buffer, of the length of the longest request. Answers are sent over the connection that the client
+//! made, or not at all.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,10 +22,10 @@ use crate::transfer::path::ServedPath;
 use crate::transfer::pool::Pool;
 use crate::transfer::protocol::{Answered, Asked, GREETING, LINE, OUTSTANDING, PROTOCOL, Reply, Request, TAG};
 
-/// The most threads of a client for disk and checksums.
+/// The maximum number of threads of a client for disk and checksums.
 const THREADS: usize = 4;
 
-/// How long a client may take to receive an answer.
+/// The timeout for sending an answer to a client.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The state that all clients share.
@@ -35,7 +36,7 @@ pub(super) struct Service {
     pub(super) root: Root,
     pub(super) writable: bool,
     pub(super) report: Report,
-    /// The permissions that files do not get.
+    /// The permissions that new files do not get.
     pub(super) umask: u32,
     /// When the service began: the origin of the times for [`Client::idle`].
     pub(super) start: Instant,
@@ -48,11 +49,11 @@ pub(super) struct Client {
     peer: PeerAddress,
     address: SocketAddr,
     work: Mutex<Work>,
-    /// Requests that wait for their answers.
+    /// The number of requests that have not been answered.
     outstanding: AtomicUsize,
-    /// Milliseconds from the service's start to its last request or answer.
+    /// The time of the client's last request or answer, in milliseconds since the start of the service.
     active: AtomicU64,
-    /// It receives no more answers: its requests are dropped.
+    /// Set if the client receives no more answers. Its requests are dropped.
     gone: AtomicBool,
 }
 
@@ -65,7 +66,7 @@ struct Work {
     pool: Option<Pool<Job>>,
 }
 
-/// A job for a client.
+/// A request of a client, as a job.
 #[derive(Debug)]
 struct Job {
     client: Arc<Client>,
@@ -76,7 +77,7 @@ impl Client {
     /// Starts a client's thread.
     ///
     /// # Errors
-    /// If the system refuses a thread.
+    /// Fails if the system does not create a thread.
     pub(super) fn start(service: &Arc<Service>, peer: PeerAddress, address: SocketAddr) -> Result<Arc<Self>> {
         let (service, work, outstanding) = (Arc::clone(service), Mutex::default(), AtomicUsize::new(0));
         let (active, gone) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -88,7 +89,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Its number in the address vector.
+    /// Returns the client's number in the address vector.
     pub(super) const fn peer(&self) -> PeerAddress {
         self.peer
     }
@@ -97,7 +98,7 @@ impl Client {
         self.address
     }
 
-    /// Whether nothing more is done for it.
+    /// Returns whether the client is gone: nothing more is done for it.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -107,7 +108,7 @@ impl Client {
         self.active.store(now.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// For how long it has had no open request.
+    /// Returns the time for which the client has had no open request.
     pub(super) fn idle(&self) -> Duration {
         if self.outstanding.load(Ordering::Relaxed) > 0 {
             return Duration::ZERO;
@@ -115,7 +116,7 @@ impl Client {
         self.service.start.elapsed().saturating_sub(Duration::from_millis(self.active.load(Ordering::Relaxed)))
     }
 
-    /// Whether it has a file open.
+    /// Returns whether the client has an open file.
     pub(super) fn has_transfer(&self) -> bool {
         self.work().transfer.is_some()
     }
@@ -124,8 +125,8 @@ impl Client {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks the client as gone: its connection has ended, and nothing more is done for it. The receive of its own thread has ended with the
-    /// connection. That thread closes the open files, because closing may wait for a disk.
+    /// Marks the client as gone: its connection has ended, and nothing more is done for it. The receive of the client's
+    /// thread has ended with the connection. That thread closes the open files, because closing may wait for a disk.
     pub(super) fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }
@@ -138,7 +139,7 @@ impl Client {
         }
     }
 
-    /// The body of its thread.
+    /// The body of the client's thread.
     fn listen(self: Arc<Self>) {
         let endpoint = &self.service.endpoint;
         self.outstanding.fetch_add(1, Ordering::Relaxed);
@@ -148,7 +149,8 @@ impl Client {
             match receiving.and_then(percale::endpoint::safe::Receiving::wait) {
                 Ok(message) => self.take(&message.to_vec()),
                 Err(error) => {
-                    // The message was longer than any request; otherwise the connection has ended, which is not reported.
+                    // The message was longer than any request. Otherwise the connection has ended, which is not
+                    // reported.
                     if matches!(error.cause, Cause::Completion(error) if error.error == percale::ErrorCode::Truncated) {
                         self.cut_off("it sent a message that is longer than any request");
                     }
@@ -164,15 +166,15 @@ impl Client {
         }
     }
 
-    /// Handles a message: gives its request to a thread.
+    /// Handles a message: passes its request to a thread.
     fn take(self: &Arc<Self>, message: &[u8]) {
         self.touch();
         let asked = serde_json::from_slice(message);
         if matches!(asked, Ok(Asked { request: Request::Hello, .. })) {
-            return; // The connection itself was greeted.
+            return; // The connection was already greeted.
         }
         if self.outstanding.fetch_add(1, Ordering::Relaxed) >= OUTSTANDING {
-            // The client exceeds its limit of open requests, so this one gets no answer.
+            // The client exceeds its limit of open requests, so this request gets no answer.
             self.outstanding.fetch_sub(1, Ordering::Relaxed);
             return;
         }
@@ -200,7 +202,7 @@ impl Client {
         }
     }
 
-    /// Opens a file for it, instead of the open one.
+    /// Opens a file for the client, in place of the file that is open.
     fn begin(&self, open: impl FnOnce(&Service) -> io::Result<Transfer>) -> io::Result<Reply> {
         // The former file must not block the new one. (Not closed under the lock: that may wait for a disk.)
         let former = {
@@ -280,7 +282,7 @@ impl Client {
 
     /// Sends an answer.
     fn answer(&self, number: u64, reply: &Reply) {
-        // Answers are plain data.
+        // Serializing an answer cannot fail: it is plain data.
         let Ok(bytes) = serde_json::to_vec(&Answered { number, reply: reply.clone() }) else { return };
         let sending = self.service.endpoint.tagged_send(self.peer, TAG, bytes).start();
         let sent = sending.and_then(|sending| sending.wait_for(PATIENCE));
@@ -289,7 +291,7 @@ impl Client {
         match sent {
             Ok(_) => {}
             Err(error) if matches!(error.cause, Cause::TimedOut) => self.cut_off("it does not take its answers"),
-            // The client has left, which its thread notices, too: nothing is kept for it.
+            // The client has left. Its thread notices this as well, and no state is kept for the client.
             Err(_) if !self.gone.swap(true, Ordering::Relaxed) => {
                 self.service.endpoint.disconnect(self.peer);
             }

@@ -1,11 +1,12 @@
-//! The connected clients, by address: the address identifies a connection while it begins and ends.
+//! The connected clients, by address. The address identifies a connection when it begins and ends.
 //!
-//! Each client has one number in the address vector. Only the thread of events assigns and removes it, and not before the last answer to the former
-//! client has been sent, since the number might belong to another client by then.
+//! Each client has one number in the address vector. Only the event thread assigns and removes numbers. It removes a
+//! number only after the last answer to the former client has been sent, because the number might belong to another
+//! client by then.
 //!
-//! The number of clients is bounded. If all places are taken, a new client takes the place of another: of the host with the most clients, the client
-//! without an open file, or else the one that has been idle longest. So idle clients keep no new ones out, and the clients of one host do not
-//! displace those of others.
+//! The number of clients is bounded. If all places are taken, a new client displaces another one. That is, of the
+//! clients of the host with the most clients, the one without an open file, or else the one that has been idle longest.
+//! So idle clients cannot block new ones, and the clients of one host cannot displace those of others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,10 +17,10 @@ use percale::{AddressVector, PeerAddress};
 
 use super::client::{Client, Service};
 
-/// The most clients at a time; each may have four slots of a block open.
+/// The maximum number of clients at a time. Each may have four slots of a block open.
 pub(super) const CLIENTS: usize = 64;
 
-/// How long a client keeps its place for certain.
+/// The time for which a client cannot be displaced.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// All clients.
@@ -46,7 +47,8 @@ impl Clients {
         let known = number.is_some();
         let Some(peer) = number.or_else(|| self.vector.insert(address).ok()) else { return };
         let endpoint = &self.service.endpoint;
-        // A client that was not reached at the address that it names is not a client of that address, and must not affect the one that is.
+        // If the client cannot be reached at the address that it claims, it is not a client of that address, and must
+        // not affect the real one.
         let served = endpoint.is_connected(peer) && {
             // Another client may have had the address before; the number is kept, so that each address has one.
             self.leave(address);
@@ -76,7 +78,7 @@ impl Clients {
         }
     }
 
-    /// Ends a client in favour of one at `newcomer`. Returns whether there was one to end.
+    /// Ends a client to make room for a new client at `newcomer`. Returns whether there was one to end.
     fn make_room(&mut self, newcomer: IpAddr) -> bool {
         let mut hosts: HashMap<IpAddr, usize> = HashMap::new();
         for address in self.present.keys() {
@@ -84,7 +86,7 @@ impl Clients {
         }
         let own = hosts.get(&newcomer).copied().unwrap_or(0);
         let Some((&host, &most)) = hosts.iter().max_by_key(|(_, count)| **count) else { return false };
-        // If a host has at least two clients more than the newcomer's host, one of them is ended at once.
+        // If a host has at least two clients more than the new client's host, one of them is ended at once.
         let grace = if most > own + 1 { Duration::ZERO } else { GRACE };
         let candidates = self.present.values().filter(|client| client.address().ip() == host && client.idle() >= grace);
         let victim = candidates.max_by_key(|client| (!client.has_transfer(), client.idle())).cloned();
@@ -94,7 +96,7 @@ impl Clients {
         true
     }
 
-    /// Handles the end of a connection; events name its peer if it had a number here.
+    /// Handles the end of a connection. An event contains the peer if the connection had a number here.
     pub(super) fn ended(&mut self, peer: PeerAddress, address: SocketAddr) {
         if self.present.get(&address).is_some_and(|client| client.peer() == peer) {
             self.leave(address);
@@ -108,7 +110,7 @@ impl Clients {
         }
     }
 
-    /// Adds clients for which no event arrived: the queue of events is bounded.
+    /// Adds clients whose event was lost: the queue of events is bounded.
     pub(super) fn recount(&mut self) {
         for (address, _) in self.service.endpoint.describe_peers() {
             if address != self.service.endpoint.address() && !self.present.contains_key(&address) {
@@ -117,7 +119,7 @@ impl Clients {
         }
     }
 
-    /// Frees the places of clients that have ended, and the numbers to which nothing is sent any more.
+    /// Frees the places of clients that have ended, and the numbers that are no longer used for sending.
     pub(super) fn sweep(&mut self) {
         let gone: Vec<_> = self.present.iter().filter(|(_, client)| client.is_gone()).map(|(at, _)| *at).collect();
         gone.into_iter().for_each(|address| self.leave(address));
@@ -125,7 +127,7 @@ impl Clients {
         self.left.retain(|(_, peer, client)| {
             let in_use = client.strong_count() > 0;
             if !in_use {
-                // It is there: only this takes it back.
+                // The number exists, because only this function removes it.
                 let _removed: Result<(), _> = vector.remove(*peer);
             }
             in_use

@@ -1,8 +1,9 @@
 //! `percale serve`: lets clients read, and optionally write, the files below a directory.
 //!
-//! One thread takes the events of clients that connect and leave. Each client has threads of its own, which read, hash, write and answer, so that no
-//! client waits for another's disk, lock or slowness. [`root`]: the files that may be opened; [`client`]: one client; [`clients`]: all of them;
-//! [`transfer`]: one file being transferred; [`report`]: the messages about it.
+//! One thread handles the events of clients that connect and leave. Each client has its own threads, which read, hash,
+//! write and answer, so no client waits for another's disk, lock or slowness. [`root`]: the files that may be opened;
+//! [`client`]: one client; [`clients`]: all clients; [`transfer`]: one file being transferred; [`report`]: the messages
+//! about transfers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,26 +27,26 @@ mod report;
 mod root;
 mod transfer;
 
-/// How often the server looks for clients that have gone, when nothing else happens.
+/// The interval at which the server checks for clients that are gone, if nothing else happens.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Runs the subcommand; returns only errors.
+/// Runs the subcommand. Returns only errors.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
-    // Read before there are other threads, which would make files with the wrong mask meanwhile.
+    // Read before there are other threads, which might create files with the wrong mask meanwhile.
     let umask = crate::transfer::umask();
     let directory = args.directory.display().to_string();
     let root = Root::open(&args.directory).map_err(Failure::system(format!("serving {directory}")))?;
     let key = args.authorization_key.as_deref().map(key::read).transpose()?;
     let has_key = key.is_some();
     let mut domain = Info::discover().map_err(percale("looking what is here"))?.domain().progress(Progress::Manual);
-    // Messages of a client that are not received yet: its requests, up to the limit of unanswered ones.
+    // The messages of a client that are not yet received: its requests, up to the limit of unanswered ones.
     domain = domain.unexpected_cap(16 * LINE);
     if let Some(key) = key {
         domain = domain.authorization_key(key);
     }
     let domain = domain.open().map_err(percale("opening a domain"))?;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
-    // Room for 16 events per client; `recount` finds the clients of further ones.
+    // Room for 16 events per client. `recount` finds the clients whose events are lost.
     let events = EventQueue::new(16 * CLIENTS);
     let endpoint = domain.endpoint().vector(&vector).event_queue(&events).answer_only();
     let endpoint = endpoint.bind_shared(&args.listen).map_err(percale("opening an endpoint"))?;
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     serve(&events, &mut Clients::new(service, vector))
 }
 
-/// The thread that takes events.
+/// The body of the event thread.
 fn serve(events: &EventQueue, clients: &mut Clients) -> ! {
     loop {
         match events.wait(Some(LOOK)) {
@@ -65,9 +66,9 @@ fn serve(events: &EventQueue, clients: &mut Clients) -> ! {
                 clients.ended(peer, address);
             }
             Ok(Event::Lost { .. }) => clients.recount(),
-            // An event that is not about clients, or none.
+            // The event is not about clients, or there is none.
             Ok(_) | Err(WaitError::TimedOut) => {}
-            // Without the ability to sleep, it checks again after a while.
+            // If it cannot sleep on the queue, it checks again later.
             Err(_) => std::thread::sleep(LOOK),
         }
         clients.sweep();

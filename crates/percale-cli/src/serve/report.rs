@@ -1,7 +1,7 @@
-//! The messages of the server: lines for people on standard error, or JSON objects on standard output.
+//! The messages of the server: text lines on standard error, or JSON objects on standard output.
 //!
-//! A separate thread writes them, so that a slow reader, or none, blocks only that thread. The number of waiting lines is bounded; lines beyond it
-//! are counted, and their number is printed when there is room.
+//! A separate thread writes them, so a slow or missing reader blocks only that thread. The number of waiting lines is
+//! bounded. Lines beyond the limit are counted, and their number is printed when there is room.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::failure::{Failure, Result};
 use crate::output::{print_line, say};
 use crate::transfer::visible;
 
-/// Lines that wait to be written.
+/// The maximum number of lines that wait to be written.
 const WAITING: usize = 1024;
 
 /// One JSON object.
@@ -31,7 +31,7 @@ enum Line<'a> {
     Lost { lines: u64 },
 }
 
-/// The writer of messages.
+/// Sends messages to the writing thread.
 #[derive(Debug)]
 pub(super) struct Report {
     json: bool,
@@ -40,10 +40,10 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Starts the thread that writes.
+    /// Starts the writing thread.
     ///
     /// # Errors
-    /// If the system refuses a thread.
+    /// Fails if the system does not create a thread.
     pub(super) fn start(json: bool) -> Result<Self> {
         let (lines, waiting) = sync_channel(WAITING);
         let lost = Arc::new(AtomicU64::new(0));
@@ -96,7 +96,7 @@ fn spelled(json: bool, line: &Line<'_>, text: impl Display) -> String {
     if json { serde_json::to_string(line).unwrap_or_default() } else { text.to_string() }
 }
 
-/// The thread that writes.
+/// The state of the writing thread.
 struct Writer {
     json: bool,
     waiting: Receiver<String>,

@@ -1,8 +1,8 @@
-//! The directory that is served, and nothing outside of it.
+//! The served directory. No file outside of it is accessible.
 //!
-//! Access is decided on descriptors: the kernel resolves a path beneath the directory (openat2), the file is checked before it is opened to be read,
-//! and a directory or file of incomplete copies is recognized by itself, whatever link leads there. The path is checked only to replace the kernel's
-//! error numbers by messages.
+//! Access is decided on descriptors: the kernel resolves a path beneath the directory (openat2), the file is checked
+//! before it is opened for reading, and a directory or file of incomplete copies is recognized by its attributes,
+//! whichever link leads to it. The path is checked only to give better messages than the kernel's error numbers.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,7 +17,7 @@ use crate::transfer::path::{LONGEST, ServedPath};
 use crate::transfer::private;
 use crate::transfer::source::Source;
 
-/// The directory.
+/// The served directory.
 #[derive(Debug)]
 pub(super) struct Root {
     directory: OwnedFd,
@@ -26,7 +26,7 @@ pub(super) struct Root {
 /// The restrictions on the kernel's path resolution.
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
-/// How often the kernel may fail to resolve a path because something was renamed meanwhile.
+/// The number of times that the kernel may fail to resolve a path because of a concurrent rename.
 const TRIES: u32 = 64;
 
 impl Root {
@@ -36,7 +36,7 @@ impl Root {
         Ok(Self { directory: rustix::fs::openat(CWD, path, flags, Mode::empty())? })
     }
 
-    /// Opens a regular file to be read.
+    /// Opens a regular file for reading.
     pub(super) fn read(&self, path: &ServedPath) -> io::Result<Source> {
         check(path)?;
         let file = self.beneath(path.path(), OFlags::PATH | OFlags::CLOEXEC)?;
@@ -46,11 +46,11 @@ impl Root {
         Source::open(&file)
     }
 
-    /// Returns the directory of a file to be written, and the file's name there.
+    /// Returns the directory of a file to be written, and the name of the file in that directory.
     pub(super) fn place(&self, path: &ServedPath) -> io::Result<(OwnedFd, OsString)> {
         check(path)?;
         let parts = path.path();
-        // `check` lets through names and dots; a path of dots only has no name.
+        // `check` accepts names and dots. A path of only dots has no name.
         let name = parts.file_name().filter(|_| !path.bytes().ends_with(b"/") && !path.bytes().ends_with(b"/."));
         let name = name.ok_or_else(|| io::Error::other("it is a directory; name the file"))?.to_owned();
         let parent = parts.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -65,7 +65,7 @@ impl Root {
         for _ in 0..TRIES {
             match rustix::fs::openat2(&self.directory, path, flags, Mode::empty(), BENEATH) {
                 Ok(file) => return Ok(file),
-                // Something was renamed meanwhile, so the kernel could not resolve the path.
+                // A concurrent rename prevented the kernel from resolving the path.
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(Errno::XDEV) => return Err(io::Error::other("it leads out of the served directory")),
                 Err(error) => return Err(error.into()),
@@ -75,7 +75,7 @@ impl Root {
     }
 }
 
-/// Rejects paths with a message that the kernel would reject with a number.
+/// Rejects, with a message, paths that the kernel would reject with an error number.
 fn check(path: &ServedPath) -> io::Result<()> {
     let refuse = |why: &str| Err(io::Error::other(why));
     if path.bytes().is_empty() {
@@ -135,13 +135,13 @@ mod tests {
     #[test]
     fn only_regular_files_below_are_opened() {
         let root = Root::open(Path::new("/proc/self")).unwrap();
-        // A magic link: it leads to a file that the process has open.
+        // A magic link, which leads to a file that the process has open.
         assert!(root.read(&path("exe")).is_err());
         assert!(root.read(&path("fd")).unwrap_err().to_string().contains("directory"));
         let place = |text| root.place(&path(text));
         assert!(place("status/").is_err() && place(".").is_err() && place("fd/.").is_err());
         assert_eq!(place("status").unwrap().1, "status");
-        // Its size is 0, but it has content.
+        // A file of size 0 that has content.
         assert!(root.read(&path("status")).unwrap_err().to_string().contains("more content"));
         let dev = Root::open(Path::new("/dev")).unwrap();
         assert!(dev.read(&path("null")).unwrap_err().to_string().contains("no regular file"));

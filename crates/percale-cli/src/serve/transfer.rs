@@ -1,4 +1,4 @@
-//! One file being transferred to or from one client. Threads of that client check its requests here.
+//! One file being transferred to or from one client. Threads of that client check and execute its requests here.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,14 +20,14 @@ use crate::transfer::source::Source;
 enum Way {
     /// To the client.
     Out(Source),
-    /// From the client: the file, its length in bytes, and the permissions that it gets.
+    /// From the client: the file, its length in bytes, and its permissions.
     In(Part, u64, u32),
 }
 
-/// A transfer. Dropping it takes the slots back; a part file stays.
+/// A transfer. Dropping it closes the slots. A part file stays.
 #[derive(Debug)]
 pub(super) struct Transfer {
-    /// The client's name for it.
+    /// The path by which the client named the file.
     pub(super) path: ServedPath,
     way: Way,
     slots: Vec<Mutex<Region>>,
@@ -40,13 +40,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Transfer {
-    /// Opens a file to be read by a client.
+    /// Opens a file that a client reads.
     pub(super) fn get(root: &Root, domain: &Domain, path: ServedPath) -> io::Result<Self> {
         let source = root.read(&path)?;
         Self::new(domain, path, Way::Out(source), Access::REMOTE_READ)
     }
 
-    /// Opens a file to be written by a client.
+    /// Opens a file that a client writes.
     pub(super) fn put(root: &Root, domain: &Domain, path: ServedPath, size: u64, mode: u32) -> io::Result<Self> {
         if size > i64::MAX as u64 {
             return Err(io::Error::from(io::ErrorKind::FileTooLarge));
@@ -62,18 +62,18 @@ impl Transfer {
             Ok(Mutex::new(domain.register(memory, access).map_err(io::Error::other)?))
         };
         let mut transfer = Self { path, way, slots: Vec::new(), digests: Mutex::default() };
-        // A short file needs fewer.
+        // A short file needs fewer slots.
         let slots = blocks::count(transfer.size()).min(SLOTS as u64);
         transfer.slots = (0..slots).map(slot).collect::<io::Result<_>>()?;
         Ok(transfer)
     }
 
-    /// Whether the client writes.
+    /// Returns whether the client writes.
     pub(super) const fn is_upload(&self) -> bool {
         matches!(self.way, Way::In(..))
     }
 
-    /// The size of the whole file, in bytes.
+    /// Returns the size of the whole file in bytes.
     pub(super) fn size(&self) -> u64 {
         match &self.way {
             Way::Out(source) => source.size(),
@@ -81,7 +81,7 @@ impl Transfer {
         }
     }
 
-    /// The path as text for JSON.
+    /// Returns the path as text for JSON.
     pub(super) fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.path.bytes())
     }
@@ -93,7 +93,7 @@ impl Transfer {
         }
     }
 
-    /// The reply that describes it to the client.
+    /// Returns the reply that describes the transfer to the client.
     pub(super) fn opened(&self) -> io::Result<Reply> {
         let (mode, held) = match &self.way {
             Way::Out(source) => (source.mode(), 0),
@@ -111,14 +111,14 @@ impl Transfer {
         self.slots.get(slot).map(lock).ok_or_else(|| io::Error::other(format!("there is no slot {slot}")))
     }
 
-    /// The checksum of a block of the local file.
+    /// Computes the checksum of a block of the local file.
     pub(super) fn hash(&self, block: u64, scratch: &mut [u8]) -> io::Result<Reply> {
         let digest = blocks::load(self.file(), self.place(block)?, scratch, |_, _| {})?;
         lock(&self.digests).insert(block, digest);
         Ok(Reply::Hashed { block, digest })
     }
 
-    /// Copies a block into a slot, to be read.
+    /// Copies a block into a slot, from which the client reads it.
     pub(super) fn fill(&self, block: u64, slot: usize, scratch: &mut [u8]) -> io::Result<Reply> {
         let Way::Out(source) = &self.way else { return Err(io::Error::other("the file was opened to be written")) };
         let place = self.place(block)?;
@@ -132,7 +132,7 @@ impl Transfer {
     pub(super) fn store(&self, block: u64, slot: usize, expected: Digest, scratch: &mut [u8]) -> io::Result<Reply> {
         let Way::In(part, ..) = &self.way else { return Err(io::Error::other("the file was opened to be read")) };
         let place = self.place(block)?;
-        // The client may write the slot even now: the bytes that were copied out are hashed and written.
+        // The client may write the slot concurrently, so the bytes that were copied out are both hashed and written.
         let region = self.slot(slot)?;
         let digest = blocks::store(part.file(), place, scratch, |at, piece| region.read(at, piece))?;
         if digest != expected {
@@ -142,9 +142,9 @@ impl Transfer {
         Ok(Reply::Stored { block, slot })
     }
 
-    /// Compares the whole file, and gives a written file its name.
+    /// Compares the checksum of the whole file, and gives a written file its final name.
     pub(super) fn finish(&self, expected: Digest, scratch: &mut [u8]) -> io::Result<Reply> {
-        // Not held while waiting for the disk.
+        // The lock is not held while waiting for the disk.
         let digests = lock(&self.digests).clone();
         let all = blocks::count(self.size());
         let whole = blocks::complete(self.size(), &digests)

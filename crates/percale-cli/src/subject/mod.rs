@@ -1,5 +1,5 @@
-//! The subjects of measurements: percale itself, and the plain programs that show the machine's limits. All carry the
-//! same messages, or make the same accesses, in the same [`rounds`].
+//! The subjects of measurements: percale itself, and the plain programs that show the machine's limits. All transfer
+//! the same messages, or make the same accesses, in the same [`rounds`].
 
 use serde::{Deserialize, Serialize};
 
@@ -35,14 +35,14 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether it is percale, and not a limit.
+    /// Returns whether the subject is percale, and not a limit.
     pub(crate) const fn is_percale(self) -> bool {
         matches!(self, Self::Percale(_) | Self::OneSided(_) | Self::Bounced)
     }
 }
 
 impl Kind {
-    /// The transport that percale uses.
+    /// Returns the transport that percale uses.
     pub(crate) const fn transport(self) -> Transport {
         match self {
             Self::Percale(transport) | Self::OneSided(transport) => transport,
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// The means by which another process' memory is accessed.
+/// The means of accessing the memory of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Means {
     /// The memory is mapped, and copied to and from.
@@ -62,32 +62,36 @@ pub(crate) enum Means {
     Word,
 }
 
-/// The result of rounds that a subject does not support.
+/// Returns the error for rounds that a subject does not support.
 fn unsupported<T>() -> Result<T> {
     Err(Failure::Protocol("a round that this subject does not run".into()))
 }
 
-/// One side of a pair that carries messages, or in which one side accesses the other's memory. Both sides are the same program; each owns a buffer to
-/// send from and one to receive into, of the length last prepared.
+/// One side of a pair that exchanges messages, or in which one side accesses the memory of the other. Both sides run
+/// the same program. Each owns a buffer to send from and one to receive into, of the length that was last prepared.
 ///
-/// To and fro: `expect`, `send`, `receive`. One way: `stream_out` and `flush` on one side, `expect_stream` and `stream_in` on the other, which then
-/// sends an `answer`. Accesses: `reach`, `access`, `leave` on one side, `serve` on the other; by default an access is a round trip. No subject
-/// implements all of it.
+/// * Ping-pong: `expect`, `send`, `receive`.
+/// * Stream: `stream_out` and `flush` on one side, `expect_stream` and `stream_in` on the other, which then sends an
+///   `answer`.
+/// * Accesses: `reach`, `access`, `leave` on one side, `serve` on the other. By default an access is a round trip.
+///
+/// No subject implements all methods.
 pub(crate) trait Subject {
     /// Prepares for messages of this shape.
     fn prepare(&mut self, shape: &Shape) -> Result<()>;
 
-    /// The names of the possible settings, of which the fastest is to be found; [`Subject::choose`] takes an index.
+    /// Returns the names of the possible settings, of which the measurement finds the fastest. [`Subject::choose`]
+    /// takes an index.
     fn settings(&self) -> Vec<String> {
         vec![String::new()]
     }
 
-    /// Uses one of the settings from now on.
+    /// Uses one of the settings from this call on.
     fn choose(&mut self, setting: usize) {
         debug_assert_eq!(setting, 0, "there is one setting only");
     }
 
-    /// Writes the message that is sent next, once the one before has left its buffer.
+    /// Writes the message that is sent next, after the previous one has left its buffer.
     fn write(&mut self, content: Content, watch: &mut Watch) -> Result<()>;
 
     /// Announces that a message is about to be received (posts the receive).
@@ -108,7 +112,7 @@ pub(crate) trait Subject {
     /// Checks the message that was received last.
     fn check(&mut self, content: Content) -> Result<()>;
 
-    /// Ends a round of messages to and fro: returns when the last has left its buffer.
+    /// Ends a round of a ping-pong. Returns when the last message has left its buffer.
     fn end(&mut self, _watch: &mut Watch) -> Result<()> {
         Ok(())
     }
@@ -118,7 +122,7 @@ pub(crate) trait Subject {
         unsupported()
     }
 
-    /// Returns when all of the stream has been sent.
+    /// Returns when the whole stream has been sent.
     fn flush(&mut self, _watch: &mut Watch) -> Result<()> {
         unsupported()
     }
@@ -133,7 +137,7 @@ pub(crate) trait Subject {
         unsupported()
     }
 
-    /// Notifies the other side that all of the stream was received.
+    /// Notifies the other side that the whole stream was received.
     fn answer(&mut self, _watch: &mut Watch) -> Result<()> {
         unsupported()
     }
@@ -148,7 +152,7 @@ pub(crate) trait Subject {
         Ok(())
     }
 
-    /// Accesses a slot of the other side's memory; returns when the access has completed.
+    /// Accesses a slot of the other side's memory. Returns when the access has completed.
     #[inline]
     fn access(&mut self, _slot: usize, watch: &mut Watch) -> Result<()> {
         self.send(watch)?;
@@ -160,7 +164,8 @@ pub(crate) trait Subject {
         Ok(())
     }
 
-    /// Lets the other side access this side's memory, of so many slots, until the round is over; then checks the contents.
+    /// Lets the other side access `slots` slots of this side's memory until the round is over, then checks the
+    /// contents.
     fn serve(&mut self, slots: usize, round: &Round, watch: &mut Watch) -> Result<()> {
         for index in 0..round.messages() {
             self.write(round.written(round.slot(index, slots) as u64, Way::Back), watch)?;
@@ -185,9 +190,9 @@ pub(crate) trait Bench {
     fn prepare(&mut self, shape: &Shape) -> Result<()>;
     /// See [`Subject::settings`].
     fn settings(&self) -> Vec<String>;
-    /// A round, on the side that measures.
+    /// Runs a round on the measuring side.
     fn near(&mut self, round: &Round, clock: &Clock, watch: &mut Watch) -> Result<Samples>;
-    /// A round, on the other side.
+    /// Runs a round on the other side.
     fn far(&mut self, round: &Round, watch: &mut Watch) -> Result<()>;
     /// See [`Subject::progress`].
     fn progress(&mut self) -> Result<()>;
@@ -201,7 +206,7 @@ pub(crate) struct Runner<S> {
 }
 
 impl<S: Subject> Runner<S> {
-    /// Of `subject`.
+    /// Makes a runner for `subject`.
     pub(crate) const fn new(subject: S) -> Self {
         Self { subject, shape: None }
     }

@@ -1,5 +1,5 @@
-//! The two sides of a round with any subject. Only the part between posting a message and having the answer is timed; writing and checking the
-//! contents lie outside.
+//! The two sides of a round with any subject. Only the part between posting a message and receiving the answer is
+//! timed. Writing and checking the contents is not timed.
 
 use super::Subject;
 use crate::channel::watch::Watch;
@@ -10,7 +10,7 @@ use crate::round::{Round, Shape};
 use crate::row::Pattern;
 use crate::statistics::Samples;
 
-/// The side that measures.
+/// Runs the measuring side.
 pub(super) fn near<S: Subject>(
     subject: &mut S,
     shape: &Shape,
@@ -26,7 +26,7 @@ pub(super) fn near<S: Subject>(
     }
 }
 
-/// The other side.
+/// Runs the other side.
 pub(super) fn far<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, watch: &mut Watch) -> Result<()> {
     subject.choose(round.setting);
     match shape.op.pattern() {
@@ -42,7 +42,7 @@ fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut W
         let before = clock.now();
         subject.write(round.written(index, Way::There), watch)?;
         let start = settle(before, clock);
-        // The answer is expected while the message is in transfer, as a program would do it.
+        // The receive for the answer is posted while the message is in transfer, as an application would do.
         subject.send(watch)?;
         subject.expect(watch)?;
         subject.receive(watch)?;
@@ -56,8 +56,8 @@ fn ping<S: Subject>(subject: &mut S, round: &Round, clock: &Clock, watch: &mut W
     Ok(samples)
 }
 
-/// The other side began to write its answer a little later than this side its message: it gets an eighth more time, because the timed part includes
-/// no writing. Returns the time at the end.
+/// Waits a little for the other side, which began to write its answer later than this side began to write its message.
+/// The other side gets an eighth more time, because the timed part includes no writing. Returns the time at the end.
 fn settle(before: u64, clock: &Clock) -> u64 {
     let after = clock.now();
     let spent = after.wrapping_sub(before);
@@ -70,10 +70,10 @@ fn settle(before: u64, clock: &Clock) -> u64 {
 }
 
 fn pong<S: Subject>(subject: &mut S, shape: &Shape, round: &Round, watch: &mut Watch) -> Result<()> {
-    // Bytes that the other side writes to this side's memory stay there until this side answers, and no longer.
+    // Data that the other side writes to this side's memory stays there only until this side answers.
     let checks_first = shape.op.is_one_sided();
     for index in 0..round.messages() {
-        // Written before the message arrives, so that it lies outside of the part that the other side times.
+        // Written before the message arrives, so that the writing is not in the time that the other side measures.
         subject.write(round.written(index, Way::Back), watch)?;
         subject.expect(watch)?;
         subject.receive(watch)?;

@@ -34,26 +34,27 @@ pub(crate) struct TortureArgs {
     /// Monitors [default: all that are available here]
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = monitors::names())]
     pub(crate) monitor: Vec<String>,
-    /// The device that memory is pinned for, and that looks at it
+    /// The device for which memory is pinned, and that checks it
     #[arg(long, value_enum, default_value_t = Choice::IoUring)]
     pub(crate) device: Choice,
-    /// Only pairs of memory and operation with this in their names, such as munmap or memfd
+    /// Only pairs of memory and operation whose names contain this text, such as munmap or memfd
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
-    /// Seconds for the threads of each monitor; 0 leaves them out [with --filter: 0]
+    /// Seconds of the run of threads for each monitor; 0 skips it [with --filter: 0]
     #[arg(long, value_name = "S", default_value_t = 5, default_value_if("filter", clap::builder::ArgPredicate::IsPresent, "0"), value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub(crate) seconds: u64,
-    /// Instead, search each monitor for so many minutes: runs of threads with changes of every kind, by children, other processes, a debugger and
-    /// io_uring, too, with closed descriptors, signals, several caches and requests submitted before; a run is repeated by its seed
+    /// Instead, search each monitor for this number of minutes: runs of threads with random changes of every kind,
+    /// including changes by child processes, other processes, a debugger and io_uring, with closed descriptors,
+    /// signals, several caches and requests that were submitted before; a run can be repeated with its seed
     #[arg(long, value_name = "MINUTES", value_parser = minutes, conflicts_with_all = ["filter", "seconds", "pairs"])]
     pub(crate) search: Option<f64>,
-    /// Threads that change memory, and as many that use it
+    /// Number of threads that change memory, and of threads that use it
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub(crate) threads: u64,
-    /// What the threads draw their choices from [default: another each time]
+    /// Seed of the random choices of the threads [default: a random one]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Show every pair, not only how many had which result
+    /// Show every pair, and not only the number of pairs for each result
     #[arg(long)]
     pub(crate) pairs: bool,
     /// Print one JSON object for each pair

@@ -1,11 +1,12 @@
-//! The cost of system calls while a monitor is loaded, for any process: some monitors need the kernel to report every call.
+//! The cost of system calls for any process while a monitor is loaded. Some monitors require that the kernel reports
+//! every call.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use serde::Serialize;
 
-/// Calls that are timed together, and how often.
+/// The number of calls that are timed together, and the number of rounds.
 const CALLS: u32 = 1000;
 const ROUNDS: usize = 31;
 

@@ -17,21 +17,21 @@ use crate::fixed_buffers::ACCESS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
-    /// The cache returned a registration of pages that are no longer the memory's.
+    /// The cache returned a registration whose pages no longer belong to the memory.
     Stale,
     /// The cache returned a registration with rights that the process has lost.
     Rights,
-    /// The pages changed, and the cache made a new registration, or could not.
+    /// The pages changed, and the cache made a new registration or returned an error.
     Caught,
     /// The pages did not change, and the cache returned its existing registration.
     Kept,
     /// The pages did not change, and the cache made a new registration.
     Needless,
-    /// The cache keeps no registration of such memory, so none can be stale.
+    /// The cache does not keep registrations of such memory, so none can be stale.
     Refused,
-    /// There is no such memory here, it cannot be pinned, or the operation is not possible on it.
+    /// Such memory is not available here or cannot be pinned, or the operation is not possible on it.
     NotApplicable,
-    /// The torture itself failed, or its process ended.
+    /// The torture program itself failed, or its process ended.
     Failed,
 }
 
@@ -39,10 +39,10 @@ pub(crate) enum Outcome {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Verdict {
     pub(super) outcome: Outcome,
-    /// Whether the operation left an earlier registration with pages that are no longer the memory's, whatever the cache did. Absent if that could
-    /// not be observed.
+    /// Whether the operation left an earlier registration with pages that no longer belong to the memory, regardless of
+    /// the cache. Absent if that could not be observed.
     pub(super) changed: Option<bool>,
-    /// Why.
+    /// The reason.
     pub(super) detail: Option<String>,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn run(
         Ok(memory) => memory,
         Err(error) => return Verdict::because(Outcome::NotApplicable, error),
     };
-    // Registrations that earlier pairs left cached at the same addresses do not belong to this one.
+    // Removes registrations that earlier pairs left in the cache at the same addresses.
     subject.cache.flush();
     let verdict = Case { memory: &mut memory, operation, subject, oracle }.run(tools);
     verdict.unwrap_or_else(|error| Verdict::because(Outcome::Failed, error))
@@ -95,13 +95,13 @@ impl Case<'_> {
             return Ok(Verdict::because(Outcome::Stale, "already the first registration was of other pages"));
         }
         let refusal = refusal(&before, &self.subject.cache);
-        // The effect of the operation on a registration that is not taken back.
+        // The witness shows the effect of the operation on a registration that is not invalidated.
         let witness = Witness::new(self.oracle, range)?;
         self.subject.about_to_change(range);
         let done = (self.operation.apply)(self.memory, tools);
         self.memory.fill_holes(&tools.mappings)?;
         let lost = self.memory.lost_rights;
-        // Before anything else accesses the memory.
+        // Looked up before anything else accesses the memory.
         let second = look_up(&lane, &mut eye, self.memory);
         self.memory.give_rights_back()?;
         let changed = !eye.is_current(witness.slot, range)?;
@@ -135,11 +135,11 @@ impl Case<'_> {
 /// The result of a use of the cache.
 struct Look {
     number: u64,
-    /// Whether the registration was of the memory's pages; an error if that could not be observed.
+    /// Whether the registration contained the memory's pages, or an error if that could not be observed.
     current: io::Result<bool>,
 }
 
-/// Uses the cache as a program does, and checks the registration that it returned.
+/// Uses the cache as an application does, and checks the returned registration.
 fn look_up(lane: &Lane<Oracle>, eye: &mut Eye, memory: &mut Memory) -> Result<Look, LookupError> {
     let used = lane.get(memory.registered, ACCESS)?;
     let Seen { number, slot } = Seen::of(&used);

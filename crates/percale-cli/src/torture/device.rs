@@ -1,4 +1,5 @@
-//! Devices that hold pinned memory, and access it whatever has meanwhile been mapped at its addresses.
+//! Devices that pin memory. They access the pinned pages even if other memory has since been mapped at the same
+//! addresses.
 
 #![expect(unsafe_code, reason = "has a device read and write registered memory; the block states why it is sound")]
 
@@ -16,30 +17,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::fixed_buffers::{FixedBuffers, Way};
 
-/// Which device.
+/// The kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Choice {
-    /// io_uring's fixed buffers, which are on every machine
+    /// io_uring's fixed buffers, which are available on every machine
     IoUring,
     /// The first RDMA device
     Verbs,
 }
 
-/// A device. Clones share it. The local key of a registration is its name for [`Sight`], the remote key its number: devices reuse keys.
+/// A device. Clones share it. The local key of a registration is its identifier for [`Sight`], and the remote key is
+/// its number, because devices reuse keys.
 #[derive(Clone)]
 pub(super) enum Device {
     IoUring(FixedBuffers),
     Verbs(Arc<Verbs>),
 }
 
-/// An RDMA device, and how many registrations were made.
+/// An RDMA device, and the number of registrations made.
 pub(super) struct Verbs {
     adapter: Arc<Adapter>,
     registrar: VerbsRegistrar,
     made: AtomicU64,
 }
 
-/// What is needed to unpin memory.
+/// A pin, which is needed to unpin the memory.
 pub(super) enum Pin {
     Slot(Slot),
     Region(Registration),
@@ -52,14 +54,15 @@ impl Device {
             Choice::Verbs => {
                 let adapter = Adapter::open().map_err(|error| format!("verbs: {error}"))?;
                 let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
-                // SAFETY: all memory that is registered here is `crate::lot`'s, in which no value of this program lies.
+                // SAFETY: all memory that is registered here belongs to `crate::lot`, and holds no Rust value of this
+                // program.
                 let registrar = unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), rights) };
                 Ok(Self::Verbs(Arc::new(Verbs { adapter, registrar, made: AtomicU64::new(0) })))
             }
         }
     }
 
-    /// Makes an access to the pinned memory, for one thread.
+    /// Makes access to the pinned memory, for one thread.
     pub(super) fn sight(&self) -> io::Result<Sight> {
         Ok(match self {
             Self::IoUring(buffers) => {
@@ -95,17 +98,18 @@ impl Registrar for Device {
         match (self, pin) {
             (Self::IoUring(buffers), Pin::Slot(slot)) => buffers.unpin(slot),
             (Self::Verbs(verbs), Pin::Region(region)) => verbs.registrar.unpin(region),
-            // A pin of another device.
+            // The pin belongs to another device.
             (_, pin) => drop(pin),
         }
     }
 }
 
-/// An access to the memory that a device has pinned, for one thread. The pages that are pinned in `slot` lay at `range` when they were pinned.
+/// Access to the memory that a device has pinned, for one thread. The pages pinned in `slot` were mapped at `range`
+/// when they were pinned.
 pub(super) enum Sight {
-    /// By transfers to and from this file.
+    /// With transfers to and from this file.
     File(FixedBuffers, OwnedFd),
-    /// As a peer, in pieces of so many bytes at most.
+    /// As a peer, in pieces of at most `most` bytes.
     Peer { reach: Reach, most: usize, adapter: Arc<Adapter> },
 }
 
@@ -136,7 +140,8 @@ impl Sight {
         }
     }
 
-    /// Returns the peer, with a buffer for so many bytes. Threads access single words only, so nothing is mapped while they have holes.
+    /// Returns the peer, with a buffer for `len` bytes. Threads access only single words, so the buffer does not grow,
+    /// and no memory is mapped, while there are holes.
     fn peer(&mut self, len: usize) -> io::Result<&mut Reach> {
         let Self::Peer { reach, most, adapter } = self else { return Err(io::ErrorKind::InvalidInput.into()) };
         if len > *most {

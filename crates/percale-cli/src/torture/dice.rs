@@ -1,6 +1,6 @@
-//! Pseudorandom numbers that a seed reproduces (SplitMix64).
+//! Pseudorandom numbers that are reproducible from a seed (SplitMix64).
 
-/// A generator.
+/// A random number generator.
 pub(super) struct Dice(u64);
 
 impl Dice {
@@ -8,12 +8,12 @@ impl Dice {
         Self(seed)
     }
 
-    /// Another generator, for another thread.
+    /// Makes another generator, for another thread.
     pub(super) fn fork(&mut self) -> Self {
         Self(self.below(u64::MAX))
     }
 
-    /// A number below the bound.
+    /// Returns a number below the bound.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -22,12 +22,12 @@ impl Dice {
         (word ^ (word >> 31)) % bound.max(1)
     }
 
-    /// True once in so many times.
+    /// Returns true once in `count` calls on average.
     pub(super) fn once_in(&mut self, count: u64) -> bool {
         self.below(count) == 0
     }
 
-    /// Chooses one of these, of which there is at least one.
+    /// Returns a random element of `all`, which must not be empty.
     pub(super) fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len() as u64) as usize]
     }

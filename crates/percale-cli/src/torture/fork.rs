@@ -1,4 +1,4 @@
-//! Forks of this process, while memory of it is registered.
+//! Forks of this process while its memory is registered.
 
 #![expect(unsafe_code, reason = "forks, and waits for its children; each block states why it is sound")]
 
@@ -6,50 +6,51 @@ use std::io;
 
 use pindown::Range;
 
-/// A fork of this process, which ends with its owner.
+/// A fork of this process. It is killed when this is dropped.
 pub(super) struct Fork(libc::pid_t);
 
 impl Fork {
-    /// Forks. The child writes to each page, of so many bytes, of these addresses in a lot, and ends; without addresses it waits.
+    /// Forks. With a range in a lot and a page size, the child writes to each page of the range and ends. Otherwise the
+    /// child waits.
     pub(super) fn of(written: Option<(Range, u64)>) -> io::Result<Self> {
-        // SAFETY: asks for a number.
+        // SAFETY: the call returns a number and touches no memory.
         let parent = unsafe { libc::getpid() };
-        // SAFETY: the child makes system calls and writes to memory in which no value lies, and nothing else: it neither
-        // allocates nor takes a lock that a thread of its parent may have held.
+        // SAFETY: the child makes system calls and writes to memory that holds no Rust value. It does not allocate, and
+        // takes no lock that a thread of its parent may have held.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
-                // A waiting child ends with its parent, for whatever reason the parent ends.
-                // SAFETY: asks for a signal; touches no memory.
+                // A waiting child ends when its parent ends, for any reason.
+                // SAFETY: the call requests a signal and touches no memory.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-                // SAFETY: asks for a number.
+                // SAFETY: the call returns a number and touches no memory.
                 let orphaned = unsafe { libc::getppid() } != parent;
                 if let Some((range, unit)) = written {
                     for page in (range.start()..range.end()).step_by(unit as usize) {
                         let word = std::ptr::without_provenance_mut::<u64>(page as usize);
-                        // SAFETY: the word is of a lot: mapped, writable, and no value lies there.
+                        // SAFETY: the word is in a lot: it is mapped, writable, and holds no Rust value.
                         unsafe { word.write_volatile(!0) };
                     }
                 } else if !orphaned {
-                    // SAFETY: waits for a signal.
+                    // SAFETY: the call waits for a signal.
                     unsafe { libc::pause() };
                 }
-                // SAFETY: ends the child and runs nothing of its parent's.
+                // SAFETY: the call ends the child, and runs no code of its parent.
                 unsafe { libc::_exit(0) }
             }
             child => Ok(Self(child)),
         }
     }
 
-    /// The child waits until it is ended.
+    /// Makes a child that waits until it is killed.
     pub(super) fn that_waits() -> io::Result<Self> {
         Self::of(None)
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits for the child to end. Fails if its exit status is not 0.
     pub(super) fn wait(self) -> io::Result<()> {
         let mut status = 0;
-        // SAFETY: the status is where the kernel may write it.
+        // SAFETY: the kernel may write the status to the given variable.
         let ended = unsafe { libc::waitpid(self.0, &raw mut status, 0) };
         let whole = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
         std::mem::forget(self);
@@ -63,9 +64,9 @@ impl Fork {
 
 impl Drop for Fork {
     fn drop(&mut self) {
-        // SAFETY: the child was not waited for yet, so the number is its own.
+        // SAFETY: the child has not been waited for, so the process ID is still its own.
         unsafe { libc::kill(self.0, libc::SIGKILL) };
-        // SAFETY: nothing is asked of its status.
+        // SAFETY: with a null pointer, the kernel does not write the status.
         unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
     }
 }

@@ -1,4 +1,4 @@
-//! Another process, which changes this one's files and memory as other processes may.
+//! Another process, which changes files and memory of this process as other processes may do.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::tracer;
 use crate::limits::kernel::Foreign;
 
-/// The requests to it.
+/// The requests to the other process.
 #[derive(Debug, Serialize, Deserialize)]
 enum Deed {
     Truncate {
@@ -28,7 +28,7 @@ enum Deed {
         address: u64,
         len: u64,
     },
-    /// Makes the process itself do a system call, as a debugger can.
+    /// Makes the first thread of a process make a system call, as a debugger can.
     Call {
         process: i32,
         instruction: u64,
@@ -36,7 +36,7 @@ enum Deed {
     },
 }
 
-/// The other process. It ends when its input does.
+/// The other process. It ends when its standard input is closed.
 pub(super) struct Hand {
     process: Child,
     asked: Option<ChildStdin>,
@@ -53,23 +53,23 @@ impl Hand {
         Ok(Self { process, asked, answers: BufReader::new(answers) })
     }
 
-    /// truncate(2) of the file that is at `path`.
+    /// Calls truncate(2) for the file at `path`.
     pub(super) fn truncate(&mut self, path: &str, len: u64) -> io::Result<()> {
         self.ask(&Deed::Truncate { path: path.into(), len })
     }
 
-    /// fallocate(2).
+    /// Calls fallocate(2).
     pub(super) fn allocate(&mut self, path: &str, mode: u32, offset: u64, len: u64) -> io::Result<()> {
         self.ask(&Deed::Allocate { path: path.into(), mode, offset, len })
     }
 
-    /// process_vm_writev(2) to this process.
+    /// Writes to this process with process_vm_writev(2).
     pub(super) fn write(&mut self, range: Range) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         self.ask(&Deed::Write { process, address: range.start(), len: range.len() })
     }
 
-    /// Makes this process's first thread do a system call, by its number and arguments.
+    /// Makes the first thread of this process make a system call, given by number and arguments.
     pub(super) fn call(&mut self, number: libc::c_long, arguments: [u64; 6]) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         let instruction = tracer::instruction().ok_or(io::ErrorKind::Unsupported)?;
@@ -92,7 +92,7 @@ impl Hand {
 
 impl Drop for Hand {
     fn drop(&mut self) {
-        // The process ends when its input does.
+        // The process ends when its standard input is closed.
         self.asked = None;
         self.process.wait().ok();
     }

@@ -1,4 +1,5 @@
-//! The meaning of each key, recorded by the registrar and checked at every look-up.
+//! Records, for each key, the registration that it belongs to. The registrar adds the records, and every lookup is
+//! checked against them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,7 @@ pub(super) struct Ledger(Arc<Mutex<HashMap<u64, Entry>>>);
 /// A registration.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The remote key: no two registrations have the same.
+    /// The remote key, which is unique for each registration.
     number: u64,
     range: Range,
     access: Access,
@@ -32,7 +33,8 @@ impl Ledger {
         self.entries().remove(&local_key);
     }
 
-    /// Returns why the keys of this use are not those of a registration that holds the range and has the rights; `None` if they are.
+    /// Checks that the keys of this use belong to a registration that covers the range and has the rights. Returns the
+    /// reason if not, otherwise `None`.
     pub(super) fn fault(&self, used: &Use, range: Range, access: Access) -> Option<String> {
         let (local, number) = (used.local_key(), used.remote_key());
         let asked = format!("asked for {range} with {access:?}, given keys {local} and {number}");

@@ -12,27 +12,27 @@ use super::origins::{Chunks, Heap, Library, Segment, Stack};
 use crate::limits::kernel::Foreign;
 use crate::lot::{Lot, READ_WRITE, range};
 
-/// Some memory. Dropping it frees what it is made of.
+/// Memory of one kind. Dropping it frees its resources.
 pub(super) struct Memory {
     /// The lot that contains all addresses below.
     pub(super) lot: Lot,
     /// The mapped range.
     pub(super) whole: Range,
-    /// The registered part of it, with some mapped pages before and behind.
+    /// The registered part of the mapped range, with some mapped pages before and after it.
     pub(super) registered: Range,
-    /// Bytes of a page of it.
+    /// The size of a page in bytes.
     pub(super) unit: u64,
-    /// Addresses of the lot right behind it, and as many again, which are reserved by pages that cannot be accessed.
+    /// Two ranges of the lot directly after the mapped range, which are reserved with inaccessible pages.
     pub(super) spare: Option<[Range; 2]>,
     /// The flags of mmap(2) for such memory.
     pub(super) flags: c_int,
     /// The mapped file, if there is one that can be opened.
     pub(super) file: Option<OwnedFd>,
-    /// The origin of memory that mmap(2) alone has not made.
+    /// The origin of memory that was not made by mmap(2) alone.
     pub(super) origin: Origin,
-    /// An operation took rights away, which must be given back before the memory is checked.
+    /// Whether an operation took rights away, which must be given back before the memory is checked.
     pub(super) lost_rights: bool,
-    /// Processes that an operation started and that live as long as this.
+    /// Processes that an operation started, which live as long as this.
     pub(super) children: Vec<Fork>,
 }
 
@@ -51,26 +51,26 @@ pub(super) enum Origin {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) unit: u64,
-    /// Pages that are mapped.
+    /// The number of mapped pages.
     pub(super) pages: u64,
-    /// The range of registered pages among them.
+    /// The first registered page, and the number of registered pages.
     pub(super) first: u64,
     pub(super) registered: u64,
     /// The alignment of the first address.
     pub(super) align: u64,
 }
 
-/// Bytes of a huge page.
+/// The size of a huge page in bytes.
 pub(super) const HUGE: u64 = 2 << 20;
 
 impl Shape {
-    /// Ordinary pages.
+    /// Pages of the base size.
     pub(super) fn small() -> Self {
         let unit = pindown::page_size();
         Self { unit, pages: 16, first: 4, registered: 8, align: unit }
     }
 
-    /// Ordinary pages that huge ones can replace.
+    /// Pages of the base size that huge pages can replace.
     pub(super) fn huge_aligned() -> Self {
         let unit = pindown::page_size();
         Self { unit, pages: 2 * HUGE / unit, first: 0, registered: HUGE / unit, align: HUGE }
@@ -81,19 +81,19 @@ impl Shape {
         Self { unit: HUGE, pages: 4, first: 1, registered: 2, align: HUGE }
     }
 
-    /// Bytes that are mapped.
+    /// Returns the number of mapped bytes.
     pub(super) fn bytes(self) -> u64 {
         self.unit * self.pages
     }
 
-    /// The registered part of memory that starts at `start`.
+    /// Returns the registered part of memory that starts at `start`.
     pub(super) fn registered(self, start: u64) -> io::Result<Range> {
         range(start + self.first * self.unit, self.registered * self.unit)
     }
 }
 
 impl Memory {
-    /// Makes a new mapping with these flags: anonymous, or of this file from its beginning.
+    /// Makes a new mapping with these flags: anonymous, or of this file from its beginning on.
     pub(super) fn mapped(shape: Shape, flags: c_int, file: Option<OwnedFd>) -> io::Result<Self> {
         let mut memory = Self::reserved(shape, flags)?;
         memory.file = file;
@@ -101,7 +101,8 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Reserves addresses for it; until it is established there are only pages that cannot be accessed.
+    /// Reserves addresses for memory. Until the memory is established, the addresses are mapped with inaccessible
+    /// pages.
     pub(super) fn reserved(shape: Shape, flags: c_int) -> io::Result<Self> {
         let bytes = shape.bytes();
         let lot = Lot::reserve(3 * bytes, shape.align)?;
@@ -120,7 +121,7 @@ impl Memory {
         })
     }
 
-    /// Takes over existing memory: the addresses `whole`, of which only the torture uses any.
+    /// Takes over existing memory at the addresses `whole`, which only the torture program uses.
     pub(super) fn adopted(whole: Range, registered: Range, origin: Origin) -> Self {
         Self {
             lot: Lot::adopt(whole),
@@ -136,17 +137,18 @@ impl Memory {
         }
     }
 
-    /// Maps the whole of it at its addresses, over existing mappings, or with MAP_FIXED_NOREPLACE if there are none.
+    /// Maps the whole memory at its addresses, over existing mappings, or with MAP_FIXED_NOREPLACE only if there are
+    /// none.
     pub(super) fn establish(&self, flags: c_int) -> io::Result<()> {
         if let Origin::Segment(segment) = &self.origin {
-            // SHM_REMAP is an operation of its own.
+            // SHM_REMAP is tested as a separate operation.
             self.lot.unmap(self.whole)?;
             return self.lot.attach(segment.id(), self.whole, 0);
         }
         self.map_same(self.whole, flags)
     }
 
-    /// Maps the same memory as before at a part of it.
+    /// Maps a part of the memory again.
     pub(super) fn map_same(&self, at: Range, flags: c_int) -> io::Result<()> {
         let offset = at.start() - self.whole.start();
         let anonymous = self.flags & libc::MAP_ANONYMOUS != 0;
@@ -154,62 +156,62 @@ impl Memory {
         self.lot.map(at, READ_WRITE, self.flags | flags, file)
     }
 
-    /// Writes to every page of it.
+    /// Writes to every page of the memory.
     pub(super) fn touch(&self) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         let bytes: Vec<u8> = (0..self.whole.len()).map(|at| (at / self.unit + 1) as u8).collect();
         Foreign { process, address: self.whole.start() }.write(0, &bytes)
     }
 
-    /// Page `number` of the registered part.
+    /// Returns page `number` of the registered part.
     pub(super) fn page(&self, number: u64) -> io::Result<Range> {
         range(self.registered.start() + number * self.unit, self.unit)
     }
 
-    /// Pages that are registered.
+    /// Returns the number of registered pages.
     pub(super) fn pages(&self) -> u64 {
         self.registered.len() / self.unit
     }
 
-    /// A page in the middle of those.
+    /// Returns a page in the middle of the registered part.
     pub(super) fn middle(&self) -> io::Result<Range> {
         self.page(self.pages() / 2)
     }
 
-    /// The last page of those.
+    /// Returns the last page of the registered part.
     pub(super) fn last(&self) -> io::Result<Range> {
         self.page(self.pages() - 1)
     }
 
-    /// Addresses behind it, and others behind them.
+    /// Returns two ranges of addresses after the memory.
     pub(super) fn spare(&self) -> io::Result<[Range; 2]> {
         self.spare.ok_or_else(|| io::Error::other("no free addresses behind it"))
     }
 
-    /// The mapped file.
+    /// Returns the mapped file.
     pub(super) fn file(&self) -> io::Result<&OwnedFd> {
         self.file.as_ref().ok_or_else(|| io::Error::other("its file cannot be opened here"))
     }
 
-    /// The path by which every process of this user can open the mapped file.
+    /// Returns a path by which every process of this user can open the mapped file.
     pub(super) fn path(&self) -> io::Result<String> {
-        // The number in the PID namespace that /proc was mounted in, which may be another one.
+        // The link contains the process ID in the PID namespace in which /proc was mounted, which may be another one.
         let process = std::fs::read_link("/proc/self")?;
         Ok(format!("/proc/{}/fd/{}", process.display(), self.file()?.as_raw_fd()))
     }
 
-    /// The offset of the registered part in the file.
+    /// Returns the offset of the registered part in the file.
     pub(super) fn offset(&self) -> u64 {
         self.registered.start() - self.whole.start()
     }
 
-    /// Opens the mapped file although no descriptor of it exists, where the kernel permits that.
+    /// Opens the mapped file, of which no descriptor exists, if the kernel permits that.
     pub(super) fn open_file(&mut self) {
         let path = format!("/proc/self/map_files/{:x}-{:x}", self.whole.start(), self.whole.end());
         self.file = std::fs::File::options().read(true).write(true).open(path).ok().map(OwnedFd::from);
     }
 
-    /// Maps new memory wherever none is left in the registered part.
+    /// Maps new memory in every hole of the registered part.
     pub(super) fn fill_holes(&self, mappings: &Mappings) -> io::Result<()> {
         if mappings.of(self.registered)?.is_some() {
             return Ok(());
@@ -233,7 +235,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives back the rights that an operation took.
+    /// Restores the rights that an operation took away.
     pub(super) fn give_rights_back(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.lost_rights) {
             self.lot.protect(self.registered, READ_WRITE)?;
@@ -244,9 +246,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // A thread's stack, the heap and the like are freed with their origin. Sealed memory cannot be freed.
+        // A thread's stack, the heap and similar memory are freed with their origin. Sealed memory cannot be freed.
         if matches!(self.origin, Origin::Mapped | Origin::Segment(_)) {
-            // Sealed memory stays.
+            // Sealed memory cannot be unmapped, so an error is ignored.
             self.lot.release().ok();
         }
     }

@@ -1,8 +1,9 @@
-//! `percale torture`: checks that the registration cache stays right when its memory changes.
+//! `percale torture`: checks that the registration cache stays correct when its memory changes.
 //!
-//! [`kinds`] of memory times [`operations`] on it, for each of the [`monitors`]: a [`case`] each. The [`oracle`] pins memory as a device does, and
-//! checks whether the pinned pages are still those that the processor sees. [`race`] does the same with threads, and [`search`] for hours, with
-//! changes to the whole process (such as fork). All of that happens in separate processes ([`part`], started by [`workers`]), because operations may
+//! Each kind of memory in [`kinds`] is combined with each of the [`operations`] on it, for each of the [`monitors`]: a
+//! [`case`]. The [`oracle`] pins memory as a device does, and checks whether the pinned pages are still the ones that
+//! the processor sees. [`race`] does the same with threads, and [`search`] for hours, with changes to the whole process
+//! (such as fork). All of that runs in separate processes ([`part`], started by [`workers`]), because operations may
 //! end them. [`report`] prints the results.
 
 mod args;
@@ -37,7 +38,7 @@ pub(crate) use part::{Part, run as part};
 use report::{Line, Report};
 use workers::Workers;
 
-/// The hidden subcommand of the processes that it starts.
+/// The hidden subcommand of the processes that the command starts.
 pub(crate) const PART: &str = "torture-part";
 
 /// Runs the subcommand.

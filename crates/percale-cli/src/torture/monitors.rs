@@ -1,4 +1,4 @@
-//! The monitors that the torture tests, as data. A new one is one line of [`ALL`].
+//! The tested monitors, as data. To add one, add an entry to [`ALL`].
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use pindown::monitor::Choice;
@@ -11,21 +11,21 @@ use super::oracle::Oracle;
 /// A monitor.
 pub(super) struct Monitor {
     pub(super) name: &'static str,
-    /// Makes the cache's choice of monitor.
+    /// Returns the choice of monitor for the cache.
     choice: fn() -> std::io::Result<Watching>,
-    /// Whether each pair of memory and operation gets a process of its own: the monitor may never trust an address
-    /// again that changed once.
+    /// Whether each pair of memory and operation needs a separate process, because the monitor may never again trust an
+    /// address whose memory changed once.
     pub(super) alone: bool,
-    /// The limits that its documentation names, by operations' names.
+    /// The documented limits of the monitor, by names of operations.
     exceptions: &'static [(&'static str, &'static str)],
-    /// Broken on purpose, to show that the torture notices.
+    /// Whether the monitor is broken on purpose, to test that the torture program notices.
     pub(super) broken: bool,
 }
 
-/// A monitor that was made.
+/// A monitor in use.
 struct Watching {
     choice: Choice,
-    /// The notifier for reports before each change.
+    /// A notifier that reports each change before it happens.
     early: Option<Notifier>,
 }
 
@@ -41,7 +41,7 @@ const GUARDS: (&str, &str) = ("GUARD_INSTALL", "the program has promised to inst
 const SEGMENTS: (&str, &str) = ("SHM_REMAP", "the program has promised to attach no segments over other memory");
 const UNLOCKED: (&str, &str) = ("munlock", "the program has promised to unlock nothing, which lets guard pages in");
 
-/// Every monitor.
+/// All monitors.
 pub(super) const ALL: &[Monitor] = &[
     sound("none", || Ok(Choice::None.into()), false, &[]),
     sound("sealed", || Ok(Choice::Sealed.into()), false, &[]),
@@ -59,7 +59,7 @@ pub(super) const ALL: &[Monitor] = &[
         true,
         &[GUARDS, SEGMENTS],
     ),
-    // As before Linux 6.7.
+    // The behaviour before Linux 6.7.
     sound(
         "userfaultfd-plain",
         || Ok(Choice::Userfaultfd(Settings::new(Unseen::NeverMade).plain()).into()),
@@ -74,7 +74,7 @@ pub(super) const ALL: &[Monitor] = &[
     ),
     // Reports no changes.
     broken("broken-silent", || Ok(Choice::Imported(Notifier::new(|_, _| true)?.1).into())),
-    // Reports changes when they begin, and not when they are over.
+    // Reports changes when they begin, but not when they end.
     broken("broken-early", || {
         let (notifier, imported) = Notifier::new(|_, _| true)?;
         Ok(Watching { choice: Choice::Imported(imported), early: Some(notifier) })
@@ -94,14 +94,14 @@ const fn broken(name: &'static str, choice: fn() -> std::io::Result<Watching>) -
     Monitor { name, choice, alone: false, exceptions: &[], broken: true }
 }
 
-/// A cache under torture.
+/// A cache under test.
 pub(super) struct Subject {
     pub(super) cache: Cache<Oracle>,
     early: Option<Notifier>,
 }
 
 impl Subject {
-    /// Called before a change at these addresses. Only a broken monitor reports it.
+    /// Must be called before a change at these addresses. Only a broken monitor reports the change then.
     pub(super) fn about_to_change(&self, range: Range) {
         if let Some(notifier) = &self.early {
             notifier.changed(range);
@@ -114,21 +114,21 @@ pub(crate) fn choice(name: &str) -> Option<std::io::Result<Choice>> {
     Monitor::named(name).map(|monitor| (monitor.choice)().map(|watching| watching.choice))
 }
 
-/// The monitors that can be named.
+/// Returns a parser for the names of the monitors.
 pub(super) fn names() -> PossibleValuesParser {
     ALL.iter().map(|monitor| PossibleValue::new(monitor.name).hide(monitor.broken)).into()
 }
 
 impl Monitor {
-    /// The monitor of this name.
+    /// Returns the monitor of this name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|monitor| monitor.name == name)
     }
 
-    /// Opens a cache with it that keeps so many registrations.
+    /// Opens a cache with this monitor, with at most `most` registrations.
     ///
     /// # Errors
-    /// The reason why it is not available here.
+    /// Returns the reason why the monitor is not available here.
     pub(super) fn open(&self, oracle: Oracle, most: u32, merging: bool) -> Result<Subject, String> {
         let Watching { choice, early } = (self.choice)().map_err(|error| error.to_string())?;
         let builder = Cache::builder(oracle).monitor(choice).max_count(most).merging(merging);

@@ -1,7 +1,7 @@
-//! The oracle: memory pinned for a device, and a check whether the device still sees what the processor sees.
+//! The oracle: pins memory for a device, and checks whether the device still sees the same memory as the processor.
 //!
-//! The device's side is a [`Device`]'s. The processor's side is read and written by process_vm_readv(2) and
-//! process_vm_writev(2), which walk the page tables as a load or store does, but answer EFAULT where one would end the
+//! The device's side is a [`Device`]. The processor's side uses process_vm_readv(2) and process_vm_writev(2), which
+//! walk the page tables as a load or store does, but fail with EFAULT in cases where a load or store would end the
 //! process.
 
 use std::io;
@@ -13,7 +13,7 @@ use super::ledger::Ledger;
 use crate::limits::kernel::Foreign;
 use crate::lot;
 
-/// The device, and the process that owns the memory that it pins. Clones share the device.
+/// The device, and the process whose memory it pins. Clones share the device.
 #[derive(Clone)]
 pub(super) struct Oracle {
     device: Device,
@@ -27,36 +27,36 @@ pub(super) struct Pin {
     local_key: u64,
 }
 
-/// The registration that a use of the cache returned.
+/// The registration that the cache returned for a use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     /// The number of the registration.
     pub(super) number: u64,
-    /// The device's slot for it.
+    /// The device's slot of the registration.
     pub(super) slot: u32,
 }
 
 impl Seen {
-    /// Reads it from the keys that [`Device`] fills in.
+    /// Reads the registration from the keys that [`Device`] sets.
     pub(super) fn of(used: &Use) -> Self {
         Self { number: used.remote_key(), slot: used.local_key() as u32 }
     }
 }
 
 impl Oracle {
-    /// Makes an oracle with this device; fails with the reason if the device is not available.
+    /// Makes an oracle with this device. Returns the reason if the device is not available.
     pub(super) fn new(device: Choice) -> Result<Self, String> {
         let process = rustix::process::getpid().as_raw_pid();
         Ok(Self { device: Device::open(device)?, ledger: Ledger::default(), process })
     }
 
-    /// Makes an eye, for one thread.
+    /// Makes an eye for one thread.
     pub(super) fn eye(&self) -> io::Result<Eye> {
         Ok(Eye { process: self.process, sight: self.device.sight()?, looks: 0 })
     }
 
-    /// Returns what is wrong with the keys that a look-up returned for this range and these rights; `None` if they are
-    /// right.
+    /// Checks the keys that a lookup returned for this range and these rights. Returns the reason if they are
+    /// incorrect, otherwise `None`.
     pub(super) fn fault(&self, used: &Use, range: Range, access: Access) -> Option<String> {
         self.ledger.fault(used, range, access)
     }
@@ -78,7 +78,8 @@ impl Registrar for Oracle {
     }
 }
 
-/// Compares what the device and the processor see, for one thread. Several may check the same memory at once if each checks other bytes.
+/// Compares the memory that the device and the processor see, for one thread. Several threads may check the same memory
+/// at once if each checks other bytes.
 pub(super) struct Eye {
     process: i32,
     sight: Sight,
@@ -86,11 +87,11 @@ pub(super) struct Eye {
 }
 
 impl Eye {
-    /// Whether the pages pinned in `slot` are those that the processor sees at `range`, in both directions. Restores
-    /// the previous contents.
+    /// Returns whether the pages pinned in `slot` are the ones that the processor sees at `range`, in both directions.
+    /// Restores the previous contents.
     ///
     /// # Errors
-    /// The processor cannot read or write the memory now, or the device fails.
+    /// Fails if the processor cannot read or write the memory now, or if the device fails.
     pub(super) fn is_current(&mut self, slot: u32, range: Range) -> io::Result<bool> {
         let processor = Foreign { process: self.process, address: range.start() };
         let mut before = vec![0; range.len() as usize];
@@ -100,7 +101,7 @@ impl Eye {
         current
     }
 
-    /// Like [`Self::is_current`], for 8 bytes that have no other user, and without restoring the previous contents.
+    /// Like [`Self::is_current`], for 8 bytes that are not used otherwise, and without restoring the previous contents.
     pub(super) fn is_word_current(&mut self, slot: u32, address: u64) -> io::Result<bool> {
         let word = lot::range(address, 8)?;
         self.compare(slot, word, Foreign { process: self.process, address })
@@ -120,7 +121,7 @@ impl Eye {
         Ok(seen == written)
     }
 
-    /// Returns bytes that no check used before; all words differ.
+    /// Returns bytes that no previous check used. All words differ.
     fn pattern(&mut self, len: u64) -> Vec<u8> {
         self.looks += 1;
         let start = self.looks.wrapping_mul(0x9e37_79b9_7f4a_7c15);

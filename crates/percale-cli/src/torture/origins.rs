@@ -1,4 +1,4 @@
-//! What makes memory by other means than mmap(2) alone, and frees it.
+//! Makes and frees memory by other means than mmap(2) alone.
 
 #![expect(unsafe_code, reason = "asks malloc, brk, shmget and dlopen for memory; each block states why it is sound")]
 
@@ -16,41 +16,42 @@ use crate::lot::range;
 pub(super) struct Segment(c_int);
 
 impl Segment {
-    /// One of so many bytes.
+    /// Makes a segment of `bytes` bytes.
     pub(super) fn new(bytes: u64) -> io::Result<Self> {
-        // SAFETY: makes a segment and touches no memory of the process.
+        // SAFETY: the call makes a segment and touches no memory of the process.
         let id = unsafe { libc::shmget(libc::IPC_PRIVATE, bytes as usize, libc::IPC_CREAT | 0o600) };
         if id < 0 { Err(io::Error::last_os_error()) } else { Ok(Self(id)) }
     }
 
-    /// The segment's number.
+    /// Returns the ID of the segment.
     pub(super) fn id(&self) -> c_int {
         self.0
     }
 
-    /// shmdt(2) of a segment that is attached at `at`, in a lot.
+    /// Detaches a segment that is attached at `at`, in a lot, with shmdt(2).
     pub(super) fn detach(at: Range) -> io::Result<()> {
         let address = std::ptr::without_provenance::<c_void>(at.start() as usize);
-        // SAFETY: a segment that is attached in a lot, in which no value lies.
+        // SAFETY: the segment is attached in a lot, which holds no Rust value.
         if unsafe { libc::shmdt(address) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: marks the segment to be destroyed when the last mapping has gone; touches no memory.
+        // SAFETY: the call marks the segment to be destroyed after its last mapping is removed, and touches no memory.
         unsafe { libc::shmctl(self.0, libc::IPC_RMID, std::ptr::null_mut()) };
     }
 }
 
-/// Memory between malloc's and the program break.
+/// Memory between the end of malloc's heap and the program break.
 pub(super) struct Heap {
-    /// The program break before and after.
+    /// From the previous program break to the new one.
     range: Range,
 }
 
 impl Heap {
-    /// Moves the program break so far that there are so many bytes in whole pages of `unit` bytes. Also returns the break before.
+    /// Raises the program break by at least `bytes` bytes, from the next multiple of `unit` on. Also returns the
+    /// previous break.
     pub(super) fn new(unit: u64, bytes: u64) -> io::Result<(Self, u64)> {
         calm_malloc();
         let base = program_break();
@@ -60,7 +61,7 @@ impl Heap {
         Ok((heap, base))
     }
 
-    /// Moves the break, and puts it back.
+    /// Moves the program break to `to`, and restores it.
     pub(super) fn swing(&self, to: u64) -> io::Result<()> {
         if program_break() != self.range.end() {
             return Err(io::Error::other("malloc has moved the program break meanwhile"));
@@ -73,20 +74,20 @@ impl Heap {
 impl Drop for Heap {
     fn drop(&mut self) {
         if program_break() == self.range.end() {
-            // Memory that cannot be returned stays.
+            // If the memory cannot be returned, it stays allocated.
             set_break(self.range.start()).ok();
         }
     }
 }
 
 fn program_break() -> u64 {
-    // SAFETY: asks only.
+    // SAFETY: an increment of 0 only returns the break.
     unsafe { libc::sbrk(0) }.addr() as u64
 }
 
-/// brk(2), through the C library, which must know the break.
+/// Calls brk(2) through the C library, which must have the current break.
 fn set_break(to: u64) -> io::Result<()> {
-    // SAFETY: the break moves only within what the caller has added to it, in which no value lies.
+    // SAFETY: the break moves only within the memory that the caller has added to it, which holds no Rust value.
     if unsafe { libc::brk(std::ptr::without_provenance_mut(to as usize)) } == 0 {
         Ok(())
     } else {
@@ -94,27 +95,27 @@ fn set_break(to: u64) -> io::Result<()> {
     }
 }
 
-/// Gives malloc room below the break, so that it does not move the break for a while.
+/// Gives malloc free memory below the break, so that it does not move the break for a while.
 fn calm_malloc() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: changes what malloc does with memory that is free.
+    // SAFETY: the call changes only how malloc treats free memory.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 30)
     };
     map_from(32 << 20);
     // The compiler would remove an allocation that is only freed.
-    // SAFETY: any size may be asked for.
+    // SAFETY: malloc accepts any size.
     let room = std::hint::black_box(unsafe { libc::malloc(8 << 20) });
-    // SAFETY: it is what malloc returned, or null, and has no other user.
+    // SAFETY: the pointer was returned by malloc, or is null, and has no other user.
     unsafe { libc::free(room) };
     map_from(128 << 10);
 }
 
-/// Sets the size from which on malloc maps a chunk separately. By default it raises that bound itself whenever such a
-/// chunk is freed.
+/// Sets the size from which malloc maps a chunk separately. By default malloc raises that limit whenever such a chunk
+/// is freed.
 fn map_from(bytes: c_int) {
     #[cfg(target_env = "gnu")]
-    // SAFETY: changes what malloc does when it is asked the next time.
+    // SAFETY: the call changes only later calls of malloc.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, bytes)
     };
@@ -122,10 +123,10 @@ fn map_from(bytes: c_int) {
     let _ = bytes;
 }
 
-/// A waiting thread, with a stack that is unused below.
+/// A waiting thread. The lower part of its stack is unused.
 pub(super) struct Stack(Option<(Sender<()>, JoinHandle<()>)>);
 
-/// More than a C library keeps of the stacks of threads that have ended.
+/// More than a C library caches of the stacks of threads that have ended.
 const STACK: usize = 64 << 20;
 
 impl Stack {
@@ -135,7 +136,7 @@ impl Stack {
         let (end, ended) = channel::<()>();
         let thread = std::thread::Builder::new().stack_size(STACK).spawn(move || {
             let here = 0_u8;
-            // The receiver may be gone: then the address is not needed.
+            // If the receiver is closed, the address is not needed.
             address_out.send((&raw const here).addr()).ok();
             ended.recv().ok();
         })?;
@@ -159,26 +160,26 @@ impl Drop for Stack {
     }
 }
 
-/// Chunks that malloc returned.
+/// Chunks returned by malloc.
 pub(super) struct Chunks {
-    /// Their addresses, as numbers, so that any thread may have them.
+    /// The addresses as numbers, so that any thread may have them.
     chunks: Vec<usize>,
     bytes: usize,
 }
 
-/// A chunk for which malloc asks the kernel apart, since it has not so much left over, and how many of those that it
-/// keeps together.
+/// The size of a chunk for which malloc must ask the kernel, because it has less free memory, and the size and number
+/// of small chunks that malloc keeps together.
 const BIG: usize = 64 << 20;
 const SMALL: (usize, usize) = (100 << 10, 64);
 
 impl Chunks {
-    /// One that malloc maps separately. Also returns its address.
+    /// Allocates a chunk that malloc maps separately. Also returns its address.
     pub(super) fn big() -> (Self, u64) {
         map_from(128 << 10);
         Self { chunks: Vec::new(), bytes: BIG }.lent(1)
     }
 
-    /// Several that malloc has among others. Also returns the address of one in the middle.
+    /// Allocates several chunks among others. Also returns the address of one in the middle.
     pub(super) fn small() -> (Self, u64) {
         Self { chunks: Vec::new(), bytes: SMALL.0 }.lent(SMALL.1)
     }
@@ -191,29 +192,29 @@ impl Chunks {
 
     fn take(&mut self, count: usize) {
         for _ in 0..count {
-            // SAFETY: any size may be asked for.
+            // SAFETY: malloc accepts any size.
             let chunk = unsafe { libc::malloc(self.bytes) };
             self.chunks.push(chunk.expose_provenance());
         }
     }
 
-    /// free(3) of all.
+    /// Frees all chunks with free(3).
     pub(super) fn free(&mut self) {
         for chunk in self.chunks.drain(..) {
-            // SAFETY: it is what malloc returned, and has no other user.
+            // SAFETY: the pointer was returned by malloc, and has no other user.
             unsafe { libc::free(std::ptr::with_exposed_provenance_mut(chunk)) };
         }
     }
 
-    /// free(3) of all, then malloc_trim(3), then the same from malloc again.
+    /// Frees all chunks, calls malloc_trim(3), and allocates the same chunks again.
     ///
     /// # Errors
-    /// malloc has now something else at `whole`.
+    /// Fails if malloc now uses the addresses `whole` for something else.
     pub(super) fn trim(&mut self, whole: Range) -> io::Result<()> {
         let count = self.chunks.len();
         self.free();
         #[cfg(target_env = "gnu")]
-        // SAFETY: gives back only what is free.
+        // SAFETY: the call returns only free memory to the system.
         unsafe {
             libc::malloc_trim(0)
         };
@@ -222,10 +223,10 @@ impl Chunks {
         if self.chunks.iter().any(holds) { Ok(()) } else { Err(io::Error::other("malloc gave other addresses")) }
     }
 
-    /// realloc(3) of the one chunk to twice its size.
+    /// Resizes the one chunk to twice its size with realloc(3).
     pub(super) fn grow(&mut self) {
         for chunk in &mut self.chunks {
-            // SAFETY: it is what malloc returned, and has no other user.
+            // SAFETY: the pointer was returned by malloc, and has no other user.
             let grown = unsafe { libc::realloc(std::ptr::with_exposed_provenance_mut(*chunk), 2 * self.bytes) };
             if !grown.is_null() {
                 *chunk = grown.expose_provenance();
@@ -240,19 +241,19 @@ impl Drop for Chunks {
     }
 }
 
-/// A library that was loaded for a test: its handle, 0 once it is closed.
+/// A library that was loaded for a test: its handle, or 0 after it is closed.
 pub(super) struct Library(usize);
 
-/// Small libraries that come with a C library and are not loaded.
+/// Small libraries that belong to the C library and are not loaded.
 const LIBRARIES: [&std::ffi::CStr; 4] =
     [c"libBrokenLocale.so.1", c"libthread_db.so.1", c"libanl.so.1", c"libutil.so.1"];
 
 impl Library {
-    /// Loads one. Also returns the addresses of its data.
+    /// Loads one of the libraries. Also returns the addresses of its data.
     pub(super) fn load() -> io::Result<(Self, Range)> {
         let loaded = std::fs::read_to_string("/proc/self/maps")?;
         for name in LIBRARIES.iter().filter(|name| !loaded.contains(&*name.to_string_lossy())) {
-            // SAFETY: the library's initialisers are those of the C library's own parts, and do nothing here.
+            // SAFETY: the library is a part of the C library, and its initializers have no effect here.
             let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
             if handle.is_null() {
                 continue;
@@ -265,11 +266,11 @@ impl Library {
         Err(io::Error::other("no library to load"))
     }
 
-    /// dlclose(3).
+    /// Closes the library with dlclose(3).
     pub(super) fn close(&mut self) {
         let handle = std::mem::take(&mut self.0);
         if handle != 0 {
-            // SAFETY: what dlopen returned, once; nothing of it is called.
+            // SAFETY: the handle was returned by dlopen and is closed once. No function of the library is called.
             unsafe { libc::dlclose(std::ptr::with_exposed_provenance_mut(handle)) };
         }
     }
@@ -281,7 +282,7 @@ impl Drop for Library {
     }
 }
 
-/// The addresses of the writable pages of a loaded library.
+/// Returns the addresses of the writable pages of a loaded library.
 fn data_of(name: &str) -> io::Result<Option<Range>> {
     let text = std::fs::read_to_string("/proc/self/maps")?;
     let line = text.lines().find(|line| line.ends_with(name) && line.contains(" rw-p "));

@@ -1,4 +1,4 @@
-//! The processes of the torture: hidden subcommands.
+//! The processes of the torture program, which are hidden subcommands.
 
 use std::io::{self, BufRead};
 
@@ -15,29 +15,32 @@ use super::{hand, race};
 use crate::fixed_buffers::SLOTS;
 use crate::worker::answer;
 
-/// The parts that such a process can play.
+/// The roles of such a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
     /// Has a cache, and memory that changes.
     Worker,
-    /// Does what other processes may.
+    /// Changes files and memory of the worker, as other processes may do.
     Hand,
 }
 
 /// The jobs of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Job {
-    /// Opens a cache with this monitor for this device; must come first. Answered by a `String`: empty, or the reason for a failure.
+    /// Opens a cache with this monitor for this device. Must be the first job. The answer is a `String`, empty on
+    /// success, otherwise the reason for the failure.
     Open { monitor: String, device: Choice },
-    /// Runs one pair. Answered by a [`Verdict`].
+    /// Runs one pair. The answer is a [`Verdict`].
     Pair { mapping: String, operation: String },
-    /// Runs threads. Answered by a [`race::Tally`], or a `String` with the reason for a failure.
+    /// Runs threads. The answer is a [`race::Tally`], or a `String` with the reason for a failure.
     Race(race::Plan),
-    /// Runs threads, with changes to the whole process, instead of opening a cache first. Answered as `Race` is.
+    /// Runs threads, with changes to the whole process, without opening a cache first. The answer is the same as for
+    /// `Race`.
     Search { monitor: String, device: Choice, plan: race::Plan },
 }
 
-/// Runs a part until standard input ends, or the process that started it has ended: it may be in the middle of a long job then.
+/// Runs a part until standard input ends. The process is killed if the process that started it ends, because it may be
+/// in the middle of a long job then.
 pub(crate) fn run(part: Part) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     match part {

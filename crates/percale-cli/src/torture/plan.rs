@@ -10,7 +10,7 @@ pub(super) struct Pair {
     pub(super) operation: &'static Operation,
 }
 
-/// Returns the valid pairs with names that contain a text.
+/// Returns the valid pairs whose names contain a text.
 pub(super) fn pairs(filter: Option<&str>) -> Vec<Pair> {
     let all = kinds::ALL.iter().flat_map(|kind| operations::all().map(move |operation| Pair { kind, operation }));
     let wanted = |pair: &Pair| {
@@ -20,7 +20,7 @@ pub(super) fn pairs(filter: Option<&str>) -> Vec<Pair> {
     all.filter(wanted).collect()
 }
 
-/// The monitors of these names, or all that are not broken on purpose.
+/// Returns the monitors of these names, or all that are not broken on purpose.
 pub(super) fn monitors(names: &[String]) -> impl Iterator<Item = &'static Monitor> + '_ {
     monitors::ALL.iter().filter(move |monitor| match names {
         [] => !monitor.broken,

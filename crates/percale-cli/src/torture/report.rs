@@ -1,4 +1,4 @@
-//! What came of it: lines of JSON, or tables.
+//! The results, as lines of JSON or as tables.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,16 +17,16 @@ use crate::output::print_line;
 use crate::table::{RULED, left, right};
 use crate::units;
 
-/// A line of the result, also that of `--json`.
+/// A line of the result, and the object of a line of `--json`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub(super) enum Line {
     Monitor {
         monitor: &'static str,
         available: bool,
-        /// Why not.
+        /// The reason if the monitor is not available.
         reason: String,
-        /// What system calls cost others meanwhile, if it is there.
+        /// The cost of system calls for other processes while the monitor is loaded, if it is available.
         calls: Option<Calls>,
     },
     Pair {
@@ -34,11 +34,11 @@ pub(super) enum Line {
         mapping: &'static str,
         operation: &'static str,
         result: Outcome,
-        /// Whether the operation leaves a registration stale that is not made anew.
+        /// Whether the operation makes a registration stale that is not renewed.
         changed: Option<bool>,
-        /// Why.
+        /// The reason for the result.
         detail: Option<String>,
-        /// The monitor documents it, in these words.
+        /// The text with which the monitor documents this limit.
         documented: Option<&'static str>,
     },
     Race {
@@ -48,10 +48,10 @@ pub(super) enum Line {
         seed: u64,
         #[serde(flatten)]
         tally: race::Tally,
-        /// Why there are no figures.
+        /// The reason if there are no results.
         failure: Option<String>,
     },
-    /// A run of the search that found something.
+    /// A run of the search that found an error.
     WrongRun {
         monitor: &'static str,
         seed: u64,
@@ -60,7 +60,7 @@ pub(super) enum Line {
         tally: race::Tally,
         failure: Option<String>,
     },
-    /// All runs of the search.
+    /// All runs of the search for one monitor.
     Search {
         monitor: &'static str,
         first_seed: u64,
@@ -69,11 +69,11 @@ pub(super) enum Line {
     },
 }
 
-/// What the runs of a search have done and found.
+/// The work and the findings of the runs of a search.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Searched {
     runs: u64,
-    /// Runs that failed by themselves.
+    /// Runs in which the torture program itself failed.
     failed: u64,
     #[serde(flatten)]
     tally: race::Tally,
@@ -105,7 +105,7 @@ impl Line {
         Self::Pair { monitor: monitor.name, mapping, operation, result, changed, detail, documented }
     }
 
-    /// What is wrong with a run of the search, if anything is.
+    /// Returns the line for a run of the search that found an error or failed.
     pub(super) fn wrong_run(monitor: &Monitor, plan: &race::Plan, tally: &Result<race::Tally, String>) -> Option<Self> {
         let (tally, failure) = match tally {
             Ok(tally) if tally.stale + tally.wrong_keys == 0 => return None,
@@ -140,16 +140,16 @@ impl Line {
     }
 }
 
-/// All lines.
+/// All lines of the result.
 pub(super) struct Report {
     json: bool,
     pairs: bool,
-    /// Monitors that were asked for by name must be there.
+    /// Whether the user named the monitors, so that each must be available.
     named: bool,
     lines: Vec<Line>,
 }
 
-/// The results, in the order shown, as they are called in tables.
+/// The results in the order shown, with their names in tables.
 const OUTCOMES: [(Outcome, &str); 8] = [
     (Outcome::Stale, "stale"),
     (Outcome::Rights, "rights"),
@@ -170,7 +170,7 @@ impl Report {
         Self { json: args.json, pairs: args.pairs, named: !args.monitor.is_empty(), lines: Vec::new() }
     }
 
-    /// Takes a line, and prints it at once if it goes out as JSON.
+    /// Adds a line. For JSON output, prints it at once.
     pub(super) fn add(&mut self, line: Line) -> Result<()> {
         if self.json {
             print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
@@ -179,7 +179,7 @@ impl Report {
         Ok(())
     }
 
-    /// What is wrong, if anything is.
+    /// Returns a description of the errors found, or `None` if there are none.
     pub(super) fn wrong(&self) -> Option<String> {
         let (mut stale, mut wrong_keys, mut failed) = (0, 0, 0);
         let mut missing = Vec::new();
@@ -209,10 +209,10 @@ impl Report {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// Prints what is left to print.
+    /// Prints the tables, unless the lines were printed as JSON.
     ///
     /// # Errors
-    /// Something is [wrong](Self::wrong).
+    /// Fails if an error was [found](Self::wrong).
     pub(super) fn end(&self) -> Result<()> {
         if !self.json {
             print_line(&self.text())?;
@@ -220,7 +220,7 @@ impl Report {
         self.wrong().map_or(Ok(()), |why| Err(Failure::Torture(why)))
     }
 
-    /// All of it, for people.
+    /// Formats all results as text.
     pub(super) fn text(&self) -> String {
         let is_search = self.lines.iter().any(|line| matches!(line, Line::Search { .. }));
         let first = if self.pairs { self.every_pair() } else { self.by_operation() };
@@ -237,7 +237,7 @@ impl Report {
         self.lines.iter().filter(|line| available(line)).map(Line::monitor).collect()
     }
 
-    /// How many kinds of memory had which result.
+    /// Formats a table with the number of kinds of memory for each operation and result.
     fn by_operation(&self) -> String {
         let monitors = self.monitors();
         let mut order = Vec::new();
@@ -257,7 +257,7 @@ impl Report {
                 let counts = counts.get(&(operation, *monitor));
                 let one =
                     |(outcome, name): &(Outcome, &str)| counts?.get(outcome).map(|count| format!("{count} {name}"));
-                // What does not apply is left out where something does.
+                // "Not applicable" is left out if there are other results.
                 let some: Vec<_> = OUTCOMES.iter().filter(|(which, _)| *which != Outcome::NotApplicable).collect();
                 let shown: Vec<_> = some.into_iter().filter_map(one).collect();
                 if shown.is_empty() { name(Outcome::NotApplicable).into() } else { shown.join(", ") }
@@ -330,7 +330,7 @@ impl Report {
         if any { table.to_string() } else { String::new() }
     }
 
-    /// A table of the costs of the monitors for processes that do not use them.
+    /// Formats a table of the costs of the monitors for processes that do not use them.
     fn calls(&self) -> String {
         let mut table = table();
         table.set_header([left("a system call"), right("without"), right("with"), right("ratio")]);
@@ -346,7 +346,7 @@ impl Report {
         if any { format!("{table}\n{notes}") } else { String::new() }
     }
 
-    /// What must not be overlooked: alike for several kinds of memory is one line.
+    /// Lists the results that must not be overlooked. Equal results of several kinds of memory are one line.
     fn remarks(&self) -> String {
         let mut remarks = Vec::new();
         let mut alike: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -387,7 +387,7 @@ impl Report {
     }
 }
 
-/// Whether the pair could be tried at all.
+/// Returns whether the pair could be tried.
 fn applies(outcome: Outcome) -> bool {
     !matches!(outcome, Outcome::NotApplicable | Outcome::Failed)
 }

@@ -1,4 +1,4 @@
-//! Changes that io_uring makes, by the kernel's own threads, one at a time.
+//! Changes that io_uring makes with kernel threads, one at a time.
 
 #![expect(unsafe_code, reason = "submits operations to io_uring; each block states why it is sound")]
 
@@ -14,7 +14,7 @@ fn advice_on(at: Range, advice: i32) -> squeue::Entry {
     opcode::Madvise::new(address, at.len() as libc::off_t, advice).build()
 }
 
-/// A ring.
+/// An io_uring instance.
 pub(super) struct Ring(IoUring);
 
 impl Ring {
@@ -22,17 +22,18 @@ impl Ring {
         Ok(Self(IoUring::new(8)?))
     }
 
-    /// madvise(2) by the kernel's own worker thread.
+    /// Calls madvise(2) on a kernel worker thread.
     pub(super) fn advise(&mut self, at: Range, advice: i32) -> io::Result<()> {
         self.submit(&advice_on(at, advice)).map(drop)
     }
 
-    /// As [`Self::advise`] and without waiting for it, once `event` is readable. It takes a worker of the kernel's, which begins then.
+    /// Like [`Self::advise`], but starts once `event` is readable, and does not wait for the completion. The kernel
+    /// worker thread starts then.
     pub(super) fn advise_after(&mut self, event: &OwnedFd, at: Range, advice: i32) -> io::Result<()> {
         self.submit_after(event, &advice_on(at, advice))
     }
 
-    /// As [`Self::truncate`] and without waiting for it, once `event` is readable.
+    /// Like [`Self::truncate`], but starts once `event` is readable, and does not wait for the completion.
     pub(super) fn truncate_after(&mut self, event: &OwnedFd, file: &OwnedFd, len: u64) -> io::Result<()> {
         self.submit_after(event, &opcode::Ftruncate::new(types::Fd(file.as_raw_fd()), len).build())
     }
@@ -40,13 +41,13 @@ impl Ring {
     fn submit_after(&mut self, event: &OwnedFd, entry: &squeue::Entry) -> io::Result<()> {
         let wait = opcode::PollAdd::new(types::Fd(event.as_raw_fd()), libc::POLLIN as u32).build();
         let entries = [wait.flags(Flags::IO_HARDLINK), entry.clone()];
-        // SAFETY: it touches only memory in which no value lies: the callers are given ranges of lots, which stay lots until it has
-        // completed.
+        // SAFETY: the request accesses only memory that holds no Rust value: the callers pass ranges of lots, which
+        // stay lots until it has completed.
         unsafe { self.0.submission().push_multiple(&entries) }.map_err(io::Error::other)?;
         self.0.submit().map(drop)
     }
 
-    /// Waits until so many requests have completed, whatever their results.
+    /// Waits until `count` requests have completed, with any results.
     pub(super) fn completed(&mut self, count: usize) -> io::Result<()> {
         let mut left = count;
         while left > 0 {
@@ -58,21 +59,21 @@ impl Ring {
         Ok(())
     }
 
-    /// fallocate(2) likewise.
+    /// Calls fallocate(2) on a kernel worker thread.
     pub(super) fn allocate(&mut self, file: BorrowedFd<'_>, mode: i32, offset: u64, len: u64) -> io::Result<()> {
         let fd = types::Fd(file.as_raw_fd());
         self.submit(&opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()).map(drop)
     }
 
-    /// ftruncate(2) likewise.
+    /// Calls ftruncate(2) on a kernel worker thread.
     pub(super) fn truncate(&mut self, file: BorrowedFd<'_>, len: u64) -> io::Result<()> {
         self.submit(&opcode::Ftruncate::new(types::Fd(file.as_raw_fd()), len).build()).map(drop)
     }
 
-    /// Submits one operation and waits for its answer.
+    /// Submits one operation and waits for its completion.
     fn submit(&mut self, entry: &squeue::Entry) -> io::Result<u32> {
-        // SAFETY: the operation is over before this returns, and touches only memory in which no value lies: the callers
-        // above are given ranges of lots.
+        // SAFETY: the operation completes before this returns, and accesses only memory that holds no Rust value: the
+        // callers above pass ranges of lots.
         unsafe { self.0.submission().push(entry) }.map_err(io::Error::other)?;
         loop {
             match self.0.submit_and_wait(1) {

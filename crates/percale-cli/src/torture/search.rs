@@ -1,5 +1,5 @@
-//! `percale torture --search`: runs of threads one after the other, each in a process of its own that has more happen to it than
-//! `--seconds` does, drawn from a seed.
+//! `percale torture --search`: runs of threads one after the other, each in a separate process, with more kinds of
+//! events than `--seconds`, drawn from a seed.
 
 use std::time::{Duration, Instant};
 
@@ -13,17 +13,17 @@ use super::{plan, random};
 use crate::failure::Result;
 use crate::output::progress_bar;
 
-/// How long a run lasts.
+/// The length of a run.
 const RUN: Duration = Duration::from_millis(1500);
 
-/// A monitor that is searched.
+/// A monitor and the results of its search.
 struct Subject {
     monitor: &'static Monitor,
     workers: Workers,
     found: Searched,
 }
 
-/// Searches each monitor for so long. The monitors take turns, so that what is wrong with one is seen early.
+/// Searches each monitor for the time `each`. The monitors take turns, so that an error of any of them is found early.
 pub(super) fn run(args: &TortureArgs, each: Duration, report: &mut Report) -> Result<()> {
     let first = args.seed.map_or_else(random, Ok)?;
     let mut subjects = Vec::new();

@@ -1,4 +1,4 @@
-//! Has a thread of another process make a system call, as a debugger does (ptrace(2)).
+//! Makes a thread of another process make a system call, as a debugger does (ptrace(2)).
 #![expect(
     unsafe_code,
     reason = "stops a thread of another process and changes its registers; each block states why it is sound"
@@ -8,14 +8,14 @@ use std::io;
 
 use libc::{c_int, c_uint, c_void, pid_t, user_regs_struct};
 
-/// A thread that is stopped, with its registers as they were.
+/// A stopped thread, with its original registers.
 struct Stopped {
     thread: pid_t,
     registers: user_regs_struct,
 }
 
-/// The process' first thread makes system call `call[0]` with the rest as its arguments, and goes on with what it did. `instruction` is where in
-/// its memory a `syscall` instruction lies.
+/// Makes the first thread of a process execute the system call `call[0]`, with the rest of `call` as arguments. The
+/// thread then continues its previous work. `instruction` is the address of a `syscall` instruction in its memory.
 pub(super) fn inject(process: i32, instruction: u64, call: [u64; 7]) -> io::Result<u64> {
     let stopped = Stopped::stop(process)?;
     let mut registers = stopped.registers;
@@ -23,10 +23,11 @@ pub(super) fn inject(process: i32, instruction: u64, call: [u64; 7]) -> io::Resu
     (registers.rip, registers.rax) = (instruction, number);
     (registers.rdi, registers.rsi, registers.rdx) = (a, b, c);
     (registers.r10, registers.r8, registers.r9) = (d, e, f);
-    // The call that was interrupted is made again only once its own registers are back.
+    // This prevents the kernel from restarting the interrupted call before the original registers are restored.
     registers.orig_rax = u64::MAX;
     stopped.set(&registers)?;
-    // A signal stops the thread before the call as well. It is suppressed: the process needs none of those that may arrive here.
+    // A signal also stops the thread before the call. It is suppressed, because the process needs none of the signals
+    // that may arrive here.
     while {
         request(libc::PTRACE_SINGLESTEP, process, std::ptr::null_mut())?;
         wait(process)? != Stop::Signal(libc::SIGTRAP)
@@ -39,7 +40,7 @@ pub(super) fn inject(process: i32, instruction: u64, call: [u64; 7]) -> io::Resu
     }
 }
 
-/// Where a `syscall` instruction lies in the C library, if one is found.
+/// Returns the address of a `syscall` instruction in the C library, if one is found.
 pub(super) fn instruction() -> Option<u64> {
     let start = libc::syscall as *const u8;
     // SAFETY: the function is longer than this, and its code is readable.
@@ -51,7 +52,7 @@ pub(super) fn instruction() -> Option<u64> {
 impl Stopped {
     fn stop(thread: pid_t) -> io::Result<Self> {
         request(libc::PTRACE_SEIZE, thread, std::ptr::null_mut())?;
-        // Ended by detaching, whatever else fails.
+        // Dropping this detaches from the thread, even if a later step fails.
         let mut stopped = Self { thread, registers: no_registers() };
         request(libc::PTRACE_INTERRUPT, thread, std::ptr::null_mut())?;
         while wait(thread)? != Stop::Interrupted {
@@ -68,7 +69,7 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        // If it was not stopped, there is nothing to be put back.
+        // If the thread was not stopped, there are no registers to restore.
         if self.registers.rip != 0 {
             self.set(&self.registers).ok();
         }
@@ -77,7 +78,7 @@ impl Drop for Stopped {
 }
 
 fn no_registers() -> user_regs_struct {
-    // SAFETY: registers are numbers.
+    // SAFETY: registers are integers, for which zero is valid.
     unsafe { std::mem::zeroed() }
 }
 
@@ -88,24 +89,25 @@ fn registers_of(thread: pid_t) -> io::Result<user_regs_struct> {
 }
 
 fn request(what: c_uint, thread: pid_t, data: *mut c_void) -> io::Result<()> {
-    // SAFETY: each request here takes no data, or registers, which live through the call; what the other process does then is the caller's.
+    // SAFETY: each request here takes no data, or registers, which live until the call returns. The caller is
+    // responsible for what the other process does then.
     let answer = unsafe { libc::ptrace(what, thread, std::ptr::null_mut::<c_void>(), data) };
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Why a thread has stopped.
+/// The reason why a thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// By PTRACE_INTERRUPT.
+    /// PTRACE_INTERRUPT.
     Interrupted,
-    /// For the delivery of this signal; SIGTRAP after a single step.
+    /// The delivery of this signal; SIGTRAP after a single step.
     Signal(c_int),
 }
 
 /// Waits until the thread has stopped.
 fn wait(thread: pid_t) -> io::Result<Stop> {
     let mut status: c_int = 0;
-    // SAFETY: the status is where the kernel may write it.
+    // SAFETY: the kernel may write the status to the given variable.
     if unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) } == -1 {
         return Err(io::Error::last_os_error());
     }

@@ -1,4 +1,4 @@
-//! The processes in which it happens, as the command sees them: started, asked, waited for, ended.
+//! The worker processes of the torture program: starts them, sends them jobs, waits for answers, and ends them.
 
 use std::time::Duration;
 
@@ -14,19 +14,20 @@ use super::plan::Pair;
 use super::race;
 use crate::worker::Worker;
 
-/// How long a worker may take for one pair.
+/// The timeout for one pair.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The time that a run of the search may take beyond its length. It calls fsync(2) at random, which is slow on a busy disk.
+/// The time that a run of the search may take in addition to its length. It calls fsync(2) at random, which is slow on
+/// a busy disk.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// A worker with a cache.
+/// Starts a worker with a cache.
 fn start(monitor: &Monitor, device: Choice) -> Result<Worker, String> {
     let mut worker = Worker::start(&[PART, "worker"])?;
     let why: String = worker.ask(&Job::Open { monitor: monitor.name.into(), device }, PATIENCE)?;
     if why.is_empty() { Ok(worker) } else { Err(why) }
 }
 
-/// The workers of one monitor: one at a time, for as many pairs as it may have.
+/// The workers of one monitor. There is one at a time, for as many pairs as the monitor permits.
 pub(super) struct Workers {
     monitor: &'static Monitor,
     device: Choice,
@@ -38,12 +39,12 @@ impl Workers {
         Self { monitor, device, worker: None }
     }
 
-    /// Whether the monitor is to be had here; why not.
+    /// Returns the reason if the monitor is not available here.
     pub(super) fn probe(&mut self) -> Result<(), String> {
         self.worker().map(drop)
     }
 
-    /// One pair.
+    /// Runs one pair.
     pub(super) fn pair(&mut self, pair: &Pair) -> Verdict {
         let apart = self.monitor.alone || pair.operation.way == Way::Worker;
         if apart {
@@ -57,14 +58,14 @@ impl Workers {
         verdict.unwrap_or_else(|why| Verdict::because(Outcome::Failed, why))
     }
 
-    /// The threads, in a new worker.
+    /// Runs the threads in a new worker.
     pub(super) fn race(&mut self, plan: &race::Plan) -> Result<race::Tally, String> {
         self.worker = None;
         let time = PATIENCE + Duration::from_millis(plan.milliseconds);
         self.ask::<Result<_, _>>(&Job::Race(plan.clone()), time).flatten()
     }
 
-    /// As [`Self::race`], with all that a search has.
+    /// Like [`Self::race`], with the events of a search.
     pub(super) fn search(&mut self, plan: &race::Plan) -> Result<race::Tally, String> {
         self.worker = None;
         let mut worker = Worker::start(&[PART, "worker"])?;

@@ -1,8 +1,9 @@
 //! Blocks of files and their checksums.
 //!
-//! A file's checksum is its BLAKE3, which is made of those of its parts in a tree; a block is such a part, and its checksum the chaining value of its
-//! subtree (of a file's only block: the file's own checksum). So several processors can copy and check blocks at once, in any order, the beginning of
-//! a file can be verified without the rest, and `b3sum` prints the same checksum of the whole.
+//! The checksum of a file is its BLAKE3 hash, which is computed from the hashes of its parts in a tree. A block is such
+//! a part, and its checksum is the chaining value of its subtree (if the file has only one block, the checksum of the
+//! file). Therefore several processors can copy and check blocks at once, in any order; the beginning of a file can be
+//! verified without the rest; and `b3sum` prints the same checksum of the whole file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,31 +13,31 @@ use std::os::unix::fs::FileExt;
 use blake3::Hasher;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 
-/// Length of a block, a power of two; the last of a file may be shorter.
+/// The length of a block, a power of two. The last block of a file may be shorter.
 pub(crate) const BLOCK: u64 = 4 << 20;
 
-/// Blocks are read, hashed and copied on in pieces that stay in a processor's cache.
+/// The length of the pieces in which blocks are read, hashed and copied. A piece stays in a processor's cache.
 pub(crate) const PIECE: usize = 128 << 10;
 
 /// A checksum.
 pub(crate) type Digest = [u8; 32];
 
-/// How many blocks a file has.
+/// Returns the number of blocks of a file.
 pub(crate) const fn count(size: u64) -> u64 {
     size.div_ceil(BLOCK)
 }
 
-/// Where a block is.
+/// The position of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     offset: u64,
-    /// In bytes.
+    /// The length in bytes.
     pub(crate) len: usize,
-    /// The file has no other.
+    /// Whether it is the only block of the file.
     only: bool,
 }
 
-/// Where a block of a file of so many bytes is. `None` past the end.
+/// Returns the position of a block in a file of `size` bytes, or `None` past the end.
 pub(crate) fn place(size: u64, block: u64) -> Option<Place> {
     let offset = block.checked_mul(BLOCK).filter(|&offset| offset < size)?;
     Some(Place { offset, len: BLOCK.min(size - offset) as usize, only: size <= BLOCK })
@@ -54,10 +55,10 @@ impl Place {
     }
 }
 
-/// Reads a block of the file and gives each piece to `take`, with its place in the block; returns the checksum.
+/// Reads a block of the file, and passes each piece with its offset in the block to `take`. Returns the checksum.
 ///
 /// # Errors
-/// If it cannot be read, or is not there.
+/// Fails if the block cannot be read, or does not exist.
 pub(crate) fn load(
     file: &File,
     place: Place,
@@ -75,10 +76,10 @@ pub(crate) fn load(
     Ok(place.digest(&hasher))
 }
 
-/// Reads a block of the file into a buffer as long; returns the checksum.
+/// Reads a block of the file into a buffer of the same length. Returns the checksum.
 ///
 /// # Errors
-/// As [`load`].
+/// Fails in the same cases as [`load`].
 pub(crate) fn load_into(file: &File, place: Place, buffer: &mut [u8]) -> io::Result<Digest> {
     let (mut hasher, mut at) = (place.hasher(), place.offset);
     for piece in buffer.chunks_mut(PIECE) {
@@ -96,10 +97,10 @@ fn read(file: &File, piece: &mut [u8], at: u64) -> io::Result<()> {
     })
 }
 
-/// Writes a block of the file, each piece as `give` has filled it in; returns the checksum of what was written.
+/// Writes a block of the file. `give` fills in each piece. Returns the checksum of the written data.
 ///
 /// # Errors
-/// If it cannot be written.
+/// Fails if the block cannot be written.
 pub(crate) fn store(
     file: &File,
     place: Place,
@@ -117,10 +118,10 @@ pub(crate) fn store(
     Ok(place.digest(&hasher))
 }
 
-/// Writes a block of the file from a buffer as long; returns the checksum.
+/// Writes a block of the file from a buffer of the same length. Returns the checksum.
 ///
 /// # Errors
-/// As [`store`].
+/// Fails in the same cases as [`store`].
 pub(crate) fn store_from(file: &File, place: Place, buffer: &[u8]) -> io::Result<Digest> {
     let (mut hasher, mut at) = (place.hasher(), place.offset);
     for piece in buffer.chunks(PIECE) {
@@ -131,18 +132,18 @@ pub(crate) fn store_from(file: &File, place: Place, buffer: &[u8]) -> io::Result
     Ok(place.digest(&hasher))
 }
 
-/// The error for a file that changed.
+/// Makes the error for a file that changed.
 pub(crate) fn changed() -> io::Error {
     io::Error::other("the file was changed while it was copied; copy it again")
 }
 
-/// The checksum of a file of `size` bytes, if there is one of each of its blocks.
+/// Returns the checksum of a file of `size` bytes, if `digests` has the checksums of all its blocks.
 ///
 /// # Errors
-/// If blocks are missing; how many there are.
+/// Fails if blocks are missing, returns the number of blocks that are present.
 pub(crate) fn complete(size: u64, digests: &BTreeMap<u64, Digest>) -> Result<Digest, u64> {
     let (have, all) = (digests.len() as u64, count(size));
-    // Keys are all different, so these are all numbers from 0 on.
+    // Keys are distinct, so these are all numbers from 0 on.
     if have == all && digests.last_key_value().is_none_or(|(&last, _)| last == all - 1) {
         Ok(whole(digests.values()))
     } else {
@@ -150,7 +151,7 @@ pub(crate) fn complete(size: u64, digests: &BTreeMap<u64, Digest>) -> Result<Dig
     }
 }
 
-/// The checksum of a file from those of its blocks, in order.
+/// Computes the checksum of a file from those of its blocks, in order.
 pub(crate) fn whole<'a>(blocks: impl IntoIterator<Item = &'a Digest>) -> Digest {
     let blocks: Vec<Digest> = blocks.into_iter().copied().collect();
     match *blocks.as_slice() {
@@ -163,7 +164,7 @@ pub(crate) fn whole<'a>(blocks: impl IntoIterator<Item = &'a Digest>) -> Digest 
     }
 }
 
-/// A tree's left part is the largest power of two that leaves something for the right one.
+/// Splits at the largest power of two that leaves at least one block for the right part.
 fn halves(blocks: &[Digest]) -> (&[Digest], &[Digest]) {
     blocks.split_at(blocks.len().next_power_of_two() / 2)
 }
@@ -176,11 +177,11 @@ fn subtree(blocks: &[Digest]) -> Digest {
     merge_subtrees_non_root(&subtree(left), &subtree(right), Mode::Hash)
 }
 
-/// A checksum as people compare it.
+/// Formats a checksum in hexadecimal.
 pub(crate) fn hex(digest: &Digest) -> String {
     use std::fmt::Write;
     digest.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _written: std::fmt::Result = write!(text, "{byte:02x}");
         text
     })
@@ -204,7 +205,7 @@ mod tests {
 
     #[test]
     fn checksums_are_those_of_the_whole_file() {
-        // BLAKE3's published test vector for nothing at all.
+        // BLAKE3's published test vector for empty input.
         let nothing = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
         assert_eq!(hex(&whole([])), nothing);
         let longest: Vec<u8> = (0..6 * BLOCK + 1).map(|at| (at % 251) as u8).collect();

@@ -1,4 +1,4 @@
-//! The authorization key that an argument names.
+//! Reads the authorization key that an argument names.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 /// Reads a key.
 ///
 /// # Errors
-/// As [`read_authorization_key`] says, naming the file.
+/// Returns the errors of [`read_authorization_key`], with the name of the file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     read_authorization_key(path).map_err(Failure::system(format!("the authorization key {}", path.display())))
 }

@@ -1,9 +1,10 @@
-//! What `percale serve` and `percale cp` share.
+//! The parts that `percale serve` and `percale cp` share.
 //!
-//! A file travels in [`blocks`], each with a checksum that both sides compute from what they read or write. The client asks for every
-//! step ([`protocol`]); the bytes themselves it reads from, or writes into, the server's regions. [`source`]: a file that is read, and
-//! whether it changed meanwhile; [`part`]: a file that is not complete yet, in a [`private`] directory; [`path`]: how a served file is
-//! named; [`pool`]: threads for disk and checksums; [`key`]: the authorization key; [`visible`]: what the other side wrote, for a terminal.
+//! A file is transferred in [`blocks`], each with a checksum that both sides compute from the data that they read or
+//! write. The client requests every step ([`protocol`]), and transfers the data itself by reading from, or writing
+//! into, the server's regions. [`source`]: a file that is read, and the detection of changes; [`part`]: an incomplete
+//! file in a [`private`] directory; [`path`]: the path of a served file; [`pool`]: threads for disk and checksums;
+//! [`key`]: the authorization key; [`visible`]: escapes text of the other side for a terminal.
 
 use rustix::fs::Mode;
 
@@ -17,7 +18,8 @@ pub(crate) mod protocol;
 pub(crate) mod source;
 pub(crate) mod visible;
 
-/// The permissions that files of this process do not get. To be asked before there are other threads, which might make files meanwhile.
+/// Returns the permissions that new files of this process do not get. Must be called before there are other threads,
+/// which might create files meanwhile.
 pub(crate) fn umask() -> u32 {
     let mask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     rustix::process::umask(mask);

@@ -1,16 +1,18 @@
-//! A file that is not complete yet.
+//! An incomplete file.
 //!
-//! It is in a [`private`] directory under its final name, so that it is not mistaken for the complete file, and can be continued. Invariants:
+//! It is in a [`private`] directory under its final name, so it cannot be mistaken for the complete file, and the copy
+//! can be continued. Invariants:
 //!
-//! 1. One copy at a time has it, by a lock on the file.
-//! 2. It is a file of this user with one name, made here: anything else of its name is removed, not written to.
-//! 3. While it is a part its mode is [`MARK`]ed, which a server sees on the descriptor of a file that it was asked for.
-//! 4. What is continued was read from the disk: when a part is opened its pages are written, and dropped from the page cache. After a failed fsync
-//!    the kernel considers pages clean that are not on the disk, so such a part is removed. If the process was killed between the failure and the
-//!    removal, the part's contents show what is on the disk.
-//! 5. The file that gets the final name is the one that was written, whatever its name leads to by then: the name is given to
-//!    the descriptor's inode.
-//! 6. The file is permanent before it gets its name, and its name when [`Part::commit`] returns.
+//! 1. One copy at a time uses it. A lock on the file ensures this.
+//! 2. It is a file of this user, made here, with one name. Anything else of that name is removed and not written to.
+//! 3. While it is a part, its mode has [`MARK`], which a server checks on the descriptor of a requested file.
+//! 4. Continued data was read from the disk: when a part is opened, its pages are written and dropped from the page
+//!    cache. After a failed fsync, the kernel considers pages clean that are not on the disk, so such a part is
+//!    removed. If the process was killed between the failure and the removal, the content of the part is the content on
+//!    the disk.
+//! 5. The file that gets the final name is the one that was written, even if its name refers to another file by then:
+//!    the name is given to the inode of the descriptor.
+//! 6. The file is permanent before it gets its name, and its name is permanent when [`Part::commit`] returns.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,16 +25,16 @@ use rustix::io::Errno;
 
 use super::private::{self, is_at, kind};
 
-/// The mode of a part: its owner's, with a bit that has no meaning for files.
+/// The mode of a part: access for the owner only, with a bit that has no meaning for files.
 const MARK: u32 = 0o1600;
 
-/// How names begin that a file has while it gets its final one.
+/// The prefix of the temporary names of a file that is about to get its final name.
 const COMMIT: &str = "commit.";
 
-/// Tries to give a file another name before it is given up.
+/// The maximum number of tries to give a file another name.
 const TRIES: u32 = 64;
 
-/// A file on its way, locked against other copies.
+/// An incomplete file, locked against other copies.
 #[derive(Debug)]
 pub(crate) struct Part {
     directory: OwnedFd,
@@ -42,10 +44,12 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Opens the part of `name` in a directory, or makes it. `size` is what the whole file will have; what is longer is cut.
+    /// Opens the part of `name` in a directory, or creates it. `size` is the size of the complete file. A longer part
+    /// is truncated.
     ///
     /// # Errors
-    /// `WouldBlock` if another copy to it is under way. Others if it cannot be opened, or `name` is something else than a file.
+    /// Returns `WouldBlock` if another copy to this file is in progress. Returns other errors if the part cannot be
+    /// opened, or if `name` is not a file.
     pub(crate) fn open(directory: OwnedFd, name: &OsStr, size: u64) -> io::Result<Self> {
         check_target(&directory, name)?;
         for _ in 0..TRIES {
@@ -58,7 +62,7 @@ impl Part {
                 }
                 Err(error) => return Err(error.into()),
             }
-            // The former owner may have given it its final name between our two calls.
+            // The former owner may have given the file its final name between the two calls.
             if !is_at(&parts, name, &file)? {
                 continue;
             }
@@ -74,21 +78,22 @@ impl Part {
         Err(io::Error::other("its part was replaced again and again by something else"))
     }
 
-    /// The file.
+    /// Returns the file.
     pub(crate) const fn file(&self) -> &File {
         &self.file
     }
 
-    /// How many bytes it has, right or wrong.
+    /// Returns the length of the part. Its content has not been verified.
     pub(crate) fn held(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// It is complete: makes it permanent, then gives it its name and permissions, in place of what had that name, and makes the
-    /// name permanent.
+    /// Completes the file: makes it permanent, gives it its name and permissions, replacing an existing file of that
+    /// name, and makes the name permanent.
     ///
     /// # Errors
-    /// If the system refuses. The part stays, unless it was not made permanent: then nothing of it counts, and it is removed.
+    /// Fails if a system call fails. The part stays, unless it could not be made permanent: then its content is
+    /// unreliable, and it is removed.
     pub(crate) fn commit(&self, size: u64, mode: u32) -> io::Result<()> {
         check_target(&self.directory, &self.name)?;
         self.file.set_len(size)?;
@@ -114,7 +119,7 @@ impl Part {
         Ok(())
     }
 
-    /// Gives the file, and no other, its final name.
+    /// Gives this file, and no other, its final name.
     fn give_name(&self) -> io::Result<()> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (process, descriptor) = (std::process::id(), format!("/proc/self/fd/{}", self.file.as_raw_fd()));
@@ -123,7 +128,8 @@ impl Part {
             match rustix::fs::linkat(CWD, &descriptor, &self.parts, &name, AtFlags::SYMLINK_FOLLOW) {
                 Ok(()) => {}
                 Err(Errno::EXIST) => continue,
-                // No file system without hard links lets two names be told apart, and only this user has this directory.
+                // On a file system without hard links, no other name for this file can exist, and only this user can
+                // change this directory.
                 Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK | Errno::NOENT) => {
                     return Ok(rustix::fs::renameat(&self.parts, &self.name, &self.directory, &self.name)?);
                 }
@@ -131,7 +137,7 @@ impl Part {
             }
             match rustix::fs::renameat(&self.parts, &name, &self.directory, &self.name) {
                 Ok(()) => return Ok(()),
-                // Another copy took it for a name that was left behind.
+                // Another copy removed the temporary name, because it considered it stale.
                 Err(Errno::NOENT) => {}
                 Err(error) => {
                     unlink(&self.parts, OsStr::new(&name))?;
@@ -142,16 +148,17 @@ impl Part {
         Err(io::Error::other("it could not be given its name"))
     }
 
-    /// Nothing of it counts.
+    /// Removes the part, because its content is unreliable.
     fn discard(&self) {
         let removed = is_at(&self.parts, &self.name, &self.file)
             .and_then(|is_ours| if is_ours { unlink(&self.parts, &self.name) } else { Ok(()) });
-        // A part that cannot be removed is read from the disk before it is continued; without content that is nothing.
+        // If the part cannot be removed, it is truncated. It is read from the disk before it is continued, so an empty
+        // part is harmless.
         let _emptied: io::Result<()> = removed.and_then(|()| self.file.set_len(0));
     }
 }
 
-/// Opens what has the name, to be read and written, or makes it; `None` to look again.
+/// Opens the file of this name for reading and writing, or creates it. Returns `None` if the caller must try again.
 fn open_or_make(parts: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let made = rustix::fs::openat(parts, name, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR);
@@ -161,7 +168,7 @@ fn open_or_make(parts: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
             return Ok(Some(File::from(file)));
         }
         Err(Errno::EXIST) => {}
-        // The directory was removed meanwhile, since it was empty.
+        // The directory was removed meanwhile, because it was empty.
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
@@ -173,7 +180,7 @@ fn open_or_make(parts: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     match kind(stat.st_mode) {
         FileType::RegularFile => {}
         FileType::Directory => return Err(io::Error::other(format!("in {}: it is a directory", private::NAME))),
-        // Looked at before it is opened: to open a pipe or a device does something to it.
+        // The type is checked before opening, because opening a pipe or a device has side effects.
         _ => {
             unlink(parts, name)?;
             return Ok(None);
@@ -182,7 +189,7 @@ fn open_or_make(parts: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     match rustix::fs::openat(parts, name, flags, Mode::empty()) {
         Ok(file) => Ok(Some(File::from(file))),
         Err(Errno::NOENT) => Ok(None),
-        // It had its final permissions already when its process ended, and these keep its owner out.
+        // Its process ended after setting the final permissions, and these do not allow its owner to open it.
         Err(Errno::ACCESS | Errno::LOOP | Errno::NXIO) => {
             unlink(parts, name)?;
             Ok(None)
@@ -191,7 +198,8 @@ fn open_or_make(parts: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether a part is this user's and has one name. Takes away names that a process left behind which ended in [`Part::commit`].
+/// Returns whether a part belongs to this user and has one name. Removes names left behind by a process that ended in
+/// [`Part::commit`].
 fn is_sound(parts: &OwnedFd, file: &File) -> io::Result<bool> {
     let stat = rustix::fs::fstat(file)?;
     if kind(stat.st_mode) != FileType::RegularFile || stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -210,7 +218,7 @@ fn is_sound(parts: &OwnedFd, file: &File) -> io::Result<bool> {
     Ok(rustix::fs::fstat(file)?.st_nlink == 1)
 }
 
-/// Has what is there written and dropped from the page cache, so that what is read from now on is what the disk has.
+/// Writes the pages of the file and drops them from the page cache, so that later reads return the content of the disk.
 fn can_be_continued(file: &File) -> bool {
     if !file.metadata().is_ok_and(|metadata| metadata.len() > 0) {
         return true;
@@ -228,7 +236,7 @@ fn unlink(directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
     }
 }
 
-/// Refuses to replace what is no file.
+/// Fails if the target exists and is not a regular file or a symbolic link.
 fn check_target(directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
     match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => match kind(stat.st_mode) {
@@ -241,10 +249,10 @@ fn check_target(directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
     }
 }
 
-/// Whether an open file, perhaps only as a name (O_PATH), is a part.
+/// Returns whether an open file, possibly opened with O_PATH, is a part.
 ///
 /// # Errors
-/// If the system does not say.
+/// Fails if a system call fails.
 pub(crate) fn is(file: &OwnedFd) -> io::Result<bool> {
     let stat = rustix::fs::fstat(file)?;
     let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();

@@ -1,6 +1,6 @@
-//! A file's path below the directory that is served: bytes, as Linux has them.
+//! The path of a file below the served directory, as bytes.
 //!
-//! In JSON it is a text if it is UTF-8, else an array of numbers.
+//! In JSON it is a string if it is valid UTF-8, and otherwise an array of numbers.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,10 +9,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of the longest path; the kernel takes no longer one.
+/// The maximum length of a path in bytes. The kernel accepts no longer path.
 pub(crate) const LONGEST: usize = 4096;
 
-/// How much of a path is shown to people.
+/// The maximum number of bytes of a path in messages.
 const SHOWN: usize = 256;
 
 /// A path.
@@ -57,7 +57,7 @@ impl ServedPath {
         Path::new(OsStr::from_bytes(&self.0))
     }
 
-    /// As people see it: at most 256 bytes, everything else than printable characters escaped.
+    /// Formats the path for messages: at most 256 bytes, with all characters that are not printable escaped.
     pub(crate) fn shown(&self) -> String {
         let (shown, rest) = self.0.split_at(SHOWN.min(self.0.len()));
         let dots = if rest.is_empty() { "" } else { "..." };

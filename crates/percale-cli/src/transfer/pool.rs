@@ -1,4 +1,4 @@
-//! Threads that read, write and hash, so that the thread that moves bytes does only that.
+//! Threads that read, write and hash, so that the transferring thread does nothing else.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::blocks::PIECE;
 use crate::failure::{Failure, Result};
 
-/// Threads that take jobs in turn. They end once the pool is dropped and all jobs are done.
+/// A thread pool. Its threads end after the pool is dropped and all jobs are done.
 #[derive(Debug)]
 pub(crate) struct Pool<J> {
     jobs: Sender<J>,
 }
 
 impl<J: Send + 'static> Pool<J> {
-    /// Starts a thread for each processor, from 2 to `most`; each job is given some scratch memory.
+    /// Starts one thread per processor, at least 2 and at most `most`. Each job receives scratch memory.
     ///
     /// # Errors
-    /// If the system refuses a thread.
+    /// Fails if the system does not create a thread.
     pub(crate) fn start(most: usize, work: impl Fn(J, &mut [u8]) + Clone + Send + 'static) -> Result<Self> {
         let (jobs, queue) = mpsc::channel();
         let queue = Arc::new(Mutex::new(queue));
@@ -29,9 +29,9 @@ impl<J: Send + 'static> Pool<J> {
         Ok(Self { jobs })
     }
 
-    /// Gives a job to the next idle thread.
+    /// Passes a job to the next idle thread.
     pub(crate) fn give(&self, job: J) {
-        // Threads end after the pool only.
+        // The threads outlive the pool, so the channel is open.
         let _given: Result<(), mpsc::SendError<J>> = self.jobs.send(job);
     }
 }
@@ -39,7 +39,7 @@ impl<J: Send + 'static> Pool<J> {
 fn run<J>(queue: &Mutex<Receiver<J>>, work: &impl Fn(J, &mut [u8])) {
     let mut scratch = vec![0; PIECE];
     loop {
-        // In a statement of its own: the lock is released before the job is done.
+        // A separate statement, so that the lock is released before the job is executed.
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
         work(job, &mut scratch);

@@ -1,8 +1,8 @@
-//! The directory in which files lie until they are complete: `.percale-parts` beside the files that they will be.
+//! The directory of incomplete files: `.percale-parts` next to the final files.
 //!
-//! It belongs to the user of this process alone (owner and mode are looked at on its descriptor), so no other user can put anything
-//! into it, and a server's clients can name nothing in it: a file with the name of a part is in another directory. So what has a name
-//! here was made by a process of this user.
+//! It belongs to the user of this process alone (owner and mode are checked on its descriptor), so other users cannot
+//! create files in it. The clients of a server cannot name a file in it: a file with the name of a part is in another
+//! directory. So every name in it was created by a process of this user.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,13 +11,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// Its name. A client's path that contains it is refused.
+/// The name of the directory. A path of a client that contains this name is rejected.
 pub(crate) const NAME: &str = ".percale-parts";
 
-/// Opens the directory of parts below `directory`, or makes it.
+/// Opens the directory of parts below `directory`, or creates it.
 ///
 /// # Errors
-/// If it cannot be made, is no directory, or is another user's.
+/// Fails if it cannot be created, is not a directory, or belongs to another user.
 pub(super) fn open(directory: impl AsFd) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     loop {
@@ -27,7 +27,7 @@ pub(super) fn open(directory: impl AsFd) -> io::Result<OwnedFd> {
         }
         let parts = match rustix::fs::openat(&directory, NAME, flags, Mode::empty()) {
             Ok(parts) => parts,
-            // Another copy has removed it meanwhile, since it was empty.
+            // Another copy has removed the directory meanwhile, because it was empty.
             Err(Errno::NOENT) => continue,
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(refused("is no directory")),
             Err(error) => return Err(error.into()),
@@ -51,14 +51,14 @@ fn refused(why: &str) -> io::Error {
 
 /// Removes the directory if it is empty.
 pub(super) fn tidy(directory: impl AsFd) {
-    // Not empty, as a rule: another copy is under way, or was interrupted.
+    // This fails if another copy is in progress or was interrupted, because the directory is not empty then.
     let _removed: Result<(), Errno> = rustix::fs::unlinkat(directory, NAME, AtFlags::REMOVEDIR);
 }
 
-/// Whether an open directory is a directory of parts.
+/// Returns whether an open directory is a directory of parts.
 ///
 /// # Errors
-/// If the system does not say.
+/// Fails if a system call fails.
 pub(crate) fn is(directory: impl AsFd) -> io::Result<bool> {
     let this = rustix::fs::fstat(&directory)?;
     match rustix::fs::statat(&directory, format!("../{NAME}"), AtFlags::SYMLINK_NOFOLLOW) {
@@ -68,15 +68,15 @@ pub(crate) fn is(directory: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Whether two descriptions are of one file.
+/// Returns whether two descriptions are of the same file.
 pub(super) const fn same(one: &Stat, other: &Stat) -> bool {
     one.st_dev == other.st_dev && one.st_ino == other.st_ino
 }
 
-/// Whether `name` is this very file.
+/// Returns whether `name` refers to this file.
 ///
 /// # Errors
-/// If the system does not say.
+/// Fails if a system call fails.
 pub(super) fn is_at(directory: impl AsFd, name: &OsStr, file: impl AsFd) -> io::Result<bool> {
     let ours = rustix::fs::fstat(file)?;
     match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -86,7 +86,7 @@ pub(super) fn is_at(directory: impl AsFd, name: &OsStr, file: impl AsFd) -> io::
     }
 }
 
-/// What kind of file a mode is of.
+/// Returns the type of a file with this mode.
 pub(super) const fn kind(mode: u32) -> FileType {
     FileType::from_raw_mode(mode)
 }

@@ -1,12 +1,15 @@
-//! The messages between client and server: tagged messages, a JSON object each. The bytes of files are not among them.
+//! The messages between client and server: tagged messages with one JSON object each. The data of files is not in
+//! messages.
 //!
-//! The server welcomes each client that connects ([`Reply::Welcome`], under the number [`GREETING`]) once it can name the connection, and only then
-//! takes requests, so that the address that a client claims is never trusted. Then the client opens a file, may compare blocks that both sides have
-//! ([`Request::Hash`]), requests blocks in slots and reads them, or writes them into slots and requests that they are stored, and finally ends the
-//! copy. A slot is a region of one block, for the client alone.
+//! The server welcomes each client that connects ([`Reply::Welcome`], under the number [`GREETING`]) once it can
+//! identify the connection, and accepts requests only after that, so it never trusts the address that a client claims.
+//! Then the client opens a file. It may compare blocks that both sides have ([`Request::Hash`]). It requests blocks in
+//! slots and reads them, or writes them into slots and requests that they are stored. Finally it ends the copy. A slot
+//! is a region of one block, accessible only to this client.
 //!
-//! Each request has a number that the client chooses and uses once, and one reply, which has the request's number; requests are not
-//! ordered among themselves. A reply that does not answer the request of its number is a breach of the protocol.
+//! Each request has a number that the client chooses and uses once. It has one reply, which has the same number.
+//! Requests are not ordered among themselves. A reply of a kind that does not answer its request is a protocol
+//! violation.
 
 use std::fmt;
 
@@ -19,16 +22,17 @@ use super::path::ServedPath;
 /// The version of this protocol.
 pub(crate) const PROTOCOL: u32 = 3;
 
-/// The tag of all its messages.
+/// The tag of all messages.
 pub(crate) const TAG: u64 = 0x7065_7263_6669_6c65;
 
-/// The longest message in bytes: a path of 4096 bytes, each written in six. A server has one buffer of this length for each client.
+/// The maximum length of a message in bytes: a path of 4096 bytes, each encoded in six. A server has one buffer of this
+/// length for each client.
 pub(crate) const LINE: usize = 32 << 10;
 
-/// Slots of a client.
+/// The number of slots of a client.
 pub(crate) const SLOTS: usize = 4;
 
-/// How many replies a client may be owed.
+/// The maximum number of unanswered requests of a client.
 pub(crate) const OUTSTANDING: usize = 16;
 
 /// The number of the greeting.
@@ -48,46 +52,46 @@ pub(crate) struct Answered {
     pub(crate) reply: Reply,
 }
 
-/// What the client asks for.
+/// The requests of a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// I am here.
+    /// Greets the server.
     Hello,
-    /// Open this file to be read.
+    /// Opens this file for reading.
     Get { path: ServedPath },
-    /// Open this file to be written: so many bytes, with these permissions.
+    /// Opens this file for writing, with this size and these permissions.
     Put { path: ServedPath, size: u64, mode: u32 },
-    /// What is the checksum of this block as you have it?
+    /// Returns the checksum of this block on the server.
     Hash { block: u64 },
-    /// Put this block into this slot.
+    /// Puts this block into this slot.
     Fill { block: u64, slot: usize },
-    /// This block is in this slot: store it.
+    /// Stores this block from this slot.
     Store { block: u64, slot: usize, digest: Digest },
-    /// That was all; the checksum of the whole file is this.
+    /// Ends the copy. `digest` is the checksum of the whole file.
     Finish { digest: Digest },
 }
 
-/// What the server answers.
+/// The replies of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// Answers the greeting: the server can name the connection, and speaks this version.
+    /// Answers the greeting: the server can identify the connection, and uses this protocol version.
     Welcome { protocol: u32 },
-    /// The file is open. Of one to be written, `held` bytes are there from an earlier attempt.
+    /// The file is open. For a file to be written, `held` bytes exist from an earlier attempt.
     Opened { size: u64, mode: u32, held: u64, slots: Vec<Slot> },
     /// The checksum of a block.
     Hashed { block: u64, digest: Digest },
     /// The block can be read from its slot.
     Filled { block: u64, slot: usize, digest: Digest },
-    /// The block is stored, its slot free.
+    /// The block is stored, and its slot is free.
     Stored { block: u64, slot: usize },
-    /// The checksums agree; what was written has its name.
+    /// The checksums are equal. A written file has its final name.
     Finished,
-    /// It did not work, or may not be. Ends the transfer. `again`: it may work in a moment.
+    /// The request failed or was rejected. Ends the transfer. `again`: a retry may succeed soon.
     Failed { why: String, again: bool },
 }
 
 impl Reply {
-    /// Whether this is a reply to such a request.
+    /// Returns whether this is a reply to `request`.
     pub(crate) fn answers(&self, request: &Request) -> bool {
         match (self, request) {
             (Self::Failed { .. }, _)
@@ -107,7 +111,7 @@ impl Reply {
     }
 }
 
-/// For people. Of what the other side wrote only numbers are in it.
+/// Formats the request for messages. Of the other side's data, the text contains only numbers.
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -122,7 +126,7 @@ impl fmt::Display for Request {
     }
 }
 
-/// For people. Of what the other side wrote only numbers are in it.
+/// Formats the reply for messages. Of the other side's data, the text contains only numbers.
 impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,15 +1,18 @@
-//! A file that is read: what it was when it was opened, and whether it still is that.
+//! A file that is read: its state when it was opened, and the detection of later changes.
 //!
-//! A copy of a file that changes while it is read is torn: a part of it is old and a part new. Every write(2) and every change of the
-//! metadata, also one that puts the modification time back, moves the file's change time. A store through a shared mapping does so only
-//! on file systems that see it, and there only if the page was clean. So on those that are known to ([`SEES_STORES`]) the file's
-//! pages are written first, which makes them clean; elsewhere, as on tmpfs, all blocks are read a second time when the last was read,
-//! and compared by their checksums: if none has changed between its two readings, the file was the copy at the moment between.
+//! A copy of a file that changes while it is read is torn: one part is old and another is new. Every write(2) and every
+//! change of the metadata, including one that sets the modification time back, updates the change time of the file. A
+//! store through a shared mapping does so only on file systems that notice it, and only if the page was clean. On file
+//! systems that are known to notice stores ([`SEES_STORES`]), the pages of the file are therefore written first, which
+//! makes them clean. On others, such as tmpfs, all blocks are read a second time after the last was read, and their
+//! checksums are compared. If no block changed between its two readings, the copy equals the file at the moment between
+//! the two passes.
 //!
-//! A time that is only just past could be that of two changes. So a file that was changed a moment ago is waited for until its time is past.
+//! A change time in the recent past might stand for two changes. So if a file was changed a moment ago, opening it
+//! waits until that time is long enough in the past.
 //!
-//! What cannot be seen: content that changed and changed back between two looks; what hosts other than this one do to a file of a network
-//! file system; writes to the disk below the file system.
+//! Not detected: content that changed and changed back between two checks, changes by other hosts to a file on a
+//! network file system, and writes to the disk below the file system.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -23,29 +26,30 @@ use rustix::io::Errno;
 use super::blocks::changed;
 use super::private;
 
-/// The kernel's times of files advance in steps of at most this.
+/// The maximum step in which the kernel's file times advance.
 const STEP: Duration = Duration::from_millis(20);
 
-/// ext4, XFS, Btrfs, F2FS: a store to a clean page through a mapping moves the file's times.
+/// ext4, XFS, Btrfs, F2FS: a store to a clean page through a mapping updates the file's times.
 const SEES_STORES: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
-/// What to do with a file that is in use by a program that has a lease on it.
+/// The message for a file on which another program holds a lease.
 const LEASED: &str = "another program has a lease on it and keeps it: copy it when that program has closed it";
 
-/// A regular file that is open to be read.
+/// A regular file that is open for reading.
 #[derive(Debug)]
 pub(crate) struct Source {
     file: File,
     before: Metadata,
-    /// All blocks are to be looked at a second time.
+    /// Whether all blocks must be read a second time.
     twice: bool,
 }
 
 impl Source {
-    /// Opens the file that `path` is, which was opened only as a name (O_PATH): nothing but a regular file is opened to be read.
+    /// Opens the file that `path` refers to, a descriptor opened with O_PATH. Only a regular file is opened for
+    /// reading.
     ///
     /// # Errors
-    /// If it is something else, or cannot be read.
+    /// Fails if it is not a regular file, or cannot be read.
     pub(crate) fn open(path: &OwnedFd) -> io::Result<Self> {
         let refuse = |why: &str| Err(io::Error::other(why));
         let stat = rustix::fs::fstat(path)?;
@@ -67,30 +71,30 @@ impl Source {
         Ok(source)
     }
 
-    /// The file.
+    /// Returns the file.
     pub(crate) const fn file(&self) -> &File {
         &self.file
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.before.len()
     }
 
-    /// Its permissions.
+    /// Returns the permissions.
     pub(crate) fn mode(&self) -> u32 {
         self.before.mode() & 0o777
     }
 
-    /// Whether [`unchanged`](Self::unchanged) says all only after all blocks were read again.
+    /// Returns whether all blocks must be read again before [`unchanged`](Self::unchanged) is conclusive.
     pub(crate) const fn needs_second_look(&self) -> bool {
         self.twice
     }
 
-    /// That the file is what it was.
+    /// Checks that the file has not changed.
     ///
     /// # Errors
-    /// If it is not, or the system does not say.
+    /// Fails if it has changed, or if a system call fails.
     pub(crate) fn unchanged(&self) -> io::Result<()> {
         let state = |of: &Metadata| (of.dev(), of.ino(), of.len(), (of.mtime(), of.mtime_nsec()), changed_at(of));
         let now = self.file.metadata()?;
@@ -100,7 +104,7 @@ impl Source {
         self.ends_where_it_says()
     }
 
-    /// Files of /proc have a length of 0 and content all the same.
+    /// Fails if the file has more content than its size, as files of /proc do.
     fn ends_where_it_says(&self) -> io::Result<()> {
         match self.file.read_at(&mut [0], self.size())? {
             0 => Ok(()),
@@ -111,8 +115,9 @@ impl Source {
     }
 }
 
-/// Has the file's pages written, so that the next store through a mapping moves the change time. What the file is, and whether that can
-/// be relied on: not on a file system that is not known to see stores, nor if the file changes all the time.
+/// Writes the pages of the file, so that the next store through a mapping updates the change time. Returns the
+/// metadata, and whether the blocks must be read twice. That is the case if the file system is not known to notice
+/// stores, or if the file keeps changing.
 fn settle(file: &File) -> io::Result<(Metadata, bool)> {
     let sees_stores = rustix::fs::fstatfs(file).is_ok_and(|of| SEES_STORES.contains(&(of.f_type as u64)));
     let mut before = file.metadata()?;
@@ -122,11 +127,12 @@ fn settle(file: &File) -> io::Result<(Metadata, bool)> {
             before = file.metadata()?;
             continue;
         }
-        // Some files, of /proc for instance, cannot be written to a disk.
+        // Some files, such as those of /proc, cannot be written to a disk.
         if !sees_stores || file.sync_data().is_err() {
             break;
         }
-        // A store between the writing of its page and now has made the page dirty again, after which others would not be seen.
+        // A store since its page was written has made the page dirty again, and further stores to it would not be
+        // noticed.
         let now = file.metadata()?;
         if changed_at(&now) == changed_at(&before) {
             return Ok((now, false));
@@ -140,7 +146,7 @@ fn changed_at(metadata: &Metadata) -> (i64, i64) {
     (metadata.ctime(), metadata.ctime_nsec())
 }
 
-/// Whether another change now might leave the file's change time as it is.
+/// Returns whether another change now might leave the file's change time unchanged.
 fn is_fresh(metadata: &Metadata) -> bool {
     let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else { return true };
     let at = Duration::new(metadata.ctime().try_into().unwrap_or(0), metadata.ctime_nsec().try_into().unwrap_or(0));

@@ -1,14 +1,14 @@
-//! Text of the other side, made safe to show: nothing in it moves the cursor, changes colours, or hides or reorders other text.
+//! Makes text of the other side safe to show: it cannot move the cursor, change colours, or hide or reorder other text.
 
-/// Characters of a text that are shown at most.
+/// The maximum number of characters that are shown.
 const LONGEST: usize = 2048;
 
-/// The text with everything but printable characters and spaces escaped, cut after 2048 characters.
+/// Returns the text with everything but printable characters and spaces escaped, truncated after 2048 characters.
 pub(crate) fn line(text: &str) -> String {
     escaped(text, |_| false)
 }
 
-/// As [`line`], with line ends kept.
+/// Like [`line`], but keeps line ends.
 pub(crate) fn lines(text: &str) -> String {
     escaped(text, |character| character == '\n')
 }
@@ -29,7 +29,8 @@ fn escaped(text: &str, keep: impl Fn(char) -> bool) -> String {
     shown
 }
 
-/// Control characters, and those that a terminal obeys without showing them: direction, joining, tags.
+/// Returns whether a character is a control character, or is interpreted by a terminal without being shown: direction,
+/// joining, tags.
 fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(character,

@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-/// The number of threads described at most.
+/// The maximum number of threads described.
 const MOST: usize = 64;
 
-/// Describes the threads of a process and of its descendants: state, system call, and the kernel function in which each waits.
+/// Describes the threads of a process and of its descendants: state, system call, and the kernel function in which each
+/// waits.
 pub(super) fn threads_of(process: u32) -> String {
     let (mut processes, mut threads) = (vec![process], Vec::new());
     while let Some(process) = processes.pop() {
@@ -21,7 +22,7 @@ pub(super) fn threads_of(process: u32) -> String {
 }
 
 fn describe(process: u32, task: &Path) -> String {
-    // After the name in brackets, which may hold spaces.
+    // The state follows the name in parentheses, which may contain spaces.
     let stat = word(task, "stat");
     let state = stat.rsplit_once(") ").map_or("?", |(_, rest)| rest.get(..1).unwrap_or("?"));
     let call = word(task, "syscall");

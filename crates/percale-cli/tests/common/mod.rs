@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! Functions that the tests of the command share.
 
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ pub(crate) fn percale(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_percale")).args(arguments).output().unwrap()
 }
 
-/// What it printed.
+/// Converts the output of a command to text.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Waits until something holds; fails the test if it never does.
+/// Waits until a condition holds. Fails the test if it does not hold in time.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -28,9 +28,9 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
     tasks.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// Whether a process has not ended.
+/// Returns whether a process has not ended.
 pub(crate) fn is_running(pid: u32) -> bool {
-    // A zombie has ended: its new parent only has not looked yet.
+    // A zombie has ended; its parent has not yet waited for it.
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X'])))
 }

@@ -1,7 +1,8 @@
-//! Attempts of hostile clients, and what an honest one gets meanwhile.
+//! Attempts of hostile clients, and the service for a well-behaved client in the meantime.
 //!
-//! Each kind of attempt is counted, and so are its successes: a file that is read or written although it must not be, or an honest
-//! client that is not served meanwhile. What is printed is the table; PERCALE_LONG=1 makes ten times as many attempts.
+//! Attempts of each kind are counted, and so are their successes. An attempt succeeds if a file is read or written
+//! without permission, or if a well-behaved client is not served meanwhile. The results are printed as a table.
+//! PERCALE_LONG=1 makes ten times as many attempts.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,10 +13,10 @@ use crate::place::{Place, Serving};
 
 pub(crate) const KINDS: [TransportKind; 2] = [TransportKind::Shm, TransportKind::Tcp];
 
-/// How long an honest copy of a small file may take while others do harm.
+/// The time limit for a copy of a small file by a well-behaved client during an attack.
 const HONEST: Duration = Duration::from_secs(20);
 
-/// Counts attempts and those that succeeded.
+/// Counts attempts, and those that succeeded.
 #[derive(Default)]
 pub(crate) struct Attempts(Vec<(&'static str, u64, u64)>);
 
@@ -42,7 +43,7 @@ impl Attempts {
     }
 }
 
-/// Whether an honest client gets a file in time.
+/// Returns whether a well-behaved client gets a file in time.
 pub(crate) fn serves(serving: &Serving, place: &Place, name: &str) -> bool {
     let target = place.path("local/honest");
     let mut child = Command::new(env!("CARGO_BIN_EXE_percale"))

@@ -1,4 +1,4 @@
-//! A client of `percale serve` that keeps to the protocol as far as a test lets it.
+//! A client of `percale serve` that follows the protocol as far as a test requires.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -26,25 +26,25 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client that was welcomed.
+    /// Connects a client. The server must accept it.
     pub(crate) fn new(server: &str, transport: TransportKind) -> Self {
         Self::at(server, transport, "127.0.0.1:0")
     }
 
-    /// As [`new`](Self::new), at this address.
+    /// Like [`new`](Self::new), at this address.
     pub(crate) fn at(server: &str, transport: TransportKind, address: &str) -> Self {
         let client = Self::connect(server, transport, address).expect("it is not welcome");
         assert_eq!(client.hear()["reply"]["Welcome"]["protocol"], PROTOCOL);
         client
     }
 
-    /// A client that has said hello.
+    /// Connects a client and sends the greeting.
     pub(crate) fn connect(server: &str, transport: TransportKind, address: &str) -> Result<Self, OperationError> {
         let domain = Info::discover().unwrap().domain().transport(transport).progress(Progress::Manual);
         let domain = domain.open().unwrap();
         let vector = domain.address_vector().build().unwrap();
         let peer = vector.insert(server).unwrap();
-        // The address of one that has just closed may take a moment to be free.
+        // The address of a client that has just closed may become free only after some time.
         let until = Instant::now() + PATIENCE;
         let endpoint = loop {
             match domain.endpoint().vector(&vector).bind(address) {
@@ -59,7 +59,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Sends anything.
+    /// Sends any bytes.
     pub(crate) fn try_say(&self, bytes: &[u8]) -> Result<(), OperationError> {
         let sending = self.endpoint.tagged_send(self.server, TAG, bytes.to_vec()).start()?;
         sending.wait_for(PATIENCE).map(drop)
@@ -69,7 +69,7 @@ impl Client {
         self.try_say(bytes).unwrap();
     }
 
-    /// The next message.
+    /// Receives the next message.
     pub(crate) fn try_hear(&self, patience: Duration) -> Result<Value, OperationError> {
         let receiving = self.endpoint.tagged_recv(TAG, 0, vec![0; 1 << 16]).from(self.server).start()?;
         Ok(serde_json::from_slice(&receiving.wait_for(patience)?.to_vec()).unwrap())
@@ -79,7 +79,7 @@ impl Client {
         self.try_hear(PATIENCE).unwrap()
     }
 
-    /// Sends a request under the next number, which it returns.
+    /// Sends a request with the next number. Returns the number.
     pub(crate) fn request(&self, request: &Value) -> u64 {
         let number = self.number.get();
         self.number.set(number + 1);
@@ -87,7 +87,7 @@ impl Client {
         number
     }
 
-    /// The reply to a request; each has the request's number.
+    /// Sends a request, and returns the reply, which must have the number of the request.
     pub(crate) fn ask(&self, request: &Value) -> Value {
         let number = self.request(request);
         let answered = self.hear();
@@ -95,7 +95,7 @@ impl Client {
         answered["reply"].clone()
     }
 
-    /// The slots of a file that it has opened.
+    /// Opens a file. Returns its slots.
     pub(crate) fn open(&self, request: &Value) -> Vec<RemoteMemory> {
         let opened = self.ask(request);
         let slots = opened["Opened"]["slots"].as_array().unwrap_or_else(|| panic!("{request}: {opened}"));
@@ -106,7 +106,7 @@ impl Client {
         slots.iter().map(slot).collect()
     }
 
-    /// Why a request was refused; `None` if it was not.
+    /// Returns the reason why a request was rejected, or `None` if it was accepted.
     pub(crate) fn refusal(&self, request: &Value) -> Option<String> {
         self.ask(request)["Failed"]["why"].as_str().map(str::to_owned)
     }
@@ -118,7 +118,7 @@ impl Client {
     }
 }
 
-/// The checksum of a block; `only`: the file has no other.
+/// Returns the checksum of a block. `only`: the file has no other block.
 pub(crate) fn digest(block: u64, bytes: &[u8], only: bool) -> Vec<u8> {
     use blake3::hazmat::HasherExt;
     let mut hasher = blake3::Hasher::new();
@@ -130,12 +130,12 @@ pub(crate) fn digest(block: u64, bytes: &[u8], only: bool) -> Vec<u8> {
     hasher.finalize_non_root().to_vec()
 }
 
-/// What a file is asked for with.
+/// Returns the request that opens a file for reading.
 pub(crate) fn get(path: &str) -> Value {
     json!({"Get": {"path": path}})
 }
 
-/// What a file is offered with.
+/// Returns the request that opens a file for writing.
 pub(crate) fn put(path: &str, size: u64) -> Value {
     json!({"Put": {"path": path, "size": size, "mode": 0o644}})
 }

@@ -1,4 +1,4 @@
-//! `percale serve` and `percale cp` as users meet them.
+//! `percale serve` and `percale cp` as used from the command line.
 
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -17,7 +17,7 @@ fn srv_001_files_of_every_size_go_there_and_back_over_both_transports() {
         for size in [0, 1, block, block + 1, 5 * (1 << 20) + 3, 6 * block] {
             place.write("local/a", &content(size as u64, size));
             place.mode("local/a", 0o751);
-            // An older copy is replaced.
+            // An existing older copy is replaced.
             place.write("local/b", b"old");
             let (up, down) = (serving.at("sub"), serving.at("./sub"));
             let there = copied(&copy(&place.text("local/a"), &up, &["--transport", transport]));
@@ -38,7 +38,7 @@ fn srv_001_files_of_every_size_go_there_and_back_over_both_transports() {
             assert_eq!(there["blake3"], back["blake3"]);
             sums.push(there["blake3"].as_str().unwrap().to_owned());
         }
-        // That of the standard for nothing; and no two alike.
+        // The published checksum of empty input, and no two checksums are equal.
         assert!(sums[0].starts_with("af1349b9f5f9a1a6") && sums.iter().all(|sum| sum.len() == 64), "{sums:?}");
         sums.sort();
         sums.dedup();
@@ -98,7 +98,7 @@ fn srv_002_nothing_outside_of_the_directory_is_read_or_written() {
     }
     for link in ["absolute", "relative"] {
         assert!(refused(&copy(&serving.at(link), &got, &[])).contains("leads out"));
-        // The link itself is replaced, not what it leads to.
+        // The link itself is replaced, not its target.
         copied(&copy(&source, &serving.at(link), &[]));
         assert!(!place.path(&format!("served/{link}")).is_symlink());
     }
@@ -187,7 +187,7 @@ fn srv_004_a_file_that_changed_in_between_is_copied_from_its_beginning() {
     let mut client = half_way(&serving.at("a"), &place.text("local/b"), "tcp", &part);
     client.kill().unwrap();
     client.wait().unwrap();
-    // Shorter than what was there already.
+    // Shorter than the existing part.
     place.write("served/a", &content(7, 40 << 20));
     let result = copied(&copy(&serving.at("a"), &place.text("local/b"), &[]));
     assert_eq!(result["resumed_from"], 0);
@@ -228,7 +228,7 @@ fn srv_006_a_server_that_dies_is_an_error_and_no_hang() {
         let mut error = String::new();
         client.stderr.take().unwrap().read_to_string(&mut error).unwrap();
         assert_eq!(status.unwrap().code(), Some(1), "{error}");
-        // The loss is seen either as it happens, or by the next request.
+        // The loss is detected when it happens, or by the next request.
         assert!(error.contains("the peer is gone") || error.contains("nobody listens"), "{error}");
         assert_eq!((place.names("local"), part.exists()), (vec![".percale-parts".into()], true));
     }

@@ -1,5 +1,5 @@
-//! What a copy is worth after a crash, and after an error of the disk. The disk is a file behind a loop device, which takes a
-//! privileged user; its state at a moment is a copy of that file.
+//! The state of a copy after a crash, and after a disk error. The disk is a file behind a loop device, which requires a
+//! privileged user. The state of the disk at a given time is a copy of that file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,25 +7,25 @@ use std::process::Command;
 
 use crate::place::{Place, Serving, content, copied, copy, refused};
 
-/// Runs a program; whether it succeeded.
+/// Runs a program. Returns whether it succeeded.
 fn run(program: &str, arguments: &[&str]) -> bool {
     Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
 }
 
-/// A file system in a file; unmounted when the test ends.
+/// A file system in a file. It is unmounted when the test ends.
 struct Disk {
     mount: PathBuf,
 }
 
 impl Disk {
-    /// Makes one of 64 MiB and mounts it; `None` if that is not allowed here.
+    /// Makes a file system of 64 MiB and mounts it. Returns `None` if that is not permitted here.
     fn new(image: &Path, mount: &Path, options: &[&str], how: &str) -> Option<Self> {
         File::create(image).unwrap().set_len(64 << 20).unwrap();
         let made = run("mkfs.ext4", &[&["-q", "-F"], options, &[image.to_str().unwrap()]].concat());
         made.then(|| Self::mounted(image, mount, how)).flatten()
     }
 
-    /// One that is there already.
+    /// Mounts an existing file system.
     fn mounted(image: &Path, mount: &Path, how: &str) -> Option<Self> {
         std::fs::create_dir_all(mount).unwrap();
         let disk = Self { mount: mount.to_owned() };
@@ -50,13 +50,13 @@ const NOT_ALLOWED: &str =
 fn srv_011_a_copy_has_its_name_after_a_crash() {
     let place = Place::new("crash");
     let (image, crashed) = (place.path("disk"), place.path("crashed"));
-    // What is not synced stays in memory for a minute.
+    // Data that is not synced stays in memory for a minute.
     let Some(disk) = Disk::new(&image, &place.path("served"), &[], "loop,commit=60") else {
         return println!("{NOT_ALLOWED}");
     };
     let server = Serving::start(&place, &["--writable"]);
     for (number, name) in ["local", "served"].iter().enumerate() {
-        // To a server, and from one to a local file that lies on that disk.
+        // To a server, and from a server to a local file on that disk.
         place.write("local/a", &content(number as u64 + 1, 1_000_000));
         place.write("served/b", b"the old content");
         rustix::fs::sync();
@@ -68,7 +68,7 @@ fn srv_011_a_copy_has_its_name_after_a_crash() {
             copy(&server.at("source"), &place.text("served/b"), &[])
         };
         copied(&output);
-        // What the disk had when cp had returned.
+        // The contents of the disk when cp had returned.
         assert!(run("cp", &["--sparse=always", image.to_str().unwrap(), crashed.to_str().unwrap()]));
         let after = Disk::mounted(&crashed, &place.path("after"), "loop").expect("it was mounted before");
         let there = std::fs::read(place.path("after/b")).unwrap_or_default();
@@ -96,14 +96,14 @@ fn srv_011_after_a_failed_fsync_nothing_of_the_part_counts() {
     place.write("local/a", &content(1, 20_000_000));
     place.write("served/first", b"so that directories and tables are there");
     rustix::fs::sync();
-    // The disk behind the file system is full: writes of pages fail after write(2) has returned.
+    // The disk below the file system is full: writes of pages fail after write(2) has returned.
     let (mut fill, chunk) = (File::create(place.path("small/fill")).unwrap(), vec![1; 4096]);
     while std::io::Write::write_all(&mut fill, &chunk).is_ok() {}
     let error = refused(&copy(&place.text("local/a"), &server.at("b"), &["--transport", "tcp"]));
     println!("the disk is bad: {}", error.trim());
     drop(fill);
     std::fs::remove_file(place.path("small/fill")).unwrap();
-    // It is well again.
+    // The disk works again.
     let result = copied(&copy(&place.text("local/a"), &server.at("b"), &["--transport", "tcp"]));
     println!("repeated: {result}");
     drop(server);

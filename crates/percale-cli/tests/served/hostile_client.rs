@@ -1,4 +1,4 @@
-//! Clients that do not keep to the protocol of `percale serve`.
+//! Clients that violate the protocol of `percale serve`.
 
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ fn requests_that_make_no_sense_are_refused_and_the_server_serves_on() {
             let why = client.refusal(&request).unwrap_or_else(|| panic!("{request} was done"));
             assert!(why.to_lowercase().contains(&said.to_lowercase()), "{request}: {why}");
         }
-        // What may be read may not be written, and the other way round.
+        // A file opened for reading cannot be written, and vice versa.
         let slot = client.open(&a)[0];
         let written = client.endpoint.write(client.server, vec![1; 64], slot.slice(0..64)).wait().unwrap_err();
         assert!(matches!(written.cause, Cause::Completion(error) if error.error == ErrorCode::Denied));
@@ -96,7 +96,7 @@ fn a_client_that_comes_back_under_its_former_address_is_welcome() {
         for _ in 0..20 {
             let client = Client::at(&server.address, transport, &address);
             let slots = client.open(&get("a"));
-            // It leaves in the middle of the file.
+            // The client disconnects in the middle of the file.
             assert!(client.ask(&json!({"Fill": {"block": 0, "slot": 0}}))["Filled"].is_object());
             assert_eq!(slots[0].len, BLOCK as u64);
         }
@@ -104,7 +104,7 @@ fn a_client_that_comes_back_under_its_former_address_is_welcome() {
     }
 }
 
-/// Paths that lead out, to incomplete copies, or to what is no file.
+/// Returns paths that lead out of the directory, to incomplete copies, or to objects that are not files.
 fn forbidden(place: &Place) -> Vec<(String, Vec<u8>)> {
     place.write("secret", b"secret");
     place.write("served/inside", b"inside");
@@ -171,7 +171,7 @@ fn srv_002_srv_007_hostile_paths_reach_nothing() {
                 attempts.count("reading outside, or incomplete copies", !got["Failed"].is_object());
                 let request = json!({"Put": {"path": path, "size": 3, "mode": 0o4777}});
                 let opened = client.ask(&request);
-                // A link is replaced, not followed, so what counts is what has changed.
+                // A link is replaced, not followed, so only a changed target is a success.
                 if opened["Opened"].is_object() {
                     panic!("{name} was opened to be written");
                 }
@@ -197,7 +197,7 @@ fn srv_007_no_other_file_takes_the_place_of_an_upload() {
             let good = content(u64::from(round) + 1, BLOCK + 100);
             let slot = one.open(&put("b", good.len() as u64))[0];
             assert!(one.store(slot, 0, &good[..BLOCK], false)["Stored"].is_object());
-            // Another client, meanwhile: the same name, and all names that the part might have.
+            // Meanwhile another client uses the same name, and all names that the part might have.
             let refused = other.ask(&put("b", 3));
             attempts.count("a second upload to one name", !refused["Failed"]["again"].as_bool().unwrap_or(false));
             for name in ["b.percale-part", ".percale-parts/b", ".percale-parts/commit.1.0", ".b.percale-part"] {
@@ -207,7 +207,7 @@ fn srv_007_no_other_file_takes_the_place_of_an_upload() {
                     other.ask(&json!({"Finish": {"digest": digest(0, b"OTHER", true)}}));
                 }
             }
-            // A local user, too, while it goes on: another file has the part's name when it ends.
+            // A local user interferes as well: another file has the part's name when the upload ends.
             let swapped = round % 3 == 2;
             if swapped {
                 std::fs::remove_file(place.path("served/.percale-parts/b")).unwrap();

@@ -1,7 +1,8 @@
-//! Servers that do not keep to the protocol, and `percale cp` against them.
+//! Servers that violate the protocol, and `percale cp` as their client.
 //!
-//! An attempt succeeds if `cp` reports a copy that is not on the disk as it says, leaves something under the final name although it
-//! failed, gives permissions that the user's mask forbids, sends what a terminal obeys, or does not end.
+//! An attempt succeeds if `cp` reports a copy that is not on the disk as reported, leaves a file under the final name
+//! although it failed, sets permissions that the user's mask forbids, prints characters that a terminal interprets, or
+//! does not end.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -17,19 +18,19 @@ use serde_json::{Value, json};
 use crate::client::{BLOCK, PROTOCOL, TAG, digest};
 use crate::place::{Place, content, repeats};
 
-/// How long a copy from a hostile server may take. It may wait a minute for an answer.
+/// The time limit for a copy from a hostile server. The client may wait a minute for an answer.
 const BOUND: Duration = Duration::from_secs(150);
 
-/// What the server does wrong.
+/// The misbehaviour of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
-    /// Nothing: to see that the server of this test is one that `cp` can use.
+    /// None: checks that `cp` can use the server of this test.
     Nothing,
-    /// Two answers for one block and none for another, which an earlier attempt left in the part.
+    /// Two answers for one block, and none for another block, which an earlier attempt left in the part.
     FilledTwice,
     FilledOther,
     FilledNowhere,
-    /// A checksum of other bytes.
+    /// The checksum of other bytes.
     FalseChecksum,
     StrangeNumbers,
     NoSlots,
@@ -53,18 +54,18 @@ enum Deed {
 }
 
 impl Deed {
-    /// With this upload instead of a download.
+    /// Returns whether the attempt is an upload and not a download.
     const fn is_upload(self) -> bool {
         matches!(self, Self::OtherSize | Self::StoredOther | Self::StoredTwice | Self::FinishedUnstored)
     }
 
-    /// Whether `cp` may well report a copy: what it has is what it says.
+    /// Returns whether `cp` may report a copy, because the copy is as reported.
     const fn may_end_well(self) -> bool {
         matches!(self, Self::Nothing | Self::StrangeNumbers | Self::Mode)
     }
 }
 
-/// All, each named in the table.
+/// All kinds of misbehaviour, each with a name in the table.
 const DEEDS: &[Deed] = &[
     Deed::Nothing,
     Deed::FilledTwice,
@@ -92,7 +93,7 @@ const DEEDS: &[Deed] = &[
     Deed::Version,
 ];
 
-/// What a terminal would obey.
+/// Characters that a terminal interprets.
 const ESCAPES: &str =
     "no\u{1b}]0;title\u{7}\u{1b}[2J\u{1b}[Hpercale: 9 bytes, checksums agree\u{1b}[8m\u{9b}2J\r\u{202e}";
 
@@ -138,7 +139,7 @@ impl Server {
         self.slots.iter().map(|slot| json!(slot.remote().to_bytes().to_vec())).collect()
     }
 
-    /// Serves until told to stop.
+    /// Serves until `stop` is set.
     fn run(&mut self, stop: &AtomicBool) {
         let mut peer = None;
         let mut filled = Vec::new();
@@ -161,7 +162,7 @@ impl Server {
         }
     }
 
-    /// Answers a request. Whether the server leaves.
+    /// Answers a request. Returns whether the server leaves.
     fn serve(&mut self, peer: PeerAddress, number: &Value, request: &Value, filled: &mut Vec<(Value, Value)>) -> bool {
         let deed = self.deed;
         let size = self.file.len();
@@ -209,7 +210,7 @@ impl Server {
                 Deed::FilledTwice => {
                     filled.push((number.clone(), reply(block, slot)));
                     if filled.len() == 3 {
-                        // Sent together: nothing is read before the last of them is there.
+                        // Sent together, so that no answer is read before the last of them has arrived.
                         for (number, reply) in [&filled[0], &filled[1], &filled[1]] {
                             self.answer(peer, number, reply);
                         }
@@ -243,12 +244,12 @@ impl Server {
     }
 }
 
-/// One copy. Why the attempt succeeded, if it did.
+/// Makes one copy. Returns the reason if the attempt succeeded.
 fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Option<String> {
     let file = content(seed, 2 * BLOCK + 5);
     let (target, source) = (place.path("local/got"), place.path("local/source"));
     std::fs::remove_file(&target).ok();
-    // What an earlier attempt left: the end of another file.
+    // An earlier attempt left the end of another file.
     std::fs::create_dir_all(place.path("local/.percale-parts")).unwrap();
     place.mode("local/.percale-parts", 0o700);
     place.write("local/.percale-parts/got", &content(seed + 1, 2 * BLOCK + 5));
@@ -261,7 +262,7 @@ fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Op
     let (from, to) = if deed.is_upload() { (&source_text, &there) } else { (&there, &target_text) };
     let (status, out, error) = std::thread::scope(|scope| {
         let stop = &stop;
-        // It goes with its thread: one that leaves is gone.
+        // The server ends with its thread, so a server that leaves is gone.
         scope.spawn(move || server.run(stop));
         let mut child = Command::new(env!("CARGO_BIN_EXE_percale"))
             .args(["cp", from, to, "--json"])
@@ -295,7 +296,7 @@ fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Op
     if error.chars().any(|character| character.is_control() && character != '\n') || error.contains('\u{202e}') {
         return Some(format!("escapes reach the terminal: {error:?}"));
     }
-    // Of how a reply looks inside of the program nothing is said.
+    // An error must not contain the program's internal representation of a reply.
     if ["Filled", "Stored", "Opened", "Hashed", "Welcome"].iter().any(|name| error.contains(&format!("{name} {{"))) {
         return Some(format!("it shows its own values: {error:?}"));
     }

@@ -1,7 +1,9 @@
-//! Copies that are interrupted at random moments: the client is killed, or the server, or the source changes, and then all is repeated
-//! until a copy is reported. What is reported must be what the source is, and what never was whole must not have the final name.
+//! Copies that are interrupted at random times: the client or the server is killed, or the source changes. The copy is
+//! repeated until it is reported as complete. A reported copy must be equal to the source, and incomplete data must
+//! never have the final name.
 //!
-//! A sample in ordinary runs; PERCALE_LONG=1 makes 200. PERCALE_SEED repeats a run's choices (moments depend on the machine).
+//! Ordinary runs make a sample. PERCALE_LONG=1 makes 200 interruptions. PERCALE_SEED repeats the choices of a run (the
+//! exact times depend on the machine).
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -14,14 +16,14 @@ use serde_json::Value;
 use crate::common::text;
 use crate::place::{Place, Serving, TRANSPORTS, content};
 
-/// Interruptions of a sample, and of a long run.
+/// The number of interruptions of a sample, and of a long run.
 const SAMPLE: u32 = 12;
 const ALL: u32 = 200;
 
-/// Tries until a copy has to be there: the source does not change any more after a few.
+/// The number of tries until a copy must be complete. The source does not change any more after a few.
 const TRIES: u32 = 8;
 
-/// Random numbers (xorshift).
+/// A random number generator (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -33,15 +35,15 @@ impl Random {
     }
 }
 
-/// What happens to a copy.
+/// The interruption of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blow {
     Nothing,
     ClientDies,
     ServerDies,
-    /// A byte of the source is changed, and its modification time put back.
+    /// A byte of the source is changed, and its modification time is set back.
     SourceChanges,
-    /// Another file takes the source's name.
+    /// Another file replaces the source.
     SourceReplaced,
     SourceGrows,
     SourceShrinks,
@@ -57,7 +59,7 @@ const BLOWS: [Blow; 7] = [
     Blow::SourceShrinks,
 ];
 
-/// What was seen.
+/// The observed results.
 #[derive(Debug, Default)]
 struct Tally {
     interrupted: u32,
@@ -77,7 +79,7 @@ fn start(from: &str, to: &str, transport: &str) -> Child {
         .unwrap()
 }
 
-/// Does something to the source.
+/// Changes the source.
 fn change(source: &Path, blow: Blow, random: &mut Random) {
     let file = || File::options().read(true).write(true).open(source).unwrap();
     let len = source.metadata().unwrap().len();
@@ -102,7 +104,7 @@ fn change(source: &Path, blow: Blow, random: &mut Random) {
     }
 }
 
-/// A file that is the same from before a copy to after it.
+/// A version of the source: its inode number, and its contents.
 #[derive(PartialEq, Eq)]
 struct Version(u64, Vec<u8>);
 
@@ -110,7 +112,7 @@ fn version(source: &Path) -> Version {
     Version(source.metadata().unwrap().ino(), std::fs::read(source).unwrap())
 }
 
-/// One file, copied until it is there.
+/// Copies one file until the copy is complete.
 fn one(number: u32, random: &mut Random, tally: &mut Tally) {
     let place = Place::new(&format!("interrupted-{number}"));
     let mut serving = Serving::start(&place, &["--writable"]);
@@ -119,7 +121,7 @@ fn one(number: u32, random: &mut Random, tally: &mut Tally) {
     let len = (8 << 20) + random.below(32 << 20) as usize;
     place.write(source, &content(u64::from(number) + 1, len));
     let (source, target) = (place.path(source), place.path(target));
-    // Versions that the source has had.
+    // The versions that the source has had.
     let mut versions = vec![version(&source).1];
     for attempt in 0..TRIES {
         let there = |name: &str| format!("{}/{name}", serving.address);
@@ -148,7 +150,7 @@ fn one(number: u32, random: &mut Random, tally: &mut Tally) {
         }
         let got = std::fs::read(&target).ok();
         let said: Option<Value> = output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap());
-        // Under its name lies a whole version, or nothing.
+        // The file under the final name must be a complete version, or must not exist.
         if let Some(got) = &got
             && !versions.contains(got)
         {

@@ -1,4 +1,4 @@
-//! `percale serve` and `percale cp`: as users meet them, and as their enemies do.
+//! Tests of `percale serve` and `percale cp`, with regular use and with attacks.
 
 mod attempts;
 mod client;

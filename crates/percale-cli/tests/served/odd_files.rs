@@ -1,4 +1,4 @@
-//! Files and names as they are on real machines: written while they are copied, of /proc, with names of any bytes.
+//! Unusual files and names: files that are written while they are copied, files of /proc, names of any bytes.
 
 #![expect(unsafe_code, reason = "writes a file through a mapping and takes a lease, as programs do")]
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::place::{LONG, Place, Serving, TRANSPORTS, content, copied, copy, half_way, identical, part_of, refused};
 
-/// A copy of files that have any names.
+/// Copies files with any names.
 fn copy_named(from: &OsStr, to: &OsStr) -> Output {
     Command::new(env!("CARGO_BIN_EXE_percale")).arg("cp").args([from, to]).arg("--json").output().unwrap()
 }
@@ -22,7 +22,7 @@ fn copy_named(from: &OsStr, to: &OsStr) -> Output {
 /// The first eight bytes of a file, through a shared mapping.
 struct Mapped(*mut AtomicU64);
 
-// SAFETY: it points to memory that is mapped until the process ends, and is accessed as an atomic only.
+// SAFETY: the pointer refers to memory that is mapped until the process ends, and is accessed only as an atomic.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
@@ -31,7 +31,7 @@ impl Mapped {
     fn new(file: &File) -> Self {
         use rustix::mm::{MapFlags, ProtFlags};
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, at an address of the kernel's choice; it stays.
+        // SAFETY: the kernel chooses the address of the new mapping, which is never unmapped.
         let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, protection, MapFlags::SHARED, file, 0) };
         Self(address.unwrap().cast())
     }
@@ -44,7 +44,8 @@ impl Mapped {
 
 #[test]
 fn srv_012_stores_through_a_mapping_are_noticed() {
-    // On tmpfs no timestamp of a file shows such a store; on a disk's file system one does if the page was clean.
+    // On tmpfs, such a store changes no timestamp of the file. On the file system of a disk, it changes one if the page
+    // was clean.
     for (number, base) in [PathBuf::from("/dev/shm"), std::env::temp_dir()].iter().enumerate() {
         for is_upload in [false, true] {
             let place = Place::new(&format!("mapped-{number}-{is_upload}"));
@@ -53,11 +54,12 @@ fn srv_012_stores_through_a_mapping_are_noticed() {
             std::fs::write(&source, content(11, LONG)).unwrap();
             let file = File::options().read(true).write(true).open(&source).unwrap();
             let mapped = Mapped::new(&file);
-            // The page is dirty before the copy begins: a store to it moves no time until it is written.
+            // The page is dirty before the copy begins, so a store to it changes no timestamp until the page is
+            // written.
             mapped.store(0);
             let served = place.path("served/a");
             if !is_upload && std::fs::hard_link(&source, &served).is_err() {
-                // Another file system: that is served.
+                // Another file system, which is served itself.
                 drop(serving);
                 let directory = base.join(format!("percale-mapped-dir-{}", std::process::id()));
                 std::fs::create_dir_all(&directory).unwrap();
@@ -184,13 +186,13 @@ fn srv_007_parts_that_others_prepared_are_not_written_to() {
         prepare();
         rustix::fs::mkfifoat(rustix::fs::CWD, &part, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         copied_to("a pipe");
-        // One that its process left when it had its final permissions, and another name already.
+        // A part whose process ended after setting the final permissions, and after giving it another name.
         prepare();
         place.write("local/.percale-parts/b", &content(13, 5_000_000));
         place.mode("local/.percale-parts/b", 0o444);
         std::fs::hard_link(&part, place.path("local/.percale-parts/commit.1.0")).unwrap();
         copied_to("what a process left");
-        // The directory is open to others, or another user's.
+        // The directory is accessible to others, or belongs to another user.
         prepare();
         place.mode("local/.percale-parts", 0o777);
         let error = refused(&copy(&serving.at("a"), &place.text("local/b"), &[]));
@@ -212,18 +214,18 @@ fn srv_008_files_that_are_leased_are_refused_at_once_and_stop_nobody() {
         place.write(&format!("served/{name}"), &content(14, 1000));
     }
     let serving = Serving::start(&place, &[]);
-    // SAFETY: ignoring a signal runs no code of this process when it comes; a lease's end is told by one.
+    // SAFETY: an ignored signal runs no code of this process. A signal announces the end of a lease.
     unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
     let leased = ["one", "two"].map(|name| {
         let file = File::options().read(true).write(true).open(place.path(&format!("served/{name}"))).unwrap();
-        // SAFETY: the call takes numbers only.
+        // SAFETY: the call takes only numbers.
         let taken = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
         (file, taken == 0)
     });
     if leased.iter().any(|(_, taken)| !taken) {
         return println!("skipped: this file system gives no leases");
     }
-    // The kernel gives their holder up to 45 s to let go.
+    // The kernel gives the holder of the lease up to 45 s to release it.
     let start = Instant::now();
     for name in ["one", "two", "one", "two"] {
         let error = refused(&copy(&serving.at(name), &place.text("local/b"), &[]));

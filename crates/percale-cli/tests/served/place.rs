@@ -1,4 +1,4 @@
-//! A directory that is served, its server, and copies to and from it.
+//! A served directory, its server, and copies to and from it.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +11,10 @@ use crate::common::{eventually, percale, text};
 
 pub(crate) const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
-/// What interrupted copies carry: enough to be caught half-way.
+/// The size of interrupted copies, large enough to be interrupted in the middle.
 pub(crate) const LONG: usize = 160 << 20;
 
-/// A directory that goes with the test: `served` and `local` below it.
+/// A directory that is removed with the test, with `served` and `local` below it.
 pub(crate) struct Place(pub(crate) PathBuf);
 
 impl Place {
@@ -29,7 +29,7 @@ impl Place {
         self.0.join(name)
     }
 
-    /// A path as an argument.
+    /// Returns a path as an argument.
     pub(crate) fn text(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().into()
     }
@@ -46,7 +46,7 @@ impl Place {
         std::fs::read(self.path(name)).unwrap()
     }
 
-    /// What lies in a directory.
+    /// Returns the names of the files in a directory.
     pub(crate) fn names(&self, directory: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(directory)).unwrap();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -61,7 +61,7 @@ impl Drop for Place {
     }
 }
 
-/// A server of a test's directory; it ends with the test.
+/// A server of a test's directory. It ends with the test.
 pub(crate) struct Serving {
     pub(crate) child: Child,
     pub(crate) address: String,
@@ -74,7 +74,7 @@ impl Serving {
         Self::of(command.args(["serve", &place.text("served"), "--listen", "127.0.0.1:0", "--json"]).args(more))
     }
 
-    /// One that this command starts.
+    /// Starts a server with this command.
     pub(crate) fn of(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
@@ -85,7 +85,7 @@ impl Serving {
         serving
     }
 
-    /// The next thing that it says.
+    /// Reads the next line of the server.
     pub(crate) fn line(&mut self) -> Value {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
@@ -109,7 +109,7 @@ impl Drop for Serving {
     }
 }
 
-/// Bytes that differ from block to block.
+/// Returns bytes that differ between blocks.
 pub(crate) fn content(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -127,7 +127,7 @@ pub(crate) fn copy(from: &str, to: &str, more: &[&str]) -> Output {
     percale(&[&["cp", from, to, "--json"], more].concat())
 }
 
-/// The result of a copy that worked.
+/// Returns the result of a copy that must succeed.
 #[track_caller]
 pub(crate) fn copied(output: &Output) -> Value {
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -145,28 +145,28 @@ pub(crate) fn refused(output: &Output) -> String {
 
 #[track_caller]
 pub(crate) fn identical(a: &Path, b: &Path) {
-    // Not assert_eq!, which would print both files.
+    // Not `assert_eq!`, which would print both files.
     assert!(std::fs::read(a).unwrap() == std::fs::read(b).unwrap(), "{} and {} differ", a.display(), b.display());
 }
 
-/// Where a file lies until it is complete.
+/// Returns the path of a file while it is incomplete.
 pub(crate) fn part_of(target: &Path) -> PathBuf {
     target.parent().unwrap().join(".percale-parts").join(target.file_name().unwrap())
 }
 
-/// Starts a copy, and returns once a good part of it has arrived.
+/// Starts a copy, and returns after a large part of it has arrived.
 pub(crate) fn half_way(from: &str, to: &str, transport: &str, part: &Path) -> Child {
     let child = Command::new(env!("CARGO_BIN_EXE_percale"))
         .args(["cp", from, to, "--transport", transport])
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Blocks are written as they come, but the first is not so late that 15 others overtake it.
+    // Blocks are written as they arrive, but the first arrives before 15 later ones.
     eventually("the copy does not advance", || part.metadata().is_ok_and(|part| part.len() > 64 << 20));
     child
 }
 
-/// How often an attempt is repeated: so many times, or ten times as often where PERCALE_LONG is set.
+/// Returns the number of repetitions of an attempt: `times`, or ten times as many with PERCALE_LONG.
 pub(crate) fn repeats(times: u32) -> u32 {
     if std::env::var_os("PERCALE_LONG").is_some() { times * 10 } else { times }
 }

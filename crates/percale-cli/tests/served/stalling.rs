@@ -1,4 +1,4 @@
-//! Clients that keep to the protocol of `percale serve`, more or less, and do what might keep others from being served.
+//! Clients that mostly follow the protocol of `percale serve`, and try to block the service for others.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -21,7 +21,7 @@ fn srv_008_clients_that_stall_stay_or_flood_keep_nobody_from_being_served() {
     let server = Serving::start(&place, &["--writable"]);
     let mut attempts = Attempts::default();
     for transport in KINDS.repeat(repeats(1) as usize) {
-        // One long message each, offered and never given.
+        // One long message each, which is offered and never sent.
         let stalled: Vec<_> = (0..repeats(3))
             .map(|_| {
                 let client = Client::new(&server.address, transport);
@@ -31,7 +31,7 @@ fn srv_008_clients_that_stall_stay_or_flood_keep_nobody_from_being_served() {
             .collect();
         attempts.count("an offer whose pull is not answered", !serves(&server, &place, "a"));
         drop(stalled);
-        // Requests with long refusals that are never received.
+        // Requests with long error replies that are never received.
         let deaf: Vec<_> = (0..4).map(|_| Client::new(&server.address, transport)).collect();
         let long = json!({"number": 1, "request": get(&"\u{7f}".repeat(4000))}).to_string().into_bytes();
         for client in &deaf {
@@ -43,7 +43,7 @@ fn srv_008_clients_that_stall_stay_or_flood_keep_nobody_from_being_served() {
         }
         attempts.count("answers that are not taken", !serves(&server, &place, "a"));
         drop(deaf);
-        // One has a name locked, and others ask for it again and again.
+        // One client has a name locked, and others request it repeatedly.
         let locking = Client::new(&server.address, transport);
         locking.open(&put("locked", 10_000_000));
         let asking: Vec<_> = (0..4).map(|_| Client::new(&server.address, transport)).collect();
@@ -54,7 +54,7 @@ fn srv_008_clients_that_stall_stay_or_flood_keep_nobody_from_being_served() {
         }
         attempts.count("a name that is locked", !serves(&server, &place, "a"));
         drop((locking, asking));
-        // More clients than there are places, with files open or without.
+        // More clients than there are places, with and without open files.
         let idle: Vec<_> = (0..70)
             .map(|number| {
                 let client = Client::connect(&server.address, transport, "127.0.0.1:0");
@@ -85,7 +85,7 @@ fn srv_008_long_requests_cost_neither_memory_nor_log() {
         for _ in 0..repeats(10) {
             let client = Client::new(&server.address, transport);
             let long = json!({"number": 1, "request": get(&"\u{7f}".repeat(2_000_000))}).to_string();
-            // It may be cut off before all is sent.
+            // The server may disconnect the client before everything is sent.
             let _said: Result<(), _> = client.try_say(long.as_bytes());
             let answered =
                 client.try_hear(Duration::from_secs(20)).is_ok_and(|reply| reply["reply"]["Opened"].is_object());
@@ -108,7 +108,7 @@ fn srv_008_long_requests_cost_neither_memory_nor_log() {
 fn srv_008_a_reader_of_the_output_that_stops_stops_nobody() {
     let place = Place::new("reader");
     place.write("served/a", b"text");
-    // Its lines are not read from here on.
+    // The server's output is not read from now on.
     let server = Serving::start(&place, &[]);
     let mut attempts = Attempts::default();
     let client = Client::new(&server.address, TransportKind::Tcp);
@@ -132,7 +132,7 @@ fn srv_008_strangers_without_the_key_use_up_nothing() {
     shell.args(["-c", script, program, &place.text("served"), &key]);
     let server = Serving::of(&mut shell);
     let mut attempts = Attempts::default();
-    // Silent, half a hello, and nonsense.
+    // Strangers that are silent, send half a hello, or send invalid data.
     let strangers: Vec<_> = (0..repeats(600).min(900))
         .filter_map(|number| {
             let mut stream = std::net::TcpStream::connect(&server.address).ok()?;
@@ -168,7 +168,7 @@ fn srv_009_a_limit_on_file_sizes_is_an_error_and_no_end() {
     assert!(error.contains("File too large"), "{error}");
     assert!(!place.path("served/b").exists());
     assert!(serves(&server, &place, "a"));
-    // The client's limit likewise.
+    // The same limit for the client.
     place.write("served/long", &content(1, 6 << 20));
     let script = "ulimit -f 10000 && exec \"$0\" cp \"$1\" \"$2\" --transport tcp";
     let output =
@@ -188,7 +188,7 @@ fn srv_012_pipes_are_not_opened() {
     let writer = || std::fs::File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&fifo);
     let stop = AtomicBool::new(false);
     let opened = std::thread::scope(|scope| {
-        // A writer gets in as soon as there is a reader, if only for a moment.
+        // A writer can open the pipe as soon as there is a reader, even for a short time.
         let watching = scope.spawn(|| {
             let mut opened = 0;
             while !stop.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! The search for faults: `percale-search --help` says how to run it.
+//! The search for faults. `percale-search --help` describes its use.
 
 use std::process::ExitCode;
 

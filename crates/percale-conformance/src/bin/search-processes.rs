@@ -1,4 +1,4 @@
-//! The search for faults with several processes: `search-processes --help` says how to run it.
+//! The search for faults with several processes. `search-processes --help` describes its use.
 
 use std::process::ExitCode;
 

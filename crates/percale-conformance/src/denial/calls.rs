@@ -1,35 +1,36 @@
-//! The system calls that percale, its provider and pindown make, and how each of them can fail.
+//! The system calls that percale, its provider and pindown make, and the errors of each.
 //!
-//! EPERM is what sandboxes answer; ENOSYS as well, and kernels that are too old. The others are what the manual page lets the call return.
-//! EINTR is left out where the C library or the standard library makes the call again for ever (openat, read, getrandom, sendto and recvmsg):
-//! a call that is always interrupted does not exist outside this test. Signals that interrupt calls now and then have a test of their own.
-//! A test compares this list with what strace(1) sees.
+//! Sandboxes return EPERM or ENOSYS, and old kernels return ENOSYS. The other errors are those in the manual page of
+//! the call. EINTR is left out where the C library or the standard library retries the call without limit (openat,
+//! read, getrandom, sendto and recvmsg): a call that is always interrupted does not exist outside this test. A separate
+//! test covers signals that interrupt calls occasionally. Another test compares this list with the output of strace(1).
 
 use libc::{EINTR, EMFILE, ENOMEM, ENOSPC, ENOSYS, EPERM};
 
-/// Which calls of that number are denied.
+/// The calls with this number that are denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// All of them.
+    /// All calls.
     All,
-    /// Calls on descriptors above 2: the lower ones belong to the test itself.
+    /// Calls on descriptors above 2. The lower descriptors belong to the test itself.
     OwnDescriptors,
-    /// Calls that map a descriptor: memory allocators make the other ones.
+    /// Calls that map a descriptor. Memory allocators make the other calls.
     OfDescriptors,
-    /// Calls on words that processes share (FUTEX_WAIT and FUTEX_WAKE without FUTEX_PRIVATE_FLAG): locks of this process need the other ones.
+    /// Calls on words that processes share (FUTEX_WAIT and FUTEX_WAKE without FUTEX_PRIVATE_FLAG). Locks of this
+    /// process need the other calls.
     SharedWords,
 }
 
 /// A system call.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// Its name, as strace has it.
+    /// The name of the call in the output of strace.
     pub name: &'static str,
-    /// Its number.
+    /// The number of the call.
     pub number: i64,
-    /// Which of these calls are denied.
+    /// The calls with this number that are denied.
     pub which: Which,
-    /// How it can fail.
+    /// The errors with which it can fail.
     pub errors: &'static [i32],
 }
 
@@ -39,7 +40,7 @@ macro_rules! calls {
     };
 }
 
-/// All that are denied, one after the other.
+/// All denied calls. One is denied at a time.
 pub const CALLS: &[Call] = calls! {
     // Memory.
     All memfd_create SYS_memfd_create: EPERM ENOSYS EINTR ENOMEM EMFILE;
@@ -67,7 +68,7 @@ pub const CALLS: &[Call] = calls! {
     All readlinkat SYS_readlinkat: EPERM ENOMEM;
     All ioctl SYS_ioctl: EPERM;
     All pipe2 SYS_pipe2: EPERM EMFILE;
-    // Waiting and waking.
+    // Waiting and waking up.
     All eventfd2 SYS_eventfd2: EPERM ENOSYS ENOMEM EMFILE;
     All epoll_create1 SYS_epoll_create1: EPERM ENOSYS ENOMEM EMFILE;
     All epoll_ctl SYS_epoll_ctl: EPERM ENOMEM ENOSPC;
@@ -96,7 +97,7 @@ pub const CALLS: &[Call] = calls! {
     OwnDescriptors recvfrom SYS_recvfrom: EPERM EINTR ENOMEM;
     OwnDescriptors sendmsg SYS_sendmsg: EPERM EINTR ENOMEM;
     OwnDescriptors recvmsg SYS_recvmsg: EPERM ENOMEM;
-    // What the cache's monitors need.
+    // The monitors of the cache.
     All userfaultfd SYS_userfaultfd: EPERM ENOSYS ENOMEM EMFILE;
     All mlock2 SYS_mlock2: EPERM ENOSYS ENOMEM;
     All mseal SYS_mseal: EPERM ENOSYS ENOMEM;
@@ -118,7 +119,7 @@ pub const CALLS: &[Call] = calls! {
     All getrandom SYS_getrandom: EPERM ENOSYS;
 };
 
-/// Calls that are seen and not denied, and why.
+/// Calls that are made and not denied, and the reason.
 pub const EXEMPT: &[(&str, &str)] = &[
     ("execve", "it starts the program"),
     ("exit", "it cannot fail"),
@@ -149,10 +150,10 @@ pub const EXEMPT: &[(&str, &str)] = &[
 ];
 
 impl Call {
-    /// The call of this name.
+    /// Returns the call of this name.
     ///
     /// # Panics
-    /// If the list has none.
+    /// Panics if the list does not contain it.
     #[must_use]
     pub fn named(name: &str) -> &'static Self {
         CALLS.iter().find(|call| call.name == name).unwrap_or_else(|| panic!("no call is named {name}"))

@@ -1,4 +1,4 @@
-//! A filter of system calls (seccomp) in which one call fails.
+//! A system call filter (seccomp) that makes one call fail.
 
 #![expect(unsafe_code, reason = "prctl and seccomp have no safe wrappers here; each block states its own reason")]
 
@@ -10,7 +10,7 @@ const GREATER: u16 = 0x25;
 const RETURN: u16 = 0x06;
 const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
-/// Where the number of the call stands in `struct seccomp_data`, and where the lower half of an argument does.
+/// The offset of the call number in `struct seccomp_data`, and the offset of the lower half of an argument.
 const NUMBER: u32 = 0;
 const fn argument(index: u32) -> u32 {
     16 + 8 * index
@@ -20,10 +20,10 @@ const fn step(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-/// From now on the call fails so, in every thread of this process.
+/// Makes the call fail with this error in every thread of this process, from now on.
 ///
 /// # Errors
-/// If there are no filters here.
+/// Fails if the system does not permit filters.
 pub fn deny(call: &Call, error: i32) -> std::io::Result<()> {
     let fail = step(RETURN, ERRNO | error.unsigned_abs(), 0, 0);
     let mut program = vec![step(LOAD, NUMBER, 0, 0)];
@@ -47,11 +47,11 @@ pub fn deny(call: &Call, error: i32) -> std::io::Result<()> {
     }
     program.extend([fail, step(RETURN, ALLOW, 0, 0)]);
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: changes this process only.
+    // SAFETY: the call changes only this process.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the filter is read during the call; all threads get it (flag 1: TSYNC).
+    // SAFETY: the filter is read only during the call. All threads get it (flag 1: TSYNC).
     match unsafe { libc::syscall(libc::SYS_seccomp, 1, 1, &raw const filter) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),

@@ -1,7 +1,8 @@
-//! The denial tier: system calls and resources that the system refuses, one at a time, from the start or from the middle of a run.
+//! The denial tier: the system rejects system calls and resources, one at a time, from the start or from the middle of
+//! a run.
 //!
-//! Two processes exchange messages and access each other's memory; one of them is refused something. Allowed outcomes are:
-//! * the exchange works, perhaps over another transport, and the connection's reason explains why;
+//! Two processes exchange messages and access each other's memory. One of them is denied a call. Allowed outcomes are:
+//! * the exchange works, perhaps over another transport, and the reason of the connection explains why;
 //! * or the process gets an error that names the call, and both processes have an error within [`LIMIT`].
 //!
 //! A signal, a hang, an error that names something else, and an end by a timeout are not allowed.
@@ -16,28 +17,28 @@ use std::time::{Duration, Instant};
 pub use self::calls::{CALLS, Call, EXEMPT, Which};
 pub use self::filter::deny;
 
-/// The time in which both sides must have an outcome.
+/// The time within which both sides must have an outcome.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// The reason to reject an outcome with an error that names no call.
+/// The text with which an outcome is rejected if its error names no call.
 pub const UNNAMED: &str = "the error does not name the call";
 
-/// When a call begins to be denied.
+/// The times from which on a call is denied.
 pub const TIMES: [&str; 2] = ["start", "middle"];
 
-/// Which transports are allowed.
+/// The transports that are allowed.
 pub const TRANSPORTS: [&str; 2] = ["any", "tcp"];
 
-/// Something that is refused.
+/// A call that is denied.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// The call.
     pub call: &'static Call,
     /// The error that it returns.
     pub error: i32,
-    /// From when on.
+    /// The time from which on the call is denied.
     pub when: &'static str,
-    /// Which transports are allowed: `any` or `tcp`.
+    /// The allowed transports: `any` or `tcp`.
     pub transport: &'static str,
 }
 
@@ -47,7 +48,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// The name of an error number of the list.
+/// Returns the name of an error number of the list.
 #[must_use]
 pub const fn name_of(error: i32) -> &'static str {
     match error {
@@ -61,7 +62,7 @@ pub const fn name_of(error: i32) -> &'static str {
     }
 }
 
-/// All cases; without `long` those with EPERM, and a part of the others.
+/// Returns all cases. Without `long`, returns those with EPERM and some of the others.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let all = CALLS.iter().flat_map(|call| {
@@ -79,12 +80,12 @@ pub fn cases() -> Vec<Case> {
     sampled.map(|(_, case)| case).collect()
 }
 
-/// How a side ended, as it reported.
+/// The reported outcome of a side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// By this transport, for this reason.
+    /// The exchange works over this transport, for this reason.
     Works(String),
-    /// With this error.
+    /// The side has this error.
     Error(String),
     /// The process ended without a report.
     Ended(String),
@@ -104,11 +105,11 @@ impl Outcome {
     }
 }
 
-/// Whether the outcomes of the side that is refused something and of its peer (`None` if that never had one to talk to) are allowed.
-/// `names` are those that the error has one of.
+/// Checks the outcome of the side that is denied a call, and that of its peer (`None` if the peer never had a
+/// connection). The error must contain one of `names`.
 ///
 /// # Errors
-/// Why not.
+/// Returns the reason if the outcomes are not allowed.
 pub fn judge(names: &[&str], denied: &Outcome, peer: Option<&Outcome>, took: Duration) -> Result<&'static str, String> {
     let limit = LIMIT * crate::watchdog::patience();
     if took > limit {
@@ -131,7 +132,7 @@ pub fn judge(names: &[&str], denied: &Outcome, peer: Option<&Outcome>, took: Dur
     }
 }
 
-/// Runs cases, several at a time, and returns what is wrong with them, and how many ended in each way.
+/// Runs cases, several at a time. Returns the errors found, and the number of cases for each kind of outcome.
 pub fn run_all(
     cases: &[Case],
     run: impl Fn(&Case) -> (Outcome, Option<Outcome>, Duration) + Sync,
@@ -160,7 +161,7 @@ pub fn run_all(
     results.into_inner().expect("no run panics")
 }
 
-/// Another name by which an error may call it.
+/// Returns another name that an error may use for the call.
 fn alias(call: &'static str) -> &'static str {
     match call {
         "clone" | "clone3" => "thread",

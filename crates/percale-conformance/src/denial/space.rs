@@ -1,11 +1,11 @@
-//! A limit of address space (RLIMIT_AS) that binds: of what the process has mapped already, and a little more.
+//! An address space limit (RLIMIT_AS) slightly above the size that the process has already mapped.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Bytes that a process may map beyond what it has: less than a thread's stack, a little more than one, which leaves no room for the memory
-/// of a pair or for a peer's, and more.
+/// The numbers of bytes that a process may map in addition: less than a thread's stack; a little more than one, which
+/// leaves no room for the memory of a pair or of a peer; and more.
 pub const BEYOND: [u64; 11] = [
     0,
     64 << 10,
@@ -20,8 +20,9 @@ pub const BEYOND: [u64; 11] = [
     24 << 20,
 ];
 
-/// The environment of a program with a heap that has room for all allocations of the tests, because a Rust program aborts when malloc(3)
-/// refuses memory. The heap has one arena, grows by 64 MiB the first time, does not shrink, and maps no block separately.
+/// The environment of a program whose heap has room for all allocations of the tests, because a Rust program aborts
+/// when malloc(3) fails. The heap has one arena, grows by 64 MiB the first time, does not shrink, and maps no block
+/// separately.
 pub const HEAP: [(&str, &str); 4] = [
     ("MALLOC_ARENA_MAX", "1"),
     ("MALLOC_TOP_PAD_", "67108864"),
@@ -29,13 +30,13 @@ pub const HEAP: [(&str, &str); 4] = [
     ("MALLOC_MMAP_MAX_", "0"),
 ];
 
-/// The words that an error of a process that may map no more contains.
+/// An error of a process that cannot map more memory contains one of these words.
 pub const SAYS: [&str; 3] = ["memory", "thread", "ulimit -v"];
 
-/// Lets this process map `beyond` bytes more than it has mapped, and no more.
+/// Limits the memory of this process to `beyond` bytes more than it has mapped.
 ///
 /// # Errors
-/// If `/proc` does not report how much it has mapped, or the limit is refused.
+/// Fails if `/proc` does not report the mapped size, or if the system rejects the limit.
 pub fn limit(beyond: u64) -> io::Result<()> {
     let pages = std::fs::read_to_string("/proc/self/statm")?;
     let pages = pages.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());

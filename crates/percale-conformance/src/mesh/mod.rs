@@ -1,8 +1,8 @@
 //! Endpoints of one process that are driven together by one thread, and their reports.
 //!
-//! Stations are named by number, modulo how many there are: on a transport where an endpoint can reach only itself, a
-//! test that sends from 0 to 1 sends from an endpoint to itself. Contexts are unique in a mesh, so all reports go to
-//! one map.
+//! Stations are identified by number, modulo the number of stations: on a transport where an endpoint can reach only
+//! itself, a test that sends from 0 to 1 sends from an endpoint to itself. Contexts are unique in a mesh, so all
+//! reports go to one map.
 
 #![expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
 
@@ -30,47 +30,48 @@ use crate::memory::Memory;
 use crate::polled::polled;
 use crate::watchdog::Watchdog;
 
-/// One endpoint and what belongs to it.
+/// An endpoint and the objects that belong to it.
 #[derive(Debug)]
 pub struct Station {
-    /// The endpoint; first, so that it is closed first.
+    /// The endpoint. It is the first field, so that it is closed first.
     pub endpoint: Endpoint,
-    /// Its vector, in which entry `n` is station `n`.
+    /// The address vector. Entry `n` is station `n`.
     pub vector: AddressVector,
-    /// Its domain.
+    /// The domain.
     pub domain: Domain,
 }
 
-/// What an operation reported.
+/// The report of an operation.
 pub type Report = Result<Entry, ErrorEntry>;
 
 /// Endpoints that are driven together.
 #[derive(Debug)]
 pub struct Mesh<F: Fabric> {
     stations: Vec<Option<Station>>,
-    /// The world that they live in.
+    /// The world of the endpoints.
     pub fabric: F,
     reports: RefCell<HashMap<u64, VecDeque<Report>>>,
     next: Cell<u64>,
-    /// The next write of one piece, and the next read, are posted by the calls for those.
+    /// Whether the next write, or read, of one piece is posted with the call for one piece.
     other_way: Cell<bool>,
     other_way_back: Cell<bool>,
     seed: u64,
     _watchdog: Watchdog,
 }
 
-/// How many times [`Mesh::nothing`] and [`Mesh::turns`] drive everything to show that something does not happen.
+/// The number of times that [`Mesh::nothing`] and [`Mesh::turns`] drive everything to show that something does not
+/// happen.
 pub const MANY: usize = 400;
 
 impl<F: Fabric> Mesh<F> {
-    /// `count` endpoints that know each other (one, if the transport has no others).
+    /// Makes `count` endpoints that have each other's addresses (one, if the transport has no others).
     #[must_use]
     #[track_caller]
     pub fn new(count: usize) -> Self {
         Self::with(count, |domain| domain, |_, endpoint| endpoint)
     }
 
-    /// As [`new`](Self::new), with domains and endpoints adjusted.
+    /// Like [`new`](Self::new), with domains and endpoints adjusted.
     #[must_use]
     #[track_caller]
     pub fn with(
@@ -104,7 +105,7 @@ impl<F: Fabric> Mesh<F> {
         mesh
     }
 
-    /// As [`new`](Self::new), and all pairs are connected.
+    /// Like [`new`](Self::new), with all pairs connected.
     #[must_use]
     #[track_caller]
     pub fn connected(count: usize) -> Self {
@@ -126,49 +127,49 @@ impl<F: Fabric> Mesh<F> {
         self.stations.iter().flatten()
     }
 
-    /// A station.
+    /// Returns a station.
     ///
     /// # Panics
-    /// If it was closed.
+    /// Panics if it was closed.
     #[must_use]
     pub fn station(&self, number: usize) -> &Station {
         self.stations[number % self.stations.len()].as_ref().expect("the station is open")
     }
 
-    /// A station's endpoint.
+    /// Returns the endpoint of a station.
     #[must_use]
     pub fn endpoint(&self, number: usize) -> &Endpoint {
         &self.station(number).endpoint
     }
 
-    /// How every station names this one.
+    /// Returns the address of this station, which is the same in the vectors of all stations.
     #[must_use]
     pub fn peer(&self, number: usize) -> PeerAddress {
         PeerAddress((number % self.stations.len()) as u64)
     }
 
-    /// Closes a station; it is driven no more.
+    /// Closes a station. It is no longer driven.
     pub fn close(&mut self, number: usize) {
         self.stations[number] = None;
     }
 
-    /// Puts a station in the place of one that was closed.
+    /// Puts a station in the place of a closed one.
     pub fn open(&mut self, number: usize, station: Station) {
         self.stations[number] = Some(station);
     }
 
-    /// Returns a context that no operation has yet.
+    /// Returns a context that no operation has used.
     pub fn context(&self) -> u64 {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// Drives one station, and takes its reports.
+    /// Drives one station, and collects its reports.
     pub fn turn_one(&self, number: usize) {
         self.fabric.tick();
         self.collect(&self.station(number).endpoint);
     }
 
-    /// Drives every station once, and takes all reports.
+    /// Drives every station once, and collects all reports.
     pub fn turn(&self) {
         self.fabric.tick();
         self.stations().for_each(|station| self.collect(&station.endpoint));
@@ -218,7 +219,7 @@ impl<F: Fabric> Mesh<F> {
         self.until(|| self.take(context))
     }
 
-    /// The next report on an operation, if there is one.
+    /// Returns the next report on an operation, if there is one.
     pub fn take(&self, context: u64) -> Option<Report> {
         self.reports.borrow_mut().get_mut(&context)?.pop_front()
     }
@@ -249,7 +250,7 @@ impl<F: Fabric> Mesh<F> {
         }
     }
 
-    /// Drives everything for a while, in which nothing is reported on an operation.
+    /// Drives everything for a while, and asserts that nothing is reported on an operation.
     #[track_caller]
     pub fn nothing(&self, context: u64) {
         self.turns(MANY);
@@ -258,7 +259,7 @@ impl<F: Fabric> Mesh<F> {
         }
     }
 
-    /// Posts a send, driving everything while there is no room for it.
+    /// Posts a send, and drives everything while there is no room for it.
     #[track_caller]
     pub fn send(&self, from: usize, to: usize, send: Send) -> u64 {
         self.until(|| match self.try_send(from, self.peer(to), send) {
@@ -271,7 +272,7 @@ impl<F: Fabric> Mesh<F> {
     /// Posts a send.
     ///
     /// # Errors
-    /// As the endpoint says.
+    /// Returns the errors of the endpoint.
     pub fn try_send(&self, from: usize, peer: PeerAddress, send: Send) -> Result<u64, PostError> {
         let context = self.context();
         let Send { segments, tag, data, flags } = send;
@@ -280,7 +281,7 @@ impl<F: Fabric> Mesh<F> {
         unsafe { self.endpoint(from).post_send(&work) }.map(|()| context)
     }
 
-    /// Injects, driving everything while there is no room.
+    /// Injects a message, and drives everything while there is no room.
     #[track_caller]
     pub fn inject(&self, from: usize, to: usize, tag: Option<u64>, bytes: &[u8]) {
         self.until(|| match self.endpoint(from).inject_with(self.peer(to), bytes, tag, None) {
@@ -290,12 +291,12 @@ impl<F: Fabric> Mesh<F> {
         });
     }
 
-    /// Posts a write of this memory to pieces of the other's regions.
+    /// Posts a write of this memory to pieces of the other station's regions.
     #[track_caller]
     pub fn write(&self, from: usize, to: usize, local: Segments, pieces: &[RemoteMemory]) -> u64 {
         let work = self.rma(to, local, pieces);
         let RmaWork { peer, context, flags, .. } = work;
-        // Of two that could be posted either way, each is.
+        // Writes that can be posted with either call use the two calls in turn.
         let posted = match (local.as_slice(), pieces) {
             // SAFETY: as in `try_send`.
             (&[local], &[piece]) if self.other_way.replace(!self.other_way.get()) => unsafe {
@@ -308,7 +309,7 @@ impl<F: Fabric> Mesh<F> {
         context
     }
 
-    /// Posts a read into this memory from pieces of the other's regions.
+    /// Posts a read into this memory from pieces of the other station's regions.
     #[track_caller]
     pub fn read(&self, from: usize, to: usize, local: Segments, pieces: &[RemoteMemory]) -> u64 {
         let work = self.rma(to, local, pieces);
@@ -325,7 +326,7 @@ impl<F: Fabric> Mesh<F> {
         context
     }
 
-    /// Posts an addition of 8 bytes, which fetches nothing, to 8 bytes of the other's regions.
+    /// Posts an addition of 8 bytes, without fetching, to 8 bytes of the other station's regions.
     #[track_caller]
     pub fn add(&self, from: usize, to: usize, operand: Memory, remote: RemoteMemory) -> u64 {
         let (context, flags) = (self.context(), OpFlags::COMPLETION);
@@ -346,7 +347,7 @@ impl<F: Fabric> Mesh<F> {
         context
     }
 
-    /// Posts an addition to a word, by the call for it.
+    /// Posts an addition to a word with `post_fetch_add`.
     #[track_caller]
     pub fn fetch_add(&self, from: usize, to: usize, operand: Memory, result: Memory, remote: RemoteMemory) -> u64 {
         let (peer, context, flags) = (self.peer(to), self.context(), OpFlags::COMPLETION);
@@ -357,7 +358,7 @@ impl<F: Fabric> Mesh<F> {
         context
     }
 
-    /// Posts a compare-and-swap of a word, by the call for it.
+    /// Posts a compare-and-swap of a word with `post_compare_swap`.
     #[track_caller]
     pub fn compare_swap(
         &self,
@@ -375,7 +376,7 @@ impl<F: Fabric> Mesh<F> {
         context
     }
 
-    /// A read or a write, to be posted in another way.
+    /// Returns a read or a write, to be posted in another way.
     #[must_use]
     pub fn rma(&self, to: usize, local: Segments, pieces: &[RemoteMemory]) -> RmaWork {
         let remote = RemotePieces::new(pieces).expect("a few pieces");
@@ -392,17 +393,18 @@ impl<F: Fabric> Mesh<F> {
     /// Posts a receive.
     ///
     /// # Errors
-    /// As the endpoint says.
+    /// Returns the errors of the endpoint.
     pub fn try_receive(&self, at: usize, receive: Receive) -> Result<u64, PostError> {
         let context = receive.context.unwrap_or_else(|| self.context());
         let Receive { segments, tag, from, flags, .. } = receive;
         let work = ReceiveWork { from, segments, tag, context, flags };
-        // SAFETY: segments are made of `Memory`, which is never freed, and tests do not touch it before the completion.
+        // SAFETY: segments are made of `Memory`, which is never freed, and tests do not access it before the
+        // completion.
         unsafe { self.endpoint(at).post_recv(&work) }.map(|()| context)
     }
 
-    /// Waits until everything that `from` sent to `to` so far has arrived there: a message of its own, on a tag of
-    /// its own, follows it.
+    /// Waits until everything that `from` has sent to `to` so far has arrived. To detect this, it sends one more
+    /// message with a separate tag.
     #[track_caller]
     pub fn settle(&self, from: usize, to: usize) {
         const MARK: u64 = 0xffff_5e77_1e00_0000;
@@ -411,7 +413,7 @@ impl<F: Fabric> Mesh<F> {
         self.follow(from, to, Send::of(Memory::of(&[])).tag(tag), receive);
     }
 
-    /// As [`settle`](Self::settle), by an untagged message: where receives are posted that take any tag.
+    /// Like [`settle`](Self::settle), with an untagged message, for use while receives of any tag are posted.
     #[track_caller]
     pub fn settle_untagged(&self, from: usize, to: usize) {
         let receive = Receive::into(Memory::of(&[])).from(self.peer(from));
@@ -431,7 +433,7 @@ impl<F: Fabric> Mesh<F> {
         self.until(polled(operation))
     }
 
-    /// Drives everything for at most this long; for what only time brings about.
+    /// Drives everything for at most this long, for effects that depend on time.
     pub fn during(&self, time: Duration, mut done: impl FnMut() -> bool) -> bool {
         let start = Instant::now();
         while start.elapsed() < time {

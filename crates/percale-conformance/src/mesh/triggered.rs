@@ -9,7 +9,8 @@ use super::{Mesh, Receive, Send};
 use crate::fabric::Fabric;
 
 impl<F: Fabric> Mesh<F> {
-    /// Posts an operation that begins when the counter reaches the threshold. The context in its description is replaced by a new one.
+    /// Posts an operation that starts when the counter reaches the threshold. The context of the operation is replaced
+    /// by a new one.
     #[track_caller]
     pub fn when(&self, from: usize, operation: Operation, counter: &Counter, threshold: u64) -> u64 {
         let (operation, context) = self.numbered(operation);
@@ -26,7 +27,7 @@ impl<F: Fabric> Mesh<F> {
         context
     }
 
-    /// The operation with a context of its own.
+    /// Returns the operation with a new context.
     fn numbered(&self, operation: Operation) -> (Operation, u64) {
         let context = self.context();
         let operation = match operation {
@@ -40,14 +41,14 @@ impl<F: Fabric> Mesh<F> {
         (operation, context)
     }
 
-    /// A send, to be posted in another way.
+    /// Returns a send, to be posted in another way.
     #[must_use]
     pub fn sending(&self, to: usize, send: Send) -> Operation {
         let Send { segments, tag, data, flags } = send;
         Operation::Send(SendWork { peer: self.peer(to), segments, tag, data, context: 0, flags })
     }
 
-    /// A receive, to be posted in another way.
+    /// Returns a receive, to be posted in another way.
     #[must_use]
     pub fn receiving(&self, receive: Receive) -> Operation {
         let Receive { segments, tag, from, flags, .. } = receive;
@@ -55,10 +56,10 @@ impl<F: Fabric> Mesh<F> {
     }
 }
 
-/// As [`Mesh::when`], which may be refused.
+/// Like [`Mesh::when`], for operations that may be rejected.
 ///
 /// # Errors
-/// As the endpoint says.
+/// Returns the errors of the endpoint.
 pub fn try_when<F: Fabric>(
     mesh: &Mesh<F>,
     from: usize,

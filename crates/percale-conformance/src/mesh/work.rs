@@ -17,26 +17,26 @@ pub struct Send {
 }
 
 impl Send {
-    /// An untagged send of all of this memory.
+    /// Makes an untagged send of all of this memory.
     #[must_use]
     pub fn of(memory: Memory) -> Self {
         Self::vector(memory.segments())
     }
 
-    /// An untagged send of several pieces.
+    /// Makes an untagged send of several pieces.
     #[must_use]
     pub const fn vector(segments: Segments) -> Self {
         Self { segments, tag: None, data: None, flags: OpFlags::COMPLETION }
     }
 
-    /// With a tag.
+    /// Sets the tag.
     #[must_use]
     pub const fn tag(mut self, tag: u64) -> Self {
         self.tag = Some(tag);
         self
     }
 
-    /// With remote completion data.
+    /// Sets remote completion data.
     #[must_use]
     pub const fn data(mut self, data: u64) -> Self {
         self.data = Some(data);
@@ -55,40 +55,40 @@ pub struct Receive {
 }
 
 impl Receive {
-    /// An untagged receive into all of this memory.
+    /// Makes an untagged receive into all of this memory.
     #[must_use]
     pub fn into(memory: Memory) -> Self {
         Self::vector(memory.segments())
     }
 
-    /// An untagged receive into several pieces.
+    /// Makes an untagged receive into several pieces.
     #[must_use]
     pub const fn vector(segments: Segments) -> Self {
         let flags = OpFlags::COMPLETION;
         Self { segments, tag: None, from: PeerAddress::UNSPECIFIED, flags, context: None }
     }
 
-    /// One that looks for a message instead of receiving it.
+    /// Makes a receive that looks for a message without receiving it.
     #[must_use]
     pub fn peek(flags: OpFlags) -> Self {
         Self::vector(Segments::EMPTY).with(OpFlags::PEEK | flags)
     }
 
-    /// Of messages with this tag, in the bits that `ignore` does not have.
+    /// Restricts the receive to messages with this tag, compared without the bits in `ignore`.
     #[must_use]
     pub const fn tag(mut self, tag: u64, ignore: u64) -> Self {
         self.tag = Some((tag, ignore));
         self
     }
 
-    /// Of messages of this peer.
+    /// Restricts the receive to messages of this peer.
     #[must_use]
     pub const fn from(mut self, peer: PeerAddress) -> Self {
         self.from = peer;
         self
     }
 
-    /// With this context rather than a new one.
+    /// Sets the context, which is otherwise a new one.
     #[must_use]
     pub const fn context(mut self, context: u64) -> Self {
         self.context = Some(context);
@@ -96,18 +96,18 @@ impl Receive {
     }
 }
 
-/// The flags of an operation.
+/// Implements the methods that change the flags of an operation.
 macro_rules! flags {
     ($($operation:ty),*) => {$(
         impl $operation {
-            /// With further flags.
+            /// Adds flags.
             #[must_use]
             pub fn with(mut self, flags: OpFlags) -> Self {
                 self.flags |= flags;
                 self
             }
 
-            /// Without a completion entry.
+            /// Removes the completion entry.
             #[must_use]
             pub fn silent(mut self) -> Self {
                 self.flags.remove(OpFlags::COMPLETION);

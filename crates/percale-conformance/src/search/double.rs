@@ -1,7 +1,8 @@
-//! The double of libibverbs: its location, and the commands that it is given.
+//! The test double of libibverbs: its location, and the commands sent to it.
 //!
-//! A device cannot be taken away from libibverbs by a program; from its double it can. So runs over verbs are made on the double alone: its
-//! devices fail, their queues overflow, their ports go down and get other addresses, and what they do comes late, all at steps of a run.
+//! A program cannot make a real device fail, but it can make the test double fail. So runs over verbs use only the test
+//! double: at steps of a run, its devices fail, its queues overflow, its ports go down and change their addresses, and
+//! its requests are delayed.
 
 #![expect(unsafe_code, reason = "calls a function of the double, found by dlsym; the blocks state their reasons")]
 
@@ -9,13 +10,13 @@ use std::ffi::{CString, c_char, c_int};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// The variable that names the library in the place of libibverbs.
+/// The variable that names the library to use instead of libibverbs.
 pub(super) const LIBRARY: &str = "PERCALE_VERBS_LIBRARY";
 
-/// What the double's file is named.
+/// The file name of the test double.
 const FILE: &str = "libpercale_verbs_double.so";
 
-/// The double: the one that the variable names, or the one beside this program.
+/// Returns the path of the test double: the one that the variable names, or the one next to this program.
 pub(super) fn path() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(LIBRARY) {
         let named = PathBuf::from(named);
@@ -32,20 +33,20 @@ fn control() -> Control {
     static FOUND: OnceLock<Control> = OnceLock::new();
     *FOUND.get_or_init(|| {
         let name = std::env::var_os(LIBRARY).expect("a program that runs over verbs was given the double");
-        // SAFETY: percale loads the same library: this counts one more user of it.
+        // SAFETY: percale loads the same library, so this only increments its reference count.
         let library = unsafe { libloading::Library::new(name) }.expect("the double can be loaded");
-        // SAFETY: the double declares it so.
+        // SAFETY: the test double declares the function with this type.
         let control =
             *unsafe { library.get::<Control>(b"percale_verbs_double\0") }.expect("the double has its function");
-        // It stays for as long as the process lives.
+        // The library stays loaded as long as the process lives.
         std::mem::forget(library);
         control
     })
 }
 
-/// Carries out commands. Returns whether the double could (an event may name an object that does not exist).
+/// Executes commands. Returns whether this succeeded (an event may name an object that does not exist).
 pub(super) fn tell(commands: &str) -> bool {
     let text = CString::new(commands).expect("no zero");
-    // SAFETY: the text ends with a zero.
+    // SAFETY: the text ends with a zero byte.
     unsafe { control()(text.as_ptr()) == 0 }
 }

@@ -1,7 +1,7 @@
 //! Draws a run from a seed.
 //!
-//! Each run draws its own weights: most kinds of steps are absent from most runs, and frequent in others, which brings about combinations
-//! that even weights would not.
+//! Each run draws its own weights: most kinds of steps are absent from most runs, and frequent in others. This leads to
+//! combinations that uniform weights would not produce.
 
 use super::step::{
     AccessBy, BLOCKS, COUNTERS, Call, CounterStep, DEVICES, DOMAINS, DeviceStep, Devices, GroupStep, HandleStep, LONG,
@@ -10,11 +10,11 @@ use super::step::{
 };
 use crate::random::Random;
 
-/// Steps of a long run, and one in how many of its life events takes place.
+/// The number of steps of a long run, and the inverse of the share of its life events that are kept.
 const LONG_STEPS: usize = 5_000;
 const LIFE_KEPT: usize = 40;
 
-/// Kinds of steps, for the weights.
+/// The number of kinds of steps, for the weights.
 const KINDS: usize = 26;
 
 fn one_of<T: Copy>(random: &mut Random, from: &[T]) -> T {
@@ -22,7 +22,7 @@ fn one_of<T: Copy>(random: &mut Random, from: &[T]) -> T {
 }
 
 impl Plan {
-    /// The run of this seed.
+    /// Draws the run of this seed.
     #[must_use]
     pub fn new(seed: u64, transport: Transport) -> Self {
         let mut random = Random::new(seed ^ 0x7365_6172_6368);
@@ -99,13 +99,13 @@ impl<'r> Generator<'r> {
             *weight = if random.below(5) < 2 { 0 } else { 1 << random.below(5) };
         }
         let real = settings.transport != Transport::Sim;
-        // Windows are nothing without regions and accesses.
+        // Windows have an effect only with regions and accesses.
         if weights[23] > 0 {
             for kind in [14, 24] {
                 weights[kind] = weights[kind].max(4);
             }
         }
-        // Without these a run is over before it began.
+        // Without these kinds a run would have almost no effect.
         weights[0] = weights[0].max(8);
         weights[1] = weights[1].max(4);
         weights[6] = weights[6].max(8);
@@ -114,11 +114,11 @@ impl<'r> Generator<'r> {
         if !settings.breaks && settings.devices.is_none() {
             weights[13] = 0;
         }
-        // Lives are shorter than operations, but not much.
+        // Life events are less frequent than operations, but not rare.
         for life in [11, 12, 13, 20] {
             weights[life] = weights[life].min(4);
         }
-        // Each way to misbehave is in few runs, so that it does not hide what else there is.
+        // Each kind of misbehaviour is in few runs, so that it does not hide other faults.
         let wakings = match random.below(12) {
             0 => vec![Waking::Quiet, Waking::Panics],
             1 => vec![Waking::Quiet, Waking::CallsOnDrop],
@@ -162,7 +162,7 @@ impl<'r> Generator<'r> {
                 None => true,
             });
             let Some(step) = kind.map(|kind| self.step(kind)) else { continue };
-            // Bursts of one kind fill what is small.
+            // Bursts of one kind fill small queues and buffers.
             let times = if self.random.below(8) == 0 { 1 + self.random.below(12) } else { 1 };
             steps.push(step);
             for _ in 1..times {
@@ -172,7 +172,7 @@ impl<'r> Generator<'r> {
         steps
     }
 
-    /// The steps of a long run. Few of the life events that are drawn take place; an endpoint that is closed is soon opened again.
+    /// Draws the steps of a long run. It keeps few of the drawn life events. A closed endpoint is soon opened again.
     fn long_steps(&mut self) -> Vec<Step> {
         let mut long = Vec::with_capacity(LONG_STEPS);
         let mut closed: Vec<(usize, u8)> = Vec::new();
@@ -287,7 +287,7 @@ impl<'r> Generator<'r> {
         Step::Receive { at, from, tag, len, by, slot: self.slot() }
     }
 
-    /// How memory is accessed.
+    /// Draws a way to access memory.
     fn way(&mut self) -> AccessBy {
         let ways = [
             AccessBy::Write,
@@ -304,7 +304,7 @@ impl<'r> Generator<'r> {
         one_of(self.random, &ways)
     }
 
-    /// What happens to a device. Where connections may not break, it loses nothing.
+    /// Draws an event of a device. If connections may not break, the device loses nothing.
     fn device(&mut self) -> DeviceStep {
         use Request::{Bind, Connect, Invalidate, Read, Receive, Send, Write};
         let with_tcp = self.devices.is_some_and(|devices| devices.with_tcp);
@@ -332,7 +332,7 @@ impl<'r> Generator<'r> {
         }
     }
 
-    /// A send that starts when a counter reaches a threshold.
+    /// Draws a send that starts when a counter reaches a threshold.
     fn send_when(&mut self) -> Step {
         let (at, to) = self.pair();
         let (len, counter) = (self.len(), self.random.below(COUNTERS) as u8);
@@ -340,20 +340,20 @@ impl<'r> Generator<'r> {
         Step::SendWhen { at, to, len, counter, threshold: self.random.below(4) as u8, slot, safe }
     }
 
-    /// A step that waits for a handle.
+    /// Draws a step that waits for a handle.
     fn handle_wait(&mut self) -> Step {
         let waking = one_of(self.random, &self.wakings);
         let steps = [HandleStep::Poll(waking), HandleStep::Ready, HandleStep::Wait];
         Step::Handle { slot: self.slot(), what: one_of(self.random, &steps) }
     }
 
-    /// A step that gives a handle up.
+    /// Draws a step that gives up a handle.
     fn handle_end(&mut self) -> Step {
         let steps = [HandleStep::Cancel, HandleStep::Drop, HandleStep::Forget, HandleStep::Drop];
         Step::Handle { slot: self.slot(), what: one_of(self.random, &steps) }
     }
 
-    /// An access to a region.
+    /// Draws an access to a region.
     fn access(&mut self) -> Step {
         let (at, to) = self.pair();
         let by = self.way();
@@ -361,7 +361,7 @@ impl<'r> Generator<'r> {
         Step::Access { at, to, block, by, slot, fenced: self.random.below(6) == 0 }
     }
 
-    /// An access through a window.
+    /// Draws an access through a window.
     fn reach(&mut self) -> Step {
         let (at, to) = self.pair();
         let (by, nth) = (self.way(), self.random.below(3) as u8);

@@ -1,14 +1,16 @@
 //! The model: the operations that were posted, and the ways in which they may end.
 //!
-//! The ledger does not refer to endpoints. The code that drives endpoints, in this process or in others, enters what is posted and what is
-//! reported, and gets a [`Fault`] if that is impossible. The ledger checks:
+//! The ledger does not refer to endpoints. The code that drives endpoints, in this process or in others, records posted
+//! operations and their reports, and gets a [`Fault`] if a report is impossible. The ledger checks:
 //!
-//! 1. An operation ends once, and as it may: [`Ledger::end`].
-//! 2. A message arrives once, at a receive that fits it, at the endpoint that it was sent to, with the length, the tag, the data and the
-//!    bytes of its send: [`Ledger::arrive`].
-//! 3. Of two receives that fit the same messages, the one that was posted first got the message that was sent first, by each sender.
+//! 1. An operation ends once, and in an allowed way: [`Ledger::end`].
+//! 2. A message arrives once, at a receive that matches it, at its target endpoint, with the length, the tag, the data
+//!    and the bytes of its send: [`Ledger::arrive`].
+//! 3. Of two receives that match the same messages, the one that was posted first received the message that was sent
+//!    first, for each sender.
 //!
-//! Operations are numbered; the number is their context, their message's data (where there is some) and what their bytes are made of.
+//! Operations are numbered. The number is the context of the operation and the data of its message (if it has data),
+//! and determines the contents of the message.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -16,35 +18,35 @@ use percale::ErrorCode;
 
 use super::payload;
 
-/// An observation that is impossible if percale keeps its promises.
+/// An observation that violates a guarantee of percale.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Which promise was broken: stable, and the same for the same cause.
+    /// The kind of the violation. It is stable, and the same for the same cause.
     pub kind: &'static str,
-    /// What was seen.
+    /// A description of the observation.
     pub text: String,
 }
 
 impl Fault {
-    /// A fault of this kind.
+    /// Makes a fault of this kind.
     #[must_use]
     pub fn new(kind: &'static str, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
 }
 
-/// Whether all is well.
+/// The result of a check.
 pub type Verdict<T = ()> = Result<T, Fault>;
 
 /// The life of an endpoint, from its opening until it is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Life(pub u32);
 
-/// An address that endpoints are opened at, one after the other.
+/// An address at which endpoints are opened one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place(pub u32);
 
-/// Where receives wait: at one endpoint, or in a shared context.
+/// The location where receives wait: an endpoint or a shared context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {
     /// At an endpoint.
@@ -53,42 +55,42 @@ pub enum Home {
     Pool(u32),
 }
 
-/// A message that was sent.
+/// A sent message.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// The endpoint that sent it.
+    /// The sending endpoint.
     pub from: Life,
-    /// Its address.
+    /// The address of the sending endpoint.
     pub from_place: Place,
-    /// The address that it was sent to.
+    /// The target address.
     pub to: Place,
-    /// Bytes.
+    /// The length in bytes.
     pub len: usize,
-    /// Its tag; untagged without.
+    /// The tag. `None` for an untagged message.
     pub tag: Option<u64>,
-    /// Whether it carries its number as data.
+    /// Whether it has its number as remote completion data.
     pub has_data: bool,
-    /// Whether it was posted at once, so that its place among the messages of its sender is known.
+    /// Whether it was posted immediately, so that its position among the messages of its sender is known.
     pub is_ordered: bool,
-    /// Whether it was to wait for what its sender had posted before.
+    /// Whether it must wait for the operations that its sender posted before.
     pub is_fenced: bool,
-    /// How often it was received.
+    /// The number of times that it was received.
     pub arrivals: u32,
-    /// Whether a fault of the world may have lost it.
+    /// Whether an event may have lost it.
     pub may_be_lost: bool,
 }
 
-/// What a receive takes.
+/// The messages that a receive matches.
 #[derive(Clone, Copy, Debug)]
 pub struct Criteria {
-    /// The sender; any without.
+    /// The sender. `None` for any sender.
     pub from: Option<Place>,
-    /// Tag and ignored bits; untagged messages without.
+    /// The tag and the ignored bits. `None` for untagged messages.
     pub tag: Option<(u64, u64)>,
 }
 
 impl Criteria {
-    /// Whether a message fits.
+    /// Returns whether a message matches.
     #[must_use]
     pub fn fits(&self, message: &Message) -> bool {
         let tag = match (self.tag, message.tag) {
@@ -99,7 +101,7 @@ impl Criteria {
         tag && self.from.is_none_or(|from| from == message.from_place)
     }
 
-    /// Whether every message that fits `other` fits this one.
+    /// Returns whether these criteria match every message that `other` matches.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         let from = self.from.is_none() || self.from == other.from;
@@ -111,69 +113,70 @@ impl Criteria {
     }
 }
 
-/// A receive that was posted.
+/// A posted receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Receive {
-    /// Where it waits.
+    /// The location where it waits.
     pub home: Home,
-    /// What it takes.
+    /// The messages that it matches.
     pub criteria: Criteria,
-    /// Bytes that it has room for.
+    /// The size of its buffer in bytes.
     pub capacity: usize,
-    /// Whether it takes the oldest message that fits, among all that wait: a claimed message was chosen before.
+    /// Whether it receives the oldest of all waiting messages that match. A claimed message was chosen before.
     pub is_ordered: bool,
 }
 
 /// The contents of a message's completion.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
-    /// Its length, as reported.
+    /// The reported length.
     pub len: usize,
-    /// Its tag, as reported.
+    /// The reported tag.
     pub tag: Option<u64>,
-    /// Its data, as reported.
+    /// The reported data.
     pub data: Option<u64>,
-    /// Its sender, as reported.
+    /// The reported sender.
     pub source: Option<Place>,
-    /// The bytes that are in the receive's memory.
+    /// The bytes in the receive's memory.
     pub bytes: &'a [u8],
-    /// Bytes that did not fit.
+    /// The number of bytes that did not fit.
     pub overflow: usize,
-    /// Offset in a buffer that takes several messages.
+    /// The offset in a buffer for several messages.
     pub offset: usize,
 }
 
-/// What an operation is, to the model.
+/// The model's record of an operation.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// The endpoint that it was posted at; none for a receive of a shared context.
+    /// The endpoint to which it was posted. `None` for a receive of a shared context.
     pub at: Option<Life>,
-    /// The peer that it is for.
+    /// The target peer.
     pub peer: Option<Place>,
-    /// What it is, for people.
+    /// The name of its kind, for messages.
     pub what: &'static str,
     /// Whether its end is reported.
     pub is_reported: bool,
-    /// The application wants it to end: it was cancelled, or its handle dropped.
+    /// Whether the application wants it to end: it was cancelled, or its handle was dropped.
     pub is_cancelled: bool,
-    /// It ended.
+    /// Whether it has ended.
     pub is_over: bool,
-    /// Its endpoint was closed, or its handle is gone: it need not be reported any more, and may be once.
+    /// Whether its endpoint was closed, or its handle is gone. Its end need not be reported any more, but may be
+    /// reported once.
     pub is_closed: bool,
-    /// A shared receive that a closed member may have reported to its own queue, which went with it.
+    /// Whether it is a shared receive whose end a closed member may have reported to its own queue, which is gone.
     pub may_vanish: bool,
-    /// It may fail because its peer went, or a connection was broken.
+    /// Whether it may fail because its peer is gone, or a connection was broken.
     pub may_fail: bool,
-    /// The access may be denied, because a key or the memory may be gone.
+    /// Whether the access may be denied, because a key or the memory may be gone.
     pub may_be_denied: bool,
-    /// The access must be denied.
+    /// Whether the access must be denied.
     pub must_be_denied: bool,
-    /// Step at which it was posted.
+    /// The step at which it was posted.
     pub step: u32,
 }
 
 impl Operation {
-    /// Whether its end must be reported yet.
+    /// Returns whether its end is still to be reported.
     #[must_use]
     pub const fn must_end(&self) -> bool {
         !self.is_over && !self.is_closed && !self.may_vanish && self.is_reported
@@ -187,82 +190,82 @@ struct Arrival {
     message: u64,
 }
 
-/// The arrivals of a stream that are compared with a new one.
+/// The number of earlier arrivals of a stream with which a new one is compared.
 const COMPARED: usize = 48;
 
-/// The operations that were posted, and their ends.
+/// The posted operations, and their ends.
 #[derive(Debug, Default)]
 pub struct Ledger {
     next: u64,
     operations: HashMap<u64, Operation>,
     messages: HashMap<u64, Message>,
     receives: HashMap<u64, Receive>,
-    /// What arrived from a sender at a home, by receives that wait there.
+    /// The arrivals from a sender at a location, with the receives that received them.
     streams: HashMap<(Life, Life, Home), VecDeque<Arrival>>,
     posted: u64,
     arrived: u64,
 }
 
 impl Ledger {
-    /// Messages that arrived.
+    /// Returns the number of messages that arrived.
     #[must_use]
     pub const fn arrivals(&self) -> u64 {
         self.arrived
     }
 
-    /// The number of the next operation.
+    /// Returns the number of the next operation.
     pub fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// Operations that were posted.
+    /// Returns the number of posted operations.
     #[must_use]
     pub const fn posted(&self) -> u64 {
         self.posted
     }
 
-    /// Enters an operation.
+    /// Records an operation.
     pub fn post(&mut self, id: u64, operation: Operation) {
         self.posted += 1;
         self.operations.insert(id, operation);
     }
 
-    /// Enters the message of an operation.
+    /// Records the message of an operation.
     pub fn send(&mut self, id: u64, message: Message) {
         self.messages.insert(id, message);
     }
 
-    /// Enters what an operation receives.
+    /// Records the receive of an operation.
     pub fn receive(&mut self, id: u64, receive: Receive) {
         self.receives.insert(id, receive);
     }
 
-    /// Takes an operation back that was refused.
+    /// Removes an operation that was rejected.
     pub fn refuse(&mut self, id: u64) {
         self.posted -= u64::from(self.operations.remove(&id).is_some());
         self.messages.remove(&id);
         self.receives.remove(&id);
     }
 
-    /// An operation.
+    /// Returns an operation.
     #[must_use]
     pub fn operation(&self, id: u64) -> Option<&Operation> {
         self.operations.get(&id)
     }
 
-    /// An operation, to change it.
+    /// Returns an operation, to change it.
     pub fn operation_mut(&mut self, id: u64) -> Option<&mut Operation> {
         self.operations.get_mut(&id)
     }
 
-    /// What an operation receives.
+    /// Returns the receive of an operation.
     #[must_use]
     pub fn received_by(&self, id: u64) -> Option<&Receive> {
         self.receives.get(&id)
     }
 
-    /// Operations of an endpoint that have not ended.
+    /// Returns the operations of an endpoint that have not ended.
     #[must_use]
     pub fn pending_of(&self, life: Life) -> Vec<u64> {
         let open = self.operations.iter().filter(|(_, operation)| !operation.is_over && operation.at == Some(life));
@@ -271,33 +274,33 @@ impl Ledger {
         ids
     }
 
-    /// The message of an operation, to change it.
+    /// Returns the message of an operation, to change it.
     pub fn message_mut(&mut self, id: u64) -> Option<&mut Message> {
         self.messages.get_mut(&id)
     }
 
-    /// The message of an operation.
+    /// Returns the message of an operation.
     #[must_use]
     pub fn message(&self, id: u64) -> Option<&Message> {
         self.messages.get(&id)
     }
 
-    /// The messages, to change them.
+    /// Returns the messages, to change them.
     pub fn messages_mut(&mut self) -> impl Iterator<Item = (u64, &mut Message)> {
         self.messages.iter_mut().map(|(id, message)| (*id, message))
     }
 
-    /// The messages.
+    /// Returns the messages.
     pub fn messages(&self) -> impl Iterator<Item = (u64, &Message)> {
         self.messages.iter().map(|(id, message)| (*id, message))
     }
 
-    /// Operations that have not ended, to change them.
+    /// Returns the operations that have not ended, to change them.
     pub fn pending_mut(&mut self) -> impl Iterator<Item = (u64, &mut Operation)> {
         self.operations.iter_mut().filter(|(_, operation)| !operation.is_over).map(|(id, operation)| (*id, operation))
     }
 
-    /// Operations that have not ended, oldest first.
+    /// Returns the operations that must still end, oldest first.
     #[must_use]
     pub fn pending(&self) -> Vec<u64> {
         let open = self.operations.iter().filter(|(_, operation)| operation.must_end());
@@ -306,14 +309,15 @@ impl Ledger {
         ids
     }
 
-    /// A member of the shared context was closed, and its own queue with it: what it reported there of shared receives is not read any more.
+    /// Records that a member of the shared context was closed together with its own queue. Shared receives that it
+    /// reported there are not read any more.
     pub fn vanish(&mut self) {
         for operation in self.operations.values_mut().filter(|operation| !operation.is_over) {
             operation.may_vanish |= matches!(operation.what, "shared receive" | "shared multi-receive");
         }
     }
 
-    /// Shared receives that [may have vanished](Self::vanish), oldest first.
+    /// Returns the shared receives whose reports [may be gone](Self::vanish), oldest first.
     #[must_use]
     pub fn vanished(&self) -> Vec<u64> {
         let some = self.operations.iter().filter(|(_, operation)| !operation.is_over && operation.may_vanish);
@@ -322,7 +326,8 @@ impl Ledger {
         ids
     }
 
-    /// Everything that goes to or comes from this address may fail, or be lost: its endpoint was closed, or a connection broken.
+    /// Records that everything to or from this address may fail or be lost, because its endpoint was closed or a
+    /// connection was broken.
     pub fn harm(&mut self, place: Option<Place>, life: Option<Life>) {
         for operation in self.operations.values_mut().filter(|operation| !operation.is_over) {
             let peer = place.is_none() || operation.peer.is_none() || operation.peer == place;
@@ -333,10 +338,10 @@ impl Ledger {
         }
     }
 
-    /// An operation ended.
+    /// Records that an operation ended.
     ///
     /// # Errors
-    /// If there is no such operation, it had ended, or may not fail so.
+    /// Fails if there is no such operation, if it had already ended, or if it may not fail with this error.
     pub fn end(&mut self, id: u64, result: Result<(), (ErrorCode, &str)>) -> Verdict {
         let Some(operation) = self.operations.get_mut(&id) else {
             return Err(Fault::new(
@@ -369,7 +374,7 @@ impl Ledger {
         };
         let what = operation.what;
         let may = match code {
-            // The end of a group is reported in many ways.
+            // The end of a group is reported in several ways.
             _ if what == "collective" && operation.may_fail => !matches!(code, ErrorCode::Fault | ErrorCode::Protocol),
             ErrorCode::Canceled => operation.is_cancelled || operation.may_fail || operation.is_closed,
             ErrorCode::PeerDied
@@ -389,10 +394,10 @@ impl Ledger {
         Err(Fault::new("failed without a cause", format!("{what} {id} failed as {code:?} ({text})")))
     }
 
-    /// A message arrived.
+    /// Records that a message arrived.
     ///
     /// # Errors
-    /// If that cannot be.
+    /// Fails if the arrival is impossible.
     pub fn arrive(&mut self, at: (Life, Place), id: u64, report: &Report<'_>) -> Verdict<u64> {
         let Some(receive) = self.receives.get(&id).copied() else {
             return Err(Fault::new("unknown context", format!("a message was reported for {id}, which is no receive")));
@@ -411,7 +416,8 @@ impl Ledger {
         if message.arrivals > 1 {
             return fault("arrived twice", format!("it arrived {} times", message.arrivals));
         }
-        // What a member of a shared context took and did not complete before it was closed is reported by another.
+        // If a member of a shared context took a message and did not complete it before it was closed, another member
+        // reports it.
         let may_move = matches!(receive.home, Home::Pool(_)) && message.may_be_lost;
         if message.to != at.1 && !may_move {
             return fault("wrong endpoint", format!("it was sent to {:?} and arrived at {:?}", message.to, at.1));
@@ -435,7 +441,7 @@ impl Ledger {
         if let Some(why) = payload::describe(number, report.bytes) {
             return fault("wrong bytes", why);
         }
-        // Of messages to different members there is no order.
+        // Messages to different members have no order.
         if message.is_ordered && receive.is_ordered && message.to == at.1 {
             let from = message.from;
             self.follows(at.0, from, id, &receive, report.offset, number)?;
@@ -443,7 +449,8 @@ impl Ledger {
         Ok(number)
     }
 
-    /// A message of `len` bytes arrived, of which too few were received to identify it: it may be any message that fits.
+    /// Records the arrival of a message of `len` bytes of which too few were received to identify it. It may be any
+    /// message that matches.
     pub fn arrived_nameless(&mut self, at: Option<Place>, criteria: &Criteria, len: usize) {
         self.arrived += 1;
         for message in self.messages.values_mut().filter(|message| message.arrivals == 0 && message.len == len) {
@@ -451,10 +458,10 @@ impl Ledger {
         }
     }
 
-    /// Records that a peek found a message and left it, or discarded it (`taken`).
+    /// Records that a peek found a message, and left or discarded (`taken`) it.
     ///
     /// # Errors
-    /// If there is no such message.
+    /// Fails if there is no such message.
     pub fn seen(&mut self, at: Place, number: u64, criteria: &Criteria, taken: bool) -> Verdict {
         let Some(message) = self.messages.get_mut(&number) else {
             return Err(Fault::new(
@@ -478,13 +485,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// The order of messages and receives.
+    /// Checks the order of messages and receives.
     fn follows(&mut self, at: Life, from: Life, id: u64, receive: &Receive, offset: usize, message: u64) -> Verdict {
         let stream = self.streams.entry((from, at, receive.home)).or_default();
         for other in stream.iter() {
             let Some(than) = self.receives.get(&other.receive) else { continue };
             if (other.receive, other.offset) == (id, offset) {
-                continue; // One of the two has no bytes.
+                continue; // One of the two messages is empty.
             }
             let earlier = (other.receive, other.offset) < (id, offset);
             let (first, second) = if earlier { (than, receive) } else { (receive, than) };

@@ -1,8 +1,9 @@
-//! Memory that is lent to operations, and watched after it came back.
+//! Memory that is lent to operations, and checked after it came back.
 //!
-//! A [`Lent`] buffer lies in pages of its own, between canaries. When its operation has ended it is [returned](Lender::take_back): the
-//! canaries are checked, and the buffer is overwritten at once; later it is checked again, so a late write is found. Some buffers become
-//! inaccessible instead: an access by a thread of this process is then a signal, which [`watch_signals`] reports.
+//! A [`Lent`] buffer has its own pages, and is surrounded by canaries. After its operation has ended it is
+//! [returned](Lender::take_back): the canaries are checked, and the buffer is overwritten at once. It is checked again
+//! later, so a late write is detected. Some buffers become inaccessible instead: an access by a thread of this process
+//! then raises a signal, which [`watch_signals`] reports.
 
 #![expect(unsafe_code, reason = "maps, protects and unmaps pages of its own, and handles a signal")]
 
@@ -17,10 +18,10 @@ use super::payload;
 
 const PAGE: usize = 4096;
 
-/// What surrounds a buffer.
+/// The byte that surrounds a buffer.
 const CANARY: u8 = 0xc7;
 
-/// How a buffer is watched after it came back.
+/// The treatment of a buffer after it came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
     /// It is overwritten, and checked later.
@@ -41,61 +42,61 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.base.addr() as u64 + self.offset as u64
     }
 
-    /// As one segment.
+    /// Returns the buffer as one segment.
     #[must_use]
     pub fn segment(&self) -> Segment {
-        // SAFETY: the pages stay mapped until the operation has ended; there is no other reference to them.
+        // SAFETY: the pages stay mapped until the operation has ended. There is no other reference to them.
         unsafe { Segment::new(self.base.wrapping_add(self.offset), self.len) }
     }
 
-    /// Copies the bytes from `offset` on.
+    /// Copies `len` bytes from `offset` on.
     ///
     /// # Panics
-    /// If there are not that many bytes.
+    /// Panics if the range is not within the buffer.
     #[must_use]
     pub fn read(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= self.len, "the range lies within the buffer");
         let mut bytes = vec![0; len];
-        // SAFETY: the range lies within pages that are mapped and readable, apart from `bytes`.
+        // SAFETY: the range is within mapped and readable pages, and does not overlap `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(self.base.wrapping_add(self.offset + offset), bytes.as_mut_ptr(), len) };
         bytes
     }
 
-    /// Overwrites the first bytes.
+    /// Overwrites the beginning of the buffer.
     ///
     /// # Panics
-    /// If there are not that many bytes.
+    /// Panics if the buffer is shorter than `bytes`.
     pub fn write(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len, "the bytes fit");
-        // SAFETY: the range lies within pages that are mapped and writable, apart from `bytes`.
+        // SAFETY: the range is within mapped and writable pages, and does not overlap `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.wrapping_add(self.offset), bytes.len()) };
     }
 
     fn whole(&self) -> &[u8] {
-        // SAFETY: the pages are mapped and readable; the operation that could write them has given them back.
+        // SAFETY: the pages are mapped and readable. The operation that could write them has given them back.
         unsafe { std::slice::from_raw_parts(self.base, self.mapped) }
     }
 
     fn paint(&mut self, len: usize) {
         self.len = len;
-        // At the end of the last page, or somewhere before.
+        // At the end of the last page, or up to 7 bytes before it, to be aligned.
         self.offset = (self.mapped - len) & !7;
         // SAFETY: the pages are mapped and writable, and not lent to an operation.
         unsafe { std::ptr::write_bytes(self.base, CANARY, self.mapped) };
     }
 
-    /// Whether something was written beside the buffer.
+    /// Returns the position of a byte outside of the buffer that was written, if there is one.
     fn beside(&self) -> Option<usize> {
         let whole = self.whole();
         let (before, rest) = whole.split_at(self.offset);
@@ -107,7 +108,7 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // SAFETY: the pages belong to this buffer alone, and are not used any more.
+        // SAFETY: only this buffer uses the pages, and they are not used any more.
         unsafe { rustix::mm::munmap(self.base.cast(), self.mapped + PAGE) }.unwrap_or_default();
     }
 }
@@ -115,7 +116,7 @@ impl Drop for Lent {
 #[derive(Debug)]
 struct Returned {
     lent: Lent,
-    /// What it was overwritten with.
+    /// The number with whose contents the buffer was overwritten.
     id: u64,
     watch: Watch,
 }
@@ -128,20 +129,20 @@ pub struct Lender {
     free: Vec<Lent>,
 }
 
-/// Buffers that are kept to be looked at again.
+/// The number of returned buffers that are kept to be checked again.
 const KEPT: usize = 512;
 
-/// Numbers of what buffers are overwritten with when they come back.
+/// A bit that distinguishes the contents of returned buffers from those of lent ones.
 const GONE: u64 = 1 << 62;
 
 impl Lender {
-    /// A buffer of so many bytes.
+    /// Lends a buffer of `len` bytes.
     ///
     /// # Errors
-    /// If memory that had come back was changed since.
+    /// Fails if memory that had come back was changed since.
     ///
     /// # Panics
-    /// If the system has no memory.
+    /// Panics if the system has no memory.
     pub fn lend(&mut self, len: usize) -> Verdict<Lent> {
         let mapped = len.max(1).div_ceil(PAGE) * PAGE;
         if let Some(at) = self.free.iter().rposition(|free| free.mapped == mapped) {
@@ -154,7 +155,7 @@ impl Lender {
         Ok(lent)
     }
 
-    /// Maps pages, and one behind them that cannot be accessed.
+    /// Maps pages, followed by an inaccessible page.
     fn map(&mut self, mapped: usize) -> Lent {
         let (both, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         self.pages += 1;
@@ -167,13 +168,13 @@ impl Lender {
         Lent { base, mapped, offset: 0, len: 0 }
     }
 
-    /// Takes back a buffer when its operation has ended.
+    /// Takes back a buffer whose operation has ended.
     ///
     /// # Errors
-    /// If something was written beside it.
+    /// Fails if memory outside of the buffer was written.
     ///
     /// # Panics
-    /// If the system refuses to protect pages.
+    /// Panics if the system cannot protect pages.
     pub fn take_back(&mut self, owner: u64, lent: Lent, watch: Watch) -> Verdict {
         if let Some(at) = lent.beside() {
             let text = format!(
@@ -185,7 +186,7 @@ impl Lender {
         let id = GONE | owner;
         lent.write(&payload::of(id, lent.len));
         if watch == Watch::Forbid {
-            // SAFETY: the pages belong to the buffer alone, and are not used any more.
+            // SAFETY: only the buffer uses the pages, and they are not used any more.
             unsafe { rustix::mm::mprotect(lent.base.cast(), lent.mapped, MprotectFlags::empty()) }.expect("pages");
         }
         if watch == Watch::Reuse {
@@ -203,10 +204,10 @@ impl Lender {
         Ok(())
     }
 
-    /// Looks at everything that came back.
+    /// Checks all memory that came back.
     ///
     /// # Errors
-    /// If something of it was changed since.
+    /// Fails if some of it was changed since.
     pub fn check_all(&mut self) -> Verdict {
         while let Some(returned) = self.returned.pop_front() {
             check(returned)?;
@@ -237,7 +238,7 @@ fn check(returned: Returned) -> Verdict<Option<Lent>> {
     Ok(Some(lent))
 }
 
-/// Checks bytes of a safe buffer that came back and was overwritten; see [`Returns`].
+/// Buffers of safe operations that came back, were overwritten, and are checked later.
 #[derive(Debug, Default)]
 pub struct Returns {
     kept: VecDeque<(u64, Vec<u8>)>,
@@ -247,7 +248,7 @@ impl Returns {
     /// Overwrites a buffer that came back, and keeps it.
     ///
     /// # Errors
-    /// If one that came back before was changed since.
+    /// Fails if a buffer that came back before was changed since.
     pub fn keep(&mut self, owner: u64, mut bytes: Vec<u8>) -> Verdict {
         payload::fill(GONE | owner, &mut bytes);
         self.kept.push_back((owner, bytes));
@@ -259,10 +260,10 @@ impl Returns {
         Ok(())
     }
 
-    /// Looks at all of them.
+    /// Checks all of the buffers.
     ///
     /// # Errors
-    /// If one was changed since it came back.
+    /// Fails if one was changed since it came back.
     pub fn check_all(&mut self) -> Verdict {
         self.kept.drain(..).try_for_each(|(owner, bytes)| intact(owner, &bytes))
     }
@@ -275,27 +276,27 @@ fn intact(owner: u64, bytes: &[u8]) -> Verdict {
     }
 }
 
-/// The run and the step that are being made, for the signal handler.
+/// The seed of the current run, for the signal handler.
 pub static RUN: AtomicU64 = AtomicU64::new(0);
-/// See [`RUN`].
+/// The current step, for the signal handler.
 pub static STEP: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on, an access to memory that is not there is written to standard error before the process ends.
+/// Installs a signal handler that writes an invalid memory access to standard error before the process ends.
 pub fn watch_signals() {
-    // SAFETY: a structure of numbers and pointers, for which zeroes are valid.
+    // SAFETY: the structure consists of numbers and pointers, for which zeroes are valid.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESETHAND;
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: the handler makes only calls that are allowed in one.
+        // SAFETY: the handler makes only async-signal-safe calls.
         unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     }
 }
 
 extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the kernel gives a handler with SA_SIGINFO a valid pointer.
+    // SAFETY: the kernel passes a valid pointer to a handler with SA_SIGINFO.
     let info = unsafe { &*info };
-    // SAFETY: it is a fault, which has an address.
+    // SAFETY: the signal is a memory fault, which has an address.
     let address = unsafe { info.si_addr() }.addr() as u64;
     let numbers = [signal as u64, address, RUN.load(Ordering::Relaxed), STEP.load(Ordering::Relaxed) as u64];
     let names: [&[u8]; 4] = [b"\nsignal 0x", b" at address 0x", b" in run 0x", b", step 0x"];
@@ -311,12 +312,13 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, _context:
                 len += 1;
             }
         }
-        // SAFETY: the text is here for as long as the call takes.
+        // SAFETY: the text lives until the call returns.
         unsafe { libc::write(2, name.as_ptr().cast(), name.len()) };
         // SAFETY: as above.
         unsafe { libc::write(2, text.as_ptr().cast(), len) };
     }
     // SAFETY: as above.
     unsafe { libc::write(2, b"\n".as_ptr().cast(), 1) };
-    // With the handler reset, the access is made again and ends the process as it would have been.
+    // The handler is reset now. When this returns, the access is repeated, and ends the process as it would have
+    // without the handler.
 }

@@ -1,13 +1,14 @@
-//! The contents of what is sent and written: they follow from the number of the operation and the offset of each byte, so that each byte
-//! that arrives shows which operation it belongs to.
+//! The contents of sent and written data. They follow from the number of the operation and the offset of each byte, so
+//! each received byte shows the operation to which it belongs.
 //!
-//! The first 8 bytes name the operation ([`name_of`]). A payload that is shorter names nothing; its message carries the number as remote
-//! completion data.
+//! The first 8 bytes identify the operation ([`name_of`]). A shorter payload identifies nothing; its message has the
+//! number as remote completion data.
 
-/// What the number of an operation is combined with, so that other bytes are hardly ever taken for one.
+/// The constant that is combined with the number of an operation, so that other bytes are unlikely to be mistaken for
+/// one.
 const NAME: u64 = 0x5eed_0000_0000_c0de;
 
-/// The word of an operation at this offset, which is a multiple of 8.
+/// Returns the word of an operation at this offset, which is a multiple of 8.
 #[inline]
 const fn word(id: u64, offset: usize) -> u64 {
     if offset == 0 {
@@ -28,7 +29,7 @@ pub fn fill(id: u64, bytes: &mut [u8]) {
     }
 }
 
-/// The contents of an operation.
+/// Returns the contents of an operation.
 #[must_use]
 pub fn of(id: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -36,14 +37,14 @@ pub fn of(id: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The operation that the first 8 bytes name.
+/// Returns the operation that the first 8 bytes identify.
 #[must_use]
 pub fn name_of(bytes: &[u8]) -> Option<u64> {
     let first: [u8; 8] = bytes.get(..8)?.try_into().ok()?;
     Some(u64::from_le_bytes(first) ^ NAME)
 }
 
-/// The offset of the first byte that an operation did not put there.
+/// Returns the offset of the first byte that differs from the contents of an operation.
 #[must_use]
 pub fn mismatch(id: u64, bytes: &[u8]) -> Option<usize> {
     for (index, part) in bytes.chunks(8).enumerate() {
@@ -56,7 +57,7 @@ pub fn mismatch(id: u64, bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// What is wrong with `bytes` as the contents of an operation, for people.
+/// Compares `bytes` with the contents of an operation. Returns a description of the difference, if there is one.
 #[must_use]
 pub fn describe(id: u64, bytes: &[u8]) -> Option<String> {
     let at = mismatch(id, bytes)?;

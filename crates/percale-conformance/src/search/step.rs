@@ -1,9 +1,10 @@
-//! What a run does: its settings and its steps, both data that follow from a seed.
+//! A run as data: its settings and its steps, which follow from a seed.
 //!
-//! A step names places, slots and recent operations by small numbers. A step does nothing if its operand does not exist, so any part of a
-//! list of steps is a list of steps: this makes it possible to shorten a list that found a fault.
+//! A step identifies places, slots and recent operations by small numbers. A step has no effect if its operand does not
+//! exist, so any part of a list of steps is a valid list of steps. This makes it possible to shorten a list that found
+//! a fault.
 
-/// Which network a run is made over.
+/// The network of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// The simulated network: one thread, virtual time.
@@ -14,15 +15,15 @@ pub enum Transport {
     Shm,
     /// TCP.
     Tcp,
-    /// RDMA, on devices of the double of libibverbs.
+    /// RDMA, on devices of the test double of libibverbs.
     Verbs,
 }
 
 impl Transport {
-    /// All of them.
+    /// All transports.
     pub const ALL: [Self; 5] = [Self::Sim, Self::Loopback, Self::Shm, Self::Tcp, Self::Verbs];
 
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,100 +36,100 @@ impl Transport {
     }
 }
 
-/// How a place's endpoint is opened.
+/// The way in which the endpoint of a place is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Seating {
-    /// For many threads.
+    /// Whether many threads may use it.
     pub shared: bool,
-    /// The queue that it reports to, of those of the run; its own without.
+    /// The queue of the run to which it reports. `None` for its own queue.
     pub queue: Option<u8>,
-    /// Takes receives of the run's shared context.
+    /// Whether it uses the run's shared receive context.
     pub pool: bool,
-    /// Counts what it ends.
+    /// Whether a counter counts its completed operations.
     pub counted: bool,
 }
 
-/// The devices of a run over RDMA: there are [`DEVICES`].
+/// The settings of the devices of a run over RDMA. There are [`DEVICES`] devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Devices {
-    /// Each place has a fabric of its own, which opens the device again.
+    /// Whether each place has its own fabric, which opens the device again.
     pub own_fabrics: bool,
-    /// Such fabrics are on two devices in turn.
+    /// Whether these fabrics use the two devices in turn.
     pub both: bool,
-    /// Connections that no device can make are made over TCP.
+    /// Whether connections that no device can make are made over TCP.
     pub with_tcp: bool,
-    /// Types of windows that the devices have: a sum of 1, 2 and 4.
+    /// The types of windows that the devices support: a sum of 1, 2 and 4.
     pub windows: u8,
-    /// The key of what was ended is given to the next.
+    /// Whether a new object gets the key of one that was ended.
     pub reuse: bool,
-    /// Reads under way at most.
+    /// The maximum number of outstanding reads.
     pub reads: u8,
-    /// Bytes that a request carries with it at most.
+    /// The maximum number of inline bytes of a request.
     pub inline: u16,
-    /// Milliseconds until a request without an answer ends.
+    /// The timeout in milliseconds of a request without an answer.
     pub timeout: u16,
 }
 
-/// What the world of a run is like.
+/// The settings of the world of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its network.
+    /// The network.
     pub transport: Transport,
-    /// Of the simulated network.
+    /// The seed of the simulated network.
     pub network_seed: u64,
-    /// The longest payload of one frame of the simulated network.
+    /// The maximum payload of one frame of the simulated network.
     pub frame_limit: usize,
-    /// Bytes under way before the simulated network refuses more.
+    /// The number of outstanding bytes above which the simulated network rejects more.
     pub window: usize,
-    /// Nanoseconds that a frame of the simulated network takes at most.
+    /// The maximum delay in nanoseconds of a frame of the simulated network.
     pub delay: u64,
-    /// Connections may break.
+    /// Whether connections may break.
     pub breaks: bool,
-    /// Of RDMA: the devices.
+    /// The devices, for RDMA.
     pub devices: Option<Devices>,
-    /// All endpoints are of one domain.
+    /// Whether all endpoints belong to one domain.
     pub one_domain: bool,
-    /// Bytes of unexpected messages that are kept.
+    /// The limit of unexpected messages in bytes.
     pub unexpected: usize,
-    /// Results that each of the run's queues holds.
+    /// The capacity of each of the run's queues.
     pub queue_limit: usize,
     /// The places.
     pub seats: Vec<Seating>,
-    /// Handles are used after their operations have ended.
+    /// Whether handles are used after their operations have ended.
     pub again: bool,
-    /// How buffers are watched: parts of 16 that are made inaccessible, and that are used again at once.
+    /// The shares, in sixteenths, of the buffers that become inaccessible and of those that are reused at once.
     pub watch: (u8, u8),
 }
 
-/// How a message is sent.
+/// The way in which a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendBy {
     /// `post_send`, in up to three segments.
     Raw,
     /// `post_send_one`.
     One,
-    /// `post_send` with INJECT, and the buffer overwritten at once.
+    /// `post_send` with INJECT. The buffer is overwritten at once.
     RawInject,
-    /// `inject_with`, and the buffer overwritten at once.
+    /// `inject_with`. The buffer is overwritten at once.
     Inject,
     /// The safe API.
     Safe,
 }
 
-/// When a raw send is complete, and in which order.
+/// The completion level and the order of a raw send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// Its success is reported.
+    /// Whether its success is reported.
     pub reported: bool,
-    /// 0: as the transport chooses; 1: transmitted; 2: delivered; 3: matched.
+    /// 0: chosen by the transport; 1: transmitted; 2: delivered; 3: matched.
     pub level: u8,
-    /// After everything before it.
+    /// Whether it is executed after everything before it.
     pub fenced: bool,
-    /// More follows.
+    /// Whether the flag MORE is set.
     pub more: bool,
 }
 
-/// How a receive is posted.
+/// The way in which a receive is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveBy {
     /// `post_recv`.
@@ -143,25 +144,25 @@ pub enum ReceiveBy {
     Pool,
     /// `post_recv` of the shared context with MULTI_RECEIVE.
     PoolMulti,
-    /// The shared context's safe API.
+    /// The safe API of the shared context.
     PoolSafe,
 }
 
-/// What is done with messages that wait.
+/// Operations on waiting messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Whether there is one.
+    /// Checks whether there is one.
     Peek,
-    /// Keeps it for later.
+    /// Reserves it for a later receive.
     Claim,
-    /// Throws it away.
+    /// Discards it.
     Discard,
 }
 
-/// What the waker of a task does.
+/// The behaviour of the waker of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waking {
-    /// Notes that it was called.
+    /// Records that it was called.
     Quiet,
     /// Panics.
     Panics,
@@ -171,7 +172,7 @@ pub enum Waking {
     CallsOnDrop,
 }
 
-/// What is done with the handle of an operation.
+/// Operations on the handle of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandleStep {
     /// `Future::poll`, also after the end.
@@ -180,7 +181,7 @@ pub enum HandleStep {
     Ready,
     /// `cancel`, also after the end.
     Cancel,
-    /// `wait_for`, of a moment.
+    /// `wait_for`, with a short timeout.
     Wait,
     /// `drop`.
     Drop,
@@ -188,7 +189,7 @@ pub enum HandleStep {
     Forget,
 }
 
-/// What is done with peers' memory.
+/// Operations on the memory of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessBy {
     /// `post_write`, or `post_write_one`.
@@ -201,61 +202,61 @@ pub enum AccessBy {
     SafeWrite,
     /// The safe API's `read`.
     SafeRead,
-    /// An addition that fetches.
+    /// A fetching addition.
     Add,
     /// Like [`Add`](Self::Add), but through the safe API.
     SafeAdd,
-    /// A compare-and-swap; with INJECT if set.
+    /// A compare-and-swap, with INJECT if set.
     Swap(bool),
-    /// An addition that fetches nothing, with INJECT.
+    /// An addition without fetching, with INJECT.
     AddInject,
 }
 
 impl AccessBy {
-    /// Whether it accesses a word.
+    /// Returns whether it accesses a word.
     #[must_use]
     pub const fn is_word(self) -> bool {
         matches!(self, Self::Add | Self::SafeAdd | Self::Swap(_) | Self::AddInject)
     }
 
-    /// Whether it changes memory.
+    /// Returns whether it changes memory.
     #[must_use]
     pub const fn changes(self) -> bool {
         !matches!(self, Self::Read | Self::SafeRead)
     }
 
-    /// Bytes that it accesses, of a block of so many.
+    /// Returns the number of bytes that it accesses, in a block of `block` bytes.
     #[must_use]
     pub const fn len(self, block: usize) -> usize {
         if self.is_word() { 8 } else { block }
     }
 }
 
-/// What is done with windows.
+/// Operations on windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowStep {
-    /// One is allocated.
+    /// Allocates a window.
     Open,
-    /// It is bound to blocks of a region, whatever it is bound to.
+    /// Binds it to blocks of a region, even if it is already bound.
     Bind {
-        /// The region, of those that are open at the place.
+        /// The index of the region among those that are open at the place.
         region: u8,
         /// The first block.
         first: u8,
-        /// How many more.
+        /// The number of further blocks.
         blocks: u8,
-        /// Peers may write.
+        /// Whether peers may write.
         writes: bool,
     },
-    /// It is bound to nothing.
+    /// Binds it to nothing.
     Unbind,
-    /// It is deallocated.
+    /// Deallocates it.
     Close,
-    /// Its handle is dropped.
+    /// Drops its handle.
     Drop,
 }
 
-/// What is done with counters and what waits for them.
+/// Operations on counters, and on work that waits for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterStep {
     /// Adds to it.
@@ -264,57 +265,57 @@ pub enum CounterStep {
     Defer {
         /// The other counter.
         to: u8,
-        /// What is added.
+        /// The added number.
         count: u8,
-        /// Above the counter's value.
+        /// The threshold, relative to the counter's value.
         threshold: u8,
         /// The domain.
         domain: u8,
     },
-    /// Takes deferred work back.
+    /// Cancels deferred work.
     Cancel {
-        /// Which, of those that wait.
+        /// The index among the waiting work.
         nth: u8,
     },
-    /// Takes back what waits for the counter.
+    /// Cancels all work that waits for the counter.
     Flush {
-        /// Of this domain.
+        /// The domain of the work.
         domain: u8,
     },
-    /// Ends a domain that has deferred work, and opens another.
+    /// Closes a domain that has deferred work, and opens another.
     EndDomain {
         /// The domain.
         domain: u8,
     },
 }
 
-/// What is done with groups.
+/// Operations on groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupStep {
-    /// An endpoint joins the group of all places that were open when the first joined.
+    /// An endpoint joins the group of all places that were open when the first member joined.
     Join,
-    /// It posts the group's next barrier or sum.
+    /// An endpoint posts the group's next barrier or sum.
     Post,
-    /// It leaves.
+    /// An endpoint leaves the group.
     Leave,
 }
 
-/// A request to a device, or what a device does later than it could.
+/// Requests to a device, and reactions of a device, that can be delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A message.
     Send,
-    /// A write of a peer's memory.
+    /// A write to the memory of a peer.
     Write,
-    /// A read of a peer's memory.
+    /// A read of the memory of a peer.
     Read,
-    /// A window's binding.
+    /// The binding of a window.
     Bind,
-    /// Its end.
+    /// The invalidation of a window.
     Invalidate,
-    /// The way to a peer's port is found.
+    /// The address resolution of a peer's port.
     Connect,
-    /// The completion of a receive is seen.
+    /// The completion of a receive.
     Receive,
 }
 
@@ -332,7 +333,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// All of them.
+    /// All calls.
     pub const ALL: [Self; 7] = [
         Self::RegisterMemory,
         Self::AllocateWindow,
@@ -344,22 +345,22 @@ impl Call {
     ];
 }
 
-/// What happens to a device.
+/// Events of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceStep {
-    /// Requests of this kind begin so many milliseconds late; at once with 0.
+    /// Requests of this kind start this number of milliseconds late, or at once with 0.
     Delay(Request, u8),
-    /// A call fails: the one after so many others.
+    /// A call fails, after this number of successful ones.
     Refuse(Call, u8),
-    /// A request completes with this status: the one after so many others.
+    /// A request completes with this status, after this number of others.
     Fail(Request, u8, u8),
-    /// A completion queue overflows: the one that was made so many before the last.
+    /// A completion queue overflows: the one that was made this number before the last.
     QueueError(u8),
-    /// The queue pair that was made last is in error.
+    /// The last queue pair that was made enters the error state.
     PairError,
-    /// The port goes down, or comes up.
+    /// The port goes down or comes up.
     Port(bool),
-    /// The port has another address.
+    /// The address of the port changes.
     Address,
     /// The device fails permanently.
     Fatal,
@@ -375,9 +376,9 @@ pub enum Step {
     Receive { at: u8, from: Option<u8>, tag: Option<(u8, u8)>, len: u32, by: ReceiveBy, slot: u8 },
     /// Looks for a message that waits.
     Look { at: u8, from: Option<u8>, tag: Option<(u8, u8)>, what: Look },
-    /// Receives a claimed message, or throws it away.
+    /// Receives or discards a claimed message.
     Claimed { at: u8, nth: u8, discard: bool },
-    /// Cancels an operation that was posted by the raw API.
+    /// Cancels an operation that was posted through the raw API.
     Cancel { at: u8, nth: u8 },
     /// Cancels a receive of the shared context.
     CancelPool { nth: u8 },
@@ -391,15 +392,15 @@ pub enum Step {
     Tick { nanoseconds: u32 },
     /// Does something with the handle of a safe operation.
     Handle { slot: u8, what: HandleStep },
-    /// Closes an endpoint; its handles are dropped before or forgotten.
+    /// Closes an endpoint. Its handles are dropped before, or forgotten.
     Close { at: u8, forget: bool },
-    /// Opens an endpoint where one was closed, at its address or another.
+    /// Opens an endpoint at a place where one was closed, at its address or another.
     Open { at: u8, moved: bool },
     /// Turns an owned endpoint into a shared one, or clones and drops a handle of a shared one.
     Share { at: u8 },
     /// Breaks a connection.
     Break { nth: u8 },
-    /// Something happens to a device.
+    /// Causes an event of a device.
     Device { device: u8, what: DeviceStep },
     /// Registers memory at a place.
     Register { at: u8, raw: bool },
@@ -407,20 +408,20 @@ pub enum Step {
     Deregister { at: u8, nth: u8, forget: bool },
     /// Accesses a peer's memory.
     Access { at: u8, to: u8, block: u8, by: AccessBy, slot: u8, fenced: bool },
-    /// Does something with a window.
+    /// Executes an operation on a window.
     Window { at: u8, nth: u8, what: WindowStep },
     /// Accesses a peer's memory through a window.
     Reach { at: u8, to: u8, nth: u8, block: u8, by: AccessBy, slot: u8, fenced: bool },
-    /// Does something with a counter.
+    /// Executes an operation on a counter.
     Counter { counter: u8, what: CounterStep },
-    /// Posts a message that is sent when a counter has counted enough.
+    /// Posts a message that is sent when a counter reaches a threshold.
     SendWhen { at: u8, to: u8, len: u32, counter: u8, threshold: u8, slot: u8, safe: bool },
-    /// Does something with a group.
+    /// Executes an operation on a group.
     Group { at: u8, what: GroupStep },
 }
 
 impl Step {
-    /// Whether it is an event of a life rather than an operation.
+    /// Returns whether it is a lifecycle event and not an operation.
     #[must_use]
     pub const fn is_life(&self) -> bool {
         match self {
@@ -444,32 +445,32 @@ impl Step {
 /// A run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Its seed.
+    /// The seed.
     pub seed: u64,
-    /// Its world.
+    /// The settings of the world.
     pub settings: Settings,
-    /// Its steps.
+    /// The steps.
     pub steps: Vec<Step>,
 }
 
-/// Handles that a run has at a time.
+/// The number of handles that a run can hold.
 pub const SLOTS: usize = 16;
-/// Devices of a run over RDMA.
+/// The number of devices of a run over RDMA.
 pub const DEVICES: usize = 2;
-/// Queues of a run.
+/// The number of queues of a run.
 pub const QUEUES: usize = 2;
-/// Counters of a run.
+/// The number of counters of a run.
 pub const COUNTERS: usize = 3;
-/// Domains of a run that have deferred work.
+/// The number of domains of a run that have deferred work.
 pub const DOMAINS: usize = 2;
-/// Parts of a region that are accessed each by itself.
+/// The number of parts of a region that are accessed separately.
 pub const BLOCKS: usize = 8;
 
-/// A seed with this bit stands for a long run: many operations, and a life event for about every hundred of them.
+/// A seed with this bit makes a long run: many operations, and a life event for about every hundred of them.
 pub const LONG: u64 = 1 << 63;
 
 impl Plan {
-    /// The same run with these of its steps.
+    /// Returns the same run with only these steps.
     #[must_use]
     pub fn with(&self, kept: &[usize]) -> Self {
         let steps = kept.iter().filter_map(|index| self.steps.get(*index)).copied().collect();

@@ -1,4 +1,5 @@
-//! Wakers as applications might write them: they note that they were called, panic, or call an endpoint, when they are woken or dropped.
+//! Wakers as applications might write them: when they are woken or dropped, they record the call, panic, or call an
+//! endpoint.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,17 +11,17 @@ use super::step::Waking;
 /// The message of a waker's panic.
 pub(super) const PANIC: &str = "a waker of the application panics";
 
-/// Wakers that have not been dropped.
+/// The number of wakers that have not been dropped.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 type Call = Box<dyn Fn()>;
 
 thread_local! {
-    /// What wakers call: whatever the run's thread has for them.
+    /// The function that wakers call, set by the run's thread.
     static CALLED: RefCell<Option<std::rc::Rc<Call>>> = const { RefCell::new(None) };
 }
 
-/// What wakers that call an endpoint do on this thread.
+/// Sets the function that wakers of this thread call.
 pub(super) fn set_call(call: Option<Call>) {
     CALLED.with(|called| *called.borrow_mut() = call.map(std::rc::Rc::new));
 }
@@ -32,12 +33,12 @@ fn call() {
     }
 }
 
-/// Wakers that have not been dropped.
+/// Returns the number of wakers that have not been dropped.
 pub(super) fn live() -> usize {
     LIVE.load(Ordering::Acquire)
 }
 
-/// A waker that is watched.
+/// A waker whose calls are recorded.
 #[derive(Debug)]
 pub(super) struct Bell {
     waking: Waking,

@@ -1,4 +1,4 @@
-//! The classes of messages: the first byte of a tag names the class, which decides the receives that match.
+//! The classes of messages. The first byte of a tag is the class, which determines the receives that match.
 
 /// Any message.
 pub(super) const UNTAGGED: u8 = 0;
@@ -14,12 +14,12 @@ pub(super) const SHORT: u8 = 4;
 pub(super) const MULTI: u8 = 5;
 /// Messages for receives of a shared context.
 pub(super) const POOLED: u8 = 6;
-/// Answers that are no longer waited for; received so that their sends end.
+/// Answers that are no longer waited for. They are received so that their sends complete.
 pub(super) const LATE_ANSWER: u8 = 7;
 /// Messages for receives with memory that cannot be written.
 pub(super) const BAD: u8 = 8;
 
-/// The tag of the first message of a class, and the bits that its receives ignore.
+/// Returns the tag of the first message of a class, and the bits that its receives ignore.
 pub(super) const fn tag(class: u8) -> Option<(u64, u64)> {
     if class == UNTAGGED { None } else { Some(((class as u64) << 56, (1 << 56) - 1)) }
 }

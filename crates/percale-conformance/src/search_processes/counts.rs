@@ -1,30 +1,31 @@
-//! Counts of what was done.
+//! Counts of operations and events.
 
 use std::ops::AddAssign;
 
-/// What a worker, a round or a search did.
+/// The counts of a worker, a round or a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Operations that were started and are no receives.
+    /// The number of operations that were started, without receives.
     pub started: u64,
-    /// Of the started operations, those with an end.
+    /// The number of started operations that have ended.
     pub ended: u64,
-    /// Operations, receives included, that failed.
+    /// The number of failed operations, including receives.
     pub failed: u64,
-    /// Messages that were received.
+    /// The number of received messages.
     pub received: u64,
-    /// Events of lives: an object closed, an operation cancelled or dropped, a process killed, stopped or forked, a stranger.
+    /// The number of lifecycle events: an object closed, an operation cancelled or dropped, a process killed, stopped
+    /// or forked, a stranger.
     pub lives: u64,
 }
 
 impl Counts {
-    /// As [`read`](Self::read) reads it.
+    /// Formats the counts for [`read`](Self::read).
     pub(super) fn write(&self) -> String {
         let Self { started, ended, failed, received, lives } = self;
         format!("{started} {ended} {failed} {received} {lives}")
     }
 
-    /// What [`write`](Self::write) wrote.
+    /// Parses the counts that [`write`](Self::write) has formatted.
     pub(super) fn read(words: &[&str]) -> Option<Self> {
         let [started, ended, failed, received, lives] = words else { return None };
         let [started, ended, failed, received, lives] =

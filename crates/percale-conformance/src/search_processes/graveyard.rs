@@ -1,18 +1,19 @@
 //! Memory that was given back, which must not change any more.
 //!
-//! What an operation, a region or an endpoint gave back is filled with a canary and kept for a while. A late write of this process, of a
-//! peer that maps the memory, or of the kernel in a peer's name shows as a changed byte.
+//! Memory that an operation, a region or an endpoint has given back is filled with a canary and kept for a while. A
+//! late write of this process, of a peer that maps the memory, or of the kernel on behalf of a peer is detected as a
+//! changed byte.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use percale::{Allocation, Buffer};
 
-/// What buried memory is filled with.
+/// The byte that fills the memory.
 const CANARY: u8 = 0xC5;
-/// How long memory is watched.
+/// The time for which memory is checked.
 const WATCH: Duration = Duration::from_secs(25);
-/// The most bytes that are watched at a time.
+/// The maximum number of bytes that are checked at a time.
 const MOST: usize = 96 << 20;
 
 #[derive(Debug)]
@@ -33,12 +34,12 @@ struct Grave {
 pub(super) struct Graveyard {
     graves: VecDeque<Grave>,
     bytes: usize,
-    /// Where the next look begins.
+    /// The index of the next memory to check.
     next: usize,
 }
 
 impl Graveyard {
-    /// Takes memory that must not be written any more.
+    /// Takes over memory that must not be written any more.
     pub(super) fn bury(&mut self, buffer: impl Into<Buffer>, what: String) {
         let body = match buffer.into().into_allocation() {
             Ok(mut sealed) => {
@@ -55,7 +56,7 @@ impl Graveyard {
         self.graves.push_back(Grave { body, what, since: Instant::now() });
     }
 
-    /// Looks at some of the memory; returns what was changed, in words.
+    /// Checks at least `most` bytes of the memory. Returns descriptions of the changes found.
     pub(super) fn look(&mut self, most: usize) -> Vec<String> {
         let mut found = Vec::new();
         let mut looked = 0;
@@ -77,7 +78,7 @@ impl Graveyard {
         found
     }
 
-    /// Looks at all of the memory.
+    /// Checks all of the memory.
     pub(super) fn look_at_all(&mut self) -> Vec<String> {
         self.look(usize::MAX)
     }
@@ -96,7 +97,7 @@ impl Grave {
     fn check(&self) -> Option<String> {
         let copy;
         let bytes = match &self.body {
-            // The kernel may write here in a peer's name, so the compiler must not know what was written last.
+            // The kernel may write here on behalf of a peer, so the compiler must not assume the contents.
             Body::Heap(bytes) => std::hint::black_box(bytes.as_slice()),
             Body::Sealed(sealed) => {
                 copy = sealed.to_vec();

@@ -1,4 +1,5 @@
-//! Calls on inherited objects in a forked child: each is refused, or does nothing, and none kills or hangs the child.
+//! Calls on inherited objects in a forked child. Each call must return an error or do nothing, and none may kill or
+//! hang the child.
 
 #![expect(unsafe_code, reason = "forks, and ends the child without running destructors")]
 
@@ -21,24 +22,24 @@ pub(super) struct Child {
     since: Instant,
 }
 
-/// How long the child may take.
+/// The timeout for the child.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Child {
-    /// Forks; the child makes the calls.
+    /// Forks. The child makes the calls.
     pub(super) fn start<A: Ownership>(station: &mut Station<A>) -> Option<Self> {
         let (says, hears) = rustix::pipe::pipe().ok()?;
-        // SAFETY: the child makes calls that are to be refused, and ends without unwinding.
+        // SAFETY: the child makes calls that must be rejected, and ends without unwinding.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let quiet = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| calls(station, hears)));
-            // SAFETY: ends this process only.
+            // SAFETY: the call ends only this process.
             unsafe { libc::_exit(if quiet.is_ok() { 0 } else { 7 }) };
         }
         Some(Self { pid: Pid::from_raw(pid)?, says, since: Instant::now() })
     }
 
-    /// Returns, once the child has ended, a description of what was wrong with it.
+    /// Returns, after the child has ended, a description of the error, or `None` if there was none.
     pub(super) fn ended(&mut self) -> Option<Option<String>> {
         match waitpid(Some(self.pid), WaitOptions::NOHANG) {
             Ok(None) if self.since.elapsed() < PATIENCE => None,
@@ -59,7 +60,7 @@ impl Child {
     fn last(&self) -> String {
         let mut text = String::new();
         let Ok(says) = self.says.as_fd().try_clone_to_owned() else { return text };
-        // The child has exited, and no other process writes.
+        // The child has exited, and no other process has the pipe open for writing.
         drop(std::fs::File::from(says).take(4000).read_to_string(&mut text));
         text.lines().last().unwrap_or("nothing").to_owned()
     }

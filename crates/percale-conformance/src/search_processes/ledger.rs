@@ -1,4 +1,4 @@
-//! What a worker knows: raw operations under way, other workers, memory that was given back, and what it found.
+//! The records of a worker: outstanding raw operations, other workers, memory that was given back, and detected faults.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -13,33 +13,34 @@ use super::message::Order;
 use super::plan::{PATIENCE, Plan};
 use crate::random::Random;
 
-/// What a raw operation is.
+/// The kind of a raw operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Send,
     Receive,
     Write,
-    /// Of a region with this tag.
+    /// A read of the region with this tag.
     Read(u64),
 }
 
-/// A raw operation under way.
+/// An outstanding raw operation.
 #[derive(Debug)]
 pub(super) struct Raw {
     pub(super) what: What,
     pub(super) block: Option<Vec<u8>>,
-    /// The endpoint's life; 0: posted to the shared context.
+    /// The life of the endpoint, or 0 if the operation was posted to the shared context.
     pub(super) station: u16,
     pub(super) class: u8,
-    /// A receive's number in its class, or a send's at its endpoint.
+    /// The number of a receive in its class, or of a send at its endpoint.
     pub(super) number: u64,
     pub(super) port: u16,
     pub(super) since: Instant,
-    /// Since when a receive should have ended, and why: it was cancelled, or a younger one has a message.
+    /// The time since which a receive should have ended, and the reason: it was cancelled, or a later one has received
+    /// a message.
     pub(super) due: Option<(Instant, String)>,
     pub(super) cancelled: bool,
     pub(super) call: Option<u64>,
-    /// Its buffer takes many messages.
+    /// Whether the buffer takes many messages.
     pub(super) multi: bool,
     told: bool,
 }
@@ -52,7 +53,7 @@ impl Raw {
     }
 }
 
-/// A peer's region.
+/// A region of a peer.
 #[derive(Clone, Copy, Debug)]
 struct Remote {
     port: u16,
@@ -60,22 +61,22 @@ struct Remote {
     tag: u64,
 }
 
-/// Other workers' endpoints, as the supervisor names them.
+/// The endpoints of other workers, as reported by the supervisor.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     there: HashMap<u16, u16>,
     ports: HashMap<u16, u16>,
     gone: HashMap<u16, Instant>,
     regions: Vec<Remote>,
-    /// Ports of proxies, by the ports of their endpoints, and the reverse.
+    /// The ports of proxies by the ports of their endpoints, and the reverse.
     proxies: HashMap<u16, u16>,
     behind: HashMap<u16, u16>,
-    /// Ports of listeners, some of them gone.
+    /// The ports of listeners, some of which are closed.
     listeners: Vec<u16>,
 }
 
 impl Book {
-    /// Reads a line of the supervisor's.
+    /// Parses a line from the supervisor.
     pub(super) fn read(&mut self, line: &str) {
         let words = line.split(' ').collect::<Vec<_>>();
         let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
@@ -116,12 +117,12 @@ impl Book {
         self.ports.get(&id).copied()
     }
 
-    /// Where to call the endpoint at this port.
+    /// Returns the port at which to call the endpoint with this port.
     pub(super) fn way_to(&self, port: u16) -> u16 {
         self.proxies.get(&port).copied().unwrap_or(port)
     }
 
-    /// The port of the endpoint that is called at this one.
+    /// Returns the port of the endpoint that is reached by calling this port.
     pub(super) fn behind(&self, port: u16) -> u16 {
         self.behind.get(&port).copied().unwrap_or(port)
     }
@@ -146,10 +147,10 @@ pub(super) struct Ledger {
     pub(super) random: Random,
     pub(super) graves: Graveyard,
     pub(super) book: Book,
-    /// Ports that endpoints of this worker have or had.
+    /// The ports of the current and former endpoints of this worker.
     pub(super) own_ports: Vec<u16>,
     raw: HashMap<u64, Raw>,
-    /// Contexts of operations at endpoints that were closed.
+    /// The contexts of operations at endpoints that were closed.
     over: HashSet<u64>,
     next: u64,
     numbers: HashMap<(u16, u8), u64>,
@@ -158,14 +159,14 @@ pub(super) struct Ledger {
     unwritable: Option<usize>,
     begun: Instant,
     faults: usize,
-    /// Since when nothing new is started.
+    /// The time since which no operations are started.
     pub(super) finishing: Option<Instant>,
-    /// Workers have done their work, and may close.
+    /// Whether workers have finished their work, so that endpoints may close.
     pub(super) parting: bool,
     pub(super) counts: Counts,
 }
 
-/// Lengths around limits.
+/// Lengths around limits of the protocols.
 const LENGTHS: [usize; 38] = [
     0, 1, 7, 8, 16, 40, 47, 48, 49, 64, 96, 103, 104, 105, 128, 192, 200, 256, 500, 1000, 1500, 2047, 2048, 2049, 4096,
     8192, 16383, 16384, 16385, 32768, 65536, 65537, 131_072, 200_000, 262_144, 524_288, 524_289, 1_048_576,
@@ -202,12 +203,12 @@ impl Ledger {
         }
     }
 
-    /// Reports to the supervisor what was done so far: a worker may end at any moment.
+    /// Reports the current counts to the supervisor, because a worker may end at any moment.
     pub(super) fn say_counts(&self) {
         self.say(&format!("counts {}", self.counts.write()));
     }
 
-    /// Reports what must not be.
+    /// Reports a fault.
     pub(super) fn fault(&mut self, text: &str) {
         self.faults += 1;
         if self.faults <= 12 {
@@ -219,17 +220,17 @@ impl Ledger {
         }
     }
 
-    /// Writes what happened so far to the log.
+    /// Writes the notes so far to the log.
     pub(super) fn dump(&mut self) {
         self.notes.drain(..).for_each(|note| eprintln!("{note}"));
     }
 
-    /// Writes to the log which stage of its end the worker has reached: one that hangs is asked nothing but where it is.
+    /// Writes the current stage of the worker's end to the log, for the case that the worker hangs there.
     pub(super) fn stage(&self, name: &str) {
         eprintln!("{:9.3} {name}", self.begun.elapsed().as_secs_f64());
     }
 
-    /// Something that only a stranger could have sent.
+    /// Reports a message that only a stranger could have sent.
     pub(super) fn stranger(&mut self, text: &str) {
         if ["stranger", "flood", "pose", "own-address"].iter().any(|kind| self.plan.has(kind)) {
             self.note(|| text.to_owned());
@@ -238,7 +239,7 @@ impl Ledger {
         }
     }
 
-    /// Writes what happens to the log; before the first fault only the last notes are kept.
+    /// Writes an event to the log. Before the first fault, only the last notes are kept.
     pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
         let line = format!("{:9.3} {}", self.begun.elapsed().as_secs_f64(), text());
         if self.faults > 0 {
@@ -255,7 +256,7 @@ impl Ledger {
         LENGTHS.iter().filter(|&&len| len <= self.plan.longest).count()
     }
 
-    /// A length that a message may have.
+    /// Returns a random message length.
     pub(super) fn length(&mut self) -> usize {
         let most = self.lengths();
         let short = self.random.below(3) > 0;
@@ -267,7 +268,7 @@ impl Ledger {
         LENGTHS[index.min(self.lengths() - 1)]
     }
 
-    /// Memory for a safe operation: some of it is memory that peers map.
+    /// Returns memory for a safe operation. Some of it is memory that peers map.
     pub(super) fn buffer(&mut self, domain: &Domain, len: usize) -> Buffer {
         if len >= 4096
             && self.random.below(3) == 0
@@ -278,7 +279,7 @@ impl Ledger {
         vec![0x33; len].into()
     }
 
-    /// As [`buffer`](Self::buffer), with these contents.
+    /// Like [`buffer`](Self::buffer), with these contents.
     pub(super) fn buffer_of(&mut self, domain: &Domain, bytes: Vec<u8>) -> Buffer {
         if bytes.len() >= 4096
             && self.random.below(3) == 0
@@ -317,24 +318,25 @@ impl Ledger {
         self.raw.insert(context, raw);
     }
 
-    /// Raw receives of a class that are posted.
+    /// Returns the number of posted raw receives of a class.
     pub(super) fn waiting(&self, station: u16, class: u8) -> usize {
         let is = |raw: &&Raw| raw.station == station && raw.class == class && raw.what == What::Receive;
         self.raw.values().filter(is).count()
     }
 
-    /// A receive has ended with a message: so older ones of its class, which take the same messages, have theirs.
+    /// Records that a receive has received a message. Earlier receives of its class, which match the same messages,
+    /// must have received theirs.
     pub(super) fn matched(&mut self, ended: &Raw) {
         self.older_have_theirs(ended.station, ended.class, ended.number);
     }
 
-    /// As [`matched`](Self::matched).
+    /// Like [`matched`](Self::matched), for a task.
     pub(super) fn matched_task(&mut self, station: u16, class: u8, number: u64) {
         self.older_have_theirs(station, class, number);
     }
 
     fn older_have_theirs(&mut self, station: u16, class: u8, number: u64) {
-        // Answers have tags of their own, and a multi-receive is reported many times.
+        // Answers have separate tags, and a multi-receive is reported many times.
         if class == ANSWER || class == MULTI || class > POOLED {
             return;
         }
@@ -350,12 +352,13 @@ impl Ledger {
         }
     }
 
-    /// The library was asked to cancel this; it was or was not still posted.
+    /// Records that an operation was cancelled. `was_posted` is the result of the call.
     pub(super) fn cancelled(&mut self, context: u64, was_posted: bool) {
         if let Some(raw) = self.raw.get_mut(&context) {
             raw.cancelled |= was_posted;
             self.counts.lives += u64::from(was_posted);
-            // A multi-receive that has begun ends when its last message has; one that says "not posted" has a message.
+            // A multi-receive that has begun ends after its last message. A receive that was "not posted" has received
+            // a message.
             let told = format!(
                 "cancels {:?} of class {} number {} to port {}: {was_posted}",
                 raw.what, raw.class, raw.number, raw.port
@@ -366,8 +369,9 @@ impl Ledger {
         }
     }
 
-    /// An operation of this endpoint, and the number of the answer that it receives. An answer is not taken back: its receiver waits for it;
-    /// nor is the receive of a late one: an answer that nothing receives holds up what its sender has fenced.
+    /// Returns a random operation of this endpoint for cancellation, and the number of the answer that it receives.
+    /// Sends of answers are excluded, because their receivers wait for them. Receives of late answers are also
+    /// excluded, because an answer that is never received delays the fenced operations of its sender.
     pub(super) fn some_raw(&mut self, station: u16) -> Option<(u64, Option<u64>)> {
         let is_answer = |raw: &Raw| (raw.class == ANSWER && raw.what == What::Send) || raw.class == LATE_ANSWER;
         let of = self.raw.iter().filter(|(_, raw)| raw.station == station && !raw.cancelled && !is_answer(raw));
@@ -381,13 +385,14 @@ impl Ledger {
         Some((context, answer))
     }
 
-    /// Receives of this endpoint.
+    /// Returns the receives of this endpoint.
     pub(super) fn receives(&self, station: u16) -> Vec<u64> {
         let of = self.raw.iter().filter(|(_, raw)| raw.station == station && raw.what == What::Receive);
         of.map(|(&context, _)| context).collect()
     }
 
-    /// Reports raw operations that should have ended; returns how many are under way that are no idle receives.
+    /// Reports raw operations that should have ended. Returns the number of outstanding operations, without idle
+    /// receives.
     pub(super) fn overdue(&mut self) -> usize {
         let mut late = Vec::new();
         let mut busy = 0;
@@ -423,17 +428,19 @@ impl Ledger {
         busy
     }
 
-    /// Whether each endpoint receives answers that were given up, so that sends of answers end.
+    /// Returns whether each endpoint receives answers to requests that were given up, so that sends of answers
+    /// complete.
     pub(super) const fn takes_answers(&self) -> bool {
         self.finishing.is_some()
     }
 
-    /// Since when what a send needs has been there.
+    /// Returns the time from which on the timeout of a send counts.
     pub(super) fn since(&self, class: Option<u8>, posted: Instant) -> Instant {
         if class == Some(ANSWER) { self.finishing.map_or(posted, |at| posted.max(at + PATIENCE)) } else { posted }
     }
 
-    /// Records that an endpoint was closed: the operations posted there are over, and their memory must not be written any more.
+    /// Records that an endpoint was closed. The operations posted to it are over, and their memory must not be written
+    /// any more.
     pub(super) fn endpoint_closed(&mut self, station: u16) {
         let contexts = self.raw.iter().filter(|(_, raw)| raw.station == station).map(|(&context, _)| context);
         for context in contexts.collect::<Vec<_>>() {
@@ -444,14 +451,14 @@ impl Ledger {
         }
     }
 
-    /// An endpoint to talk to: its port and life.
+    /// Returns a random endpoint to send to: its port and life.
     pub(super) fn some_peer(&mut self) -> Option<(u16, u16)> {
         let mut ports = self.book.there.iter().map(|(&port, &id)| (port, id)).collect::<Vec<_>>();
         ports.sort_unstable();
         (!ports.is_empty()).then(|| ports[self.random.below(ports.len())])
     }
 
-    /// A region of a peer's: where, what, and its tag.
+    /// Returns a random region of a peer: its port, its address, and its tag.
     pub(super) fn some_region(&mut self) -> Option<(u16, RemoteMemory, u64)> {
         if self.book.regions.is_empty() {
             return None;
@@ -461,31 +468,31 @@ impl Ledger {
         Some((port, memory, tag))
     }
 
-    /// The port of a listener.
+    /// Returns the port of a random listener.
     pub(super) fn some_listener(&mut self) -> Option<u16> {
         let ports = &self.book.listeners;
         (!ports.is_empty()).then(|| ports[self.random.below(ports.len())])
     }
 
-    /// Whether all went well so far.
+    /// Returns whether there were no faults so far.
     pub(super) const fn is_good(&self) -> bool {
         self.faults == 0
     }
 }
 
 impl Ledger {
-    /// Whether this was posted at an endpoint that was closed.
+    /// Returns whether this operation was posted at an endpoint that was closed.
     pub(super) fn is_over(&self, context: u64) -> bool {
         self.over.contains(&context)
     }
 
-    /// Returns memory of the longest message's size that cannot be written.
+    /// Returns memory of the maximum message size that cannot be written.
     pub(super) fn unwritable(&mut self) -> *mut u8 {
         *self.unwritable.get_or_insert_with(|| crate::memory::Memory::unmapped(self.plan.longest).address() as usize)
             as *mut u8
     }
 
-    /// The life of the endpoint at which the operation with this context was posted.
+    /// Returns the life of the endpoint at which the operation with this context was posted.
     pub(super) fn life_of(&self, context: u64) -> Option<u16> {
         self.raw.get(&context).map(|raw| raw.station)
     }

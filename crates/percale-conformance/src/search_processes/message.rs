@@ -1,18 +1,19 @@
-//! Contents that name their sender, receiver and number, and the check of their order.
+//! Message contents that identify their sender, receiver and number, and the check of the order of messages.
 //!
-//! A message's remote completion data is an [`Identity`]; its bytes follow from that and from the port of the target endpoint. So a receiver
-//! can check that a message is whole, for this endpoint, and new.
+//! The remote completion data of a message is an [`Identity`]. The bytes of the message follow from it and from the
+//! port of the target endpoint. So a receiver can check that a message is complete, is meant for this endpoint, and is
+//! new.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// The contents of a message's remote completion data.
+/// The contents of the remote completion data of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
-    /// The life of an endpoint that sent it.
+    /// The life of the endpoint that sent the message.
     pub(super) sender: u16,
-    /// Its number among those that this one sent.
+    /// The number of the message among those of its sender.
     pub(super) number: u32,
-    /// Its length.
+    /// The length of the message.
     pub(super) len: usize,
 }
 
@@ -32,7 +33,7 @@ fn word(data: u64, port: u16, index: usize) -> u64 {
     (seed ^ index as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(23)
 }
 
-/// The contents of a message to the endpoint at this port.
+/// Returns the contents of a message to the endpoint with this port.
 pub(super) fn contents(data: u64, port: u16) -> Vec<u8> {
     let mut bytes = vec![0; Identity::unpack(data).len];
     for (index, part) in bytes.chunks_mut(8).enumerate() {
@@ -42,8 +43,8 @@ pub(super) fn contents(data: u64, port: u16) -> Vec<u8> {
     bytes
 }
 
-/// What is wrong with the contents of a message that arrived at one of these ports, in words. A truncated message is looked at as far as
-/// it goes.
+/// Checks the contents of a message that arrived at this port. Returns a description of the error, or `None`. A
+/// truncated message is checked up to its end.
 pub(super) fn examine(data: u64, bytes: &[u8], truncated: bool, port: u16) -> Option<String> {
     let identity = Identity::unpack(data);
     if bytes.len() != identity.len && !(truncated && bytes.len() < identity.len) {
@@ -57,7 +58,7 @@ pub(super) fn examine(data: u64, bytes: &[u8], truncated: bool, port: u16) -> Op
     };
     let at = same(port)?;
     if bytes.len() >= 8 {
-        // Does another port explain all of it?
+        // Searches for another port that would explain the whole contents.
         let first = u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default());
         if let Some(other) = (1..=u16::MAX).find(|&other| word(data, other, 0) == first && same(other).is_none()) {
             return Some(format!("{identity:?} was sent to port {other} and arrived at port {port}"));
@@ -72,7 +73,7 @@ pub(super) fn examine(data: u64, bytes: &[u8], truncated: bool, port: u16) -> Op
     Some(format!("{identity:?} has wrong contents: {wrong} words, from byte {} on, there {seen:02x?}", at * 8))
 }
 
-/// Numbers of messages of one sender and class, in the order of the receives that took them.
+/// The numbers of the messages of each sender and class, in the order of the receives that received them.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     seen: HashSet<(u16, u32)>,
@@ -80,7 +81,8 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// A message was received by the receive that was posted as this one of its class; returns what is wrong with that, in words.
+    /// Records that a message was received by the receive with number `posted` of its class. Returns a description of
+    /// the error if the message is a duplicate or out of order.
     pub(super) fn note(&mut self, class: u8, posted: Option<u64>, identity: Identity) -> Option<String> {
         if !self.seen.insert((identity.sender, identity.number)) {
             return Some(format!("{identity:?} was received twice"));

@@ -1,4 +1,4 @@
-//! What a round does, and how a worker learns it.
+//! The parameters of a round, and how they are passed to a worker.
 
 use std::collections::BTreeSet;
 use std::fmt::{Display, Formatter};
@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use crate::random::Random;
 
-/// The environment variable that passes a worker its part.
+/// The environment variable that passes the parameters of a worker.
 pub const PART: &str = "PERCALE_SEARCH_PART";
 
 /// The transports that connect processes of one machine.
 pub const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
-/// How long an operation may take after the last event that it needs. A peer may be stopped for 8 seconds of it.
+/// The time limit of an operation after the last event that it needs. During 8 seconds of it, a peer may be stopped.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Events that may end connections or operations of others.
+/// Events that may end connections or operations of other workers.
 const ENDING: [&str; 11] =
     ["close", "exec", "exit", "kill", "files", "pose", "same-address", "same-pid", "reset", "successor", "no-mappings"];
 
-/// Events like these that no seed chooses: they happen if `--kinds` names them.
+/// Further events of this kind that no seed chooses. They happen only if `--kinds` names them.
 const ON_REQUEST: [&str; 1] = ["proxy"];
 
-/// Events after which no operation of a worker may fail.
+/// Events after which no operation of another worker may fail.
 const HARMLESS: [&str; 13] = [
     "cancel",
     "drop",
@@ -40,32 +40,32 @@ const HARMLESS: [&str; 13] = [
     "connected",
 ];
 
-/// One round.
+/// The parameters of one round.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Decides everything but the scheduling of the processes.
+    /// The seed. It determines everything but the scheduling of the processes.
     pub seed: u64,
     /// `shm` or `tcp`.
     pub transport: String,
     /// The events that may happen.
     pub kinds: BTreeSet<String>,
-    /// How long operations are started.
+    /// The time during which operations are started.
     pub active: Duration,
-    /// Workers at a time.
+    /// The number of workers at a time.
     pub workers: usize,
-    /// Endpoints of a worker.
+    /// The number of endpoints of a worker.
     pub endpoints: usize,
-    /// The longest message.
+    /// The maximum length of a message.
     pub longest: usize,
-    /// Bytes of unexpected messages that an endpoint keeps; 0: the default.
+    /// The limit of unexpected messages at an endpoint in bytes, or 0 for the default.
     pub cap: usize,
-    /// Endpoints are shared by threads.
+    /// Whether threads share endpoints.
     pub threads: bool,
-    /// Endpoints take receives from a shared context.
+    /// Whether endpoints use a shared receive context.
     pub shared: bool,
-    /// Workers sleep while they have nothing to do, waiting only for their tasks to be woken.
+    /// Whether idle workers sleep until their tasks are woken.
     pub sleepy: bool,
-    /// Where logs are written.
+    /// The directory of the logs.
     pub logs: PathBuf,
 }
 
@@ -84,12 +84,13 @@ impl Display for Plan {
 }
 
 impl Plan {
-    /// The round of this seed: with exactly the kinds of `only`, unless it is empty, and with none of `without`.
+    /// Returns the round of this seed. If `only` is not empty, the round has exactly those kinds of events. It has none
+    /// of `without`.
     #[must_use]
     pub fn of(seed: u64, transport: &str, logs: PathBuf, only: &[String], without: &[String]) -> Self {
         let mut random = Random::new(seed);
         let mut kinds = BTreeSet::new();
-        // Half of the rounds contain nothing that excuses a failure.
+        // Half of the rounds contain no event that permits operations to fail.
         let ending = random.below(2) == 0;
         for kind in HARMLESS {
             if random.below(3) == 0 {
@@ -122,7 +123,7 @@ impl Plan {
         }
     }
 
-    /// Changes one property, given as `cap=0`. Returns whether the text has this form and the property exists.
+    /// Sets one property, given as `cap=0`. Returns whether the text has this form and the property exists.
     pub fn set(&mut self, text: &str) -> bool {
         let Some((name, value)) = text.split_once('=') else { return false };
         let Ok(value) = value.parse::<usize>() else { return false };
@@ -140,10 +141,10 @@ impl Plan {
         true
     }
 
-    /// Refuses names of events that there are not.
+    /// Rejects unknown names of events.
     ///
     /// # Errors
-    /// Names the first such, and all that there are.
+    /// Names the first unknown event, and all known ones.
     pub fn check(kinds: &[String]) -> Result<(), String> {
         let all = HARMLESS.iter().chain(&ENDING).chain(&ON_REQUEST).copied().collect::<Vec<_>>();
         match kinds.iter().find(|kind| !all.contains(&kind.as_str())) {
@@ -152,32 +153,32 @@ impl Plan {
         }
     }
 
-    /// Whether such events may happen.
+    /// Returns whether events of this kind may happen.
     #[must_use]
     pub fn has(&self, kind: &str) -> bool {
         self.kinds.contains(kind)
     }
 
-    /// Whether nothing happens that excuses the failure of an operation.
+    /// Returns whether no event may happen that permits operations to fail.
     #[must_use]
     pub fn is_strict(&self) -> bool {
         !ENDING.iter().chain(&ON_REQUEST).any(|kind| self.has(kind))
     }
 
-    /// Whether sends may be fenced. A fence waits for all that was sent to the peer before, so not where receives are cancelled: answers
-    /// to them that nothing receives would hold up all that comes after.
+    /// Returns whether sends may be fenced. A fence waits for everything sent to the peer before. Therefore it is not
+    /// used if receives are cancelled: answers to them that are never received would delay all later operations.
     #[must_use]
     pub fn may_fence(&self) -> bool {
         self.is_strict() && !self.has("cancel") && !self.has("drop")
     }
 
-    /// Whether memory of receives may be such that the kernel's copies fail.
+    /// Returns whether receives may use memory to which the kernel cannot copy.
     #[must_use]
     pub fn may_write_badly(&self) -> bool {
         self.has("bad-memory") && self.transport == "shm" && self.longest > 100_000 && !self.has("no-copies")
     }
 
-    /// As [`read`](Self::read) reads it.
+    /// Formats the plan for [`read`](Self::read).
     #[must_use]
     pub fn write(&self) -> String {
         let kinds = self.kinds.iter().map(String::as_str).collect::<Vec<_>>().join(",");
@@ -197,7 +198,7 @@ impl Plan {
         )
     }
 
-    /// What [`write`](Self::write) wrote.
+    /// Parses a plan that [`write`](Self::write) has formatted.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let mut words = text.splitn(12, ' ');

@@ -1,4 +1,4 @@
-//! The program: makes rounds until its time is over, and reports.
+//! The main program: runs rounds until its time is over, and reports the results.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -9,7 +9,7 @@ use super::plan::{Plan, TRANSPORTS};
 use super::supervisor::{self, Report};
 use crate::search::program::quoted;
 
-/// Set in the process that is the first of a namespace.
+/// The variable that is set in the first process of a PID namespace.
 const APART: &str = "PERCALE_SEARCH_APART";
 
 const HELP: &str = "\
@@ -31,7 +31,7 @@ search-processes [--minutes N] [--seed S] [--transport shm|tcp|all] [--json]
 A seed fixes what happens in a round, not how the system schedules the processes.
 ";
 
-/// The least time for which a round starts operations.
+/// The minimum time during which a round starts operations.
 const LEAST: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ struct Options {
 fn options(words: &[String]) -> Result<Options, String> {
     let mut options = Options {
         time: Duration::from_secs(60),
-        // Short numbers are easier to give again.
+        // Short numbers are easier to type.
         seed: crate::random::seed() >> 24,
         transports: TRANSPORTS.to_vec(),
         rounds: u64::MAX,
@@ -97,7 +97,7 @@ fn options(words: &[String]) -> Result<Options, String> {
     Ok(options)
 }
 
-/// The program.
+/// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -143,7 +143,7 @@ fn apart(words: &[String]) -> Option<ExitCode> {
     None
 }
 
-/// Builds this program with AddressSanitizer, by the nightly compiler, and runs that one with the same arguments.
+/// Builds this program with AddressSanitizer, using the nightly compiler, and runs it with the same arguments.
 fn sanitized(words: &[String]) -> ExitCode {
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from).join("asan");
@@ -157,7 +157,7 @@ fn sanitized(words: &[String]) -> ExitCode {
         );
     }
     let program = target.join(triple).join("debug").join("search-processes");
-    // Workers end by calls that run no destructors, so leaks are none.
+    // Leaks are not reported, because workers end without running destructors.
     let status = Command::new(program)
         .args(words.iter().filter(|word| *word != "--asan"))
         .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1")
@@ -166,7 +166,7 @@ fn sanitized(words: &[String]) -> ExitCode {
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// What was done over a transport.
+/// The results of a transport.
 #[derive(Debug, Default)]
 struct Tally {
     transport: &'static str,
@@ -176,7 +176,7 @@ struct Tally {
     faults: u64,
 }
 
-/// A round that found something.
+/// A round that found a fault.
 #[derive(Debug)]
 struct Found {
     transport: &'static str,
@@ -253,7 +253,7 @@ fn print_found(found: &Found, options: &Options) {
     println!("  again: {}", again(transport, *seed, options));
 }
 
-/// The command that makes a round again.
+/// Returns the command that repeats a round.
 fn again(transport: &str, seed: u64, options: &Options) -> String {
     let mut command = format!("search-processes --transport {transport} --seed {seed} --rounds 1");
     for (name, kinds) in [("--kinds", &options.kinds), ("--without", &options.without)] {

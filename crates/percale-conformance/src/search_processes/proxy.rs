@@ -1,4 +1,4 @@
-//! Proxies before endpoints: what passes through them is held up, and connections are reset.
+//! Proxies in front of endpoints, which delay data and reset connections.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use crate::random::Random;
 
-/// The proxies of a round; they take no more calls when this is dropped.
+/// The proxies of a round. They accept no more connections after this is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Proxies {
     over: Arc<AtomicBool>,
 }
 
 impl Proxies {
-    /// Puts a proxy before the endpoint at this port; returns its port.
+    /// Starts a proxy for the endpoint at this port. Returns the port of the proxy.
     pub(super) fn before(&self, port: u16, seed: u64) -> Option<u16> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
         listener.set_nonblocking(true).ok()?;
@@ -39,7 +39,7 @@ impl Drop for Proxies {
     }
 }
 
-/// Connects to the endpoint, and passes on what either side sends until one of them ends.
+/// Connects to the endpoint, and forwards data in both directions until one side ends.
 fn pass(caller: TcpStream, port: u16, seed: u64) -> std::io::Result<()> {
     caller.set_nonblocking(false)?;
     let called = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
@@ -54,7 +54,7 @@ fn pass(caller: TcpStream, port: u16, seed: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// One direction of a connection.
+/// Forwards data in one direction of a connection.
 fn carry(mut from: &TcpStream, mut to: &TcpStream, mut random: Random) {
     let mut bytes = [0; 8192];
     loop {
@@ -72,7 +72,7 @@ fn carry(mut from: &TcpStream, mut to: &TcpStream, mut random: Random) {
             break;
         }
     }
-    // Ends the other direction, too.
+    // This ends the other direction as well.
     drop(to.shutdown(Shutdown::Both));
     drop(from.shutdown(Shutdown::Both));
 }

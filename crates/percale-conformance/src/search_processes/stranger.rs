@@ -1,4 +1,5 @@
-//! A process that is no peer and connects nevertheless: it sends a plausible hello over TCP and then breaks the protocol.
+//! A process that is not a peer and connects nevertheless: it sends a plausible hello over TCP and then violates the
+//! protocol.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -10,12 +11,12 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::random::Random;
 
-/// What a stranger does.
+/// The behaviour of a stranger.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Manner {
-    /// Hangs up somewhere, or sends frames with random fields.
+    /// Disconnects at a random point, or sends frames with random fields.
     Junk,
-    /// Sends messages that no receive takes, and disconnects.
+    /// Sends messages that match no receive, and disconnects.
     Flood,
     /// Advertises the address of the endpoint that it connects to.
     OwnAddress,
@@ -23,7 +24,7 @@ pub(super) enum Manner {
     Pose,
 }
 
-/// Bytes of a verdict and of a commit.
+/// The sizes of a verdict and of a commit.
 const VERDICT: usize = 56;
 
 struct Visit {
@@ -57,7 +58,7 @@ pub(super) fn own(random: &mut Random, address: SocketAddr) -> Hello {
     }
 }
 
-/// Exchanges hellos; returns the verdict's ruling and token as well.
+/// Exchanges hellos. Also returns the ruling and the token of the verdict.
 fn meet(port: u16, hello: &Hello) -> Option<(Visit, u8, [u8; 16])> {
     let mut stream = connect(port)?;
     stream.write_all(hello.to_bytes().as_bytes()).ok()?;
@@ -73,10 +74,10 @@ fn meet(port: u16, hello: &Hello) -> Option<(Visit, u8, [u8; 16])> {
     Some((Visit { stream, theirs }, verdict[0], token))
 }
 
-/// Connects to `target` and misbehaves; `other` is the port of another endpoint, or the same.
+/// Connects to `target` and misbehaves. `other` is the port of another endpoint, or the same.
 pub(super) fn visit(target: u16, other: u16, manner: Manner, seed: u64) {
     let mut random = Random::new(seed);
-    // What fails here, the endpoint has refused.
+    // A failure here means that the endpoint has rejected the stranger.
     let _: Option<()> = match manner {
         Manner::Junk => junk(target, &mut random),
         Manner::Flood => flood(target, &mut random),
@@ -89,7 +90,7 @@ fn somewhere(random: &mut Random) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 1 + random.below(1000) as u16))
 }
 
-/// Closes with a reset.
+/// Closes the connection with a reset.
 pub(super) fn reset(stream: &TcpStream) {
     super::ignored(rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO)));
 }
@@ -99,7 +100,7 @@ fn junk(target: u16, random: &mut Random) -> Option<()> {
     let hello = own(random, at);
     match random.below(6) {
         0 => {
-            // A part of a hello, and then nothing for a while, or a hang-up.
+            // Sends a part of a hello, then waits or disconnects.
             let mut stream = connect(target)?;
             let most = random.below(HELLO_BYTES);
             stream.write_all(&hello.to_bytes().as_bytes()[..most]).ok()?;
@@ -141,7 +142,7 @@ fn junk(target: u16, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-/// An offer of a long message, its length any.
+/// Makes an offer of a long message with a random length.
 fn offer(random: &mut Random) -> Vec<u8> {
     let len = random.next() >> random.below(64);
     let mut bytes = len.to_le_bytes().to_vec();
@@ -177,7 +178,7 @@ fn flood(target: u16, random: &mut Random) -> Option<()> {
     let (mut visit, _, _) = meet(target, &hello)?;
     match random.below(3) {
         0 => {
-            // Unexpected messages: more than an endpoint keeps.
+            // More unexpected messages than an endpoint keeps.
             let payload = vec![0x55; 512 << 10];
             for _ in 0..133 {
                 send(&mut visit.stream, random, Kind::Tagged, &payload)?;
@@ -206,7 +207,7 @@ fn flood(target: u16, random: &mut Random) -> Option<()> {
 fn own_address(target: u16, random: &mut Random) -> Option<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, target));
     let (mut visit, _, _) = meet(target, &own(random, address))?;
-    // What comes here was meant for the endpoint itself.
+    // Data that arrives here was meant for the endpoint itself.
     let mut bytes = [0; 4096];
     for _ in 0..20 {
         if visit.stream.read(&mut bytes).is_ok_and(|count| count == 0) {

@@ -15,18 +15,19 @@ use super::proxy::Proxies;
 use super::{stranger, successor};
 use crate::random::Random;
 
-/// What a round found and did.
+/// The results of a round.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What must not be.
+    /// The faults found.
     pub faults: Vec<String>,
-    /// What was done.
+    /// The counts of operations and events.
     pub counts: Counts,
-    /// Workers that were started.
+    /// The number of workers that were started.
     pub workers: usize,
-    /// How long operations were started, how long it took until all had ended, and until all workers had closed.
+    /// The time during which operations were started, the time until all had ended, and the time until all workers had
+    /// closed.
     pub phases: [Duration; 3],
-    /// Where the logs are.
+    /// The directory of the logs.
     pub logs: PathBuf,
 }
 
@@ -34,18 +35,18 @@ struct Worker {
     number: usize,
     child: Child,
     input: Option<ChildStdin>,
-    /// Its endpoints: port and life.
+    /// The endpoints of the worker: port and life.
     there: Vec<(u16, u16)>,
-    /// It was killed, or has announced its end.
+    /// Whether the worker was killed, or has announced its end.
     excused: bool,
     idle: bool,
     done: bool,
     stopped: Option<Instant>,
-    /// What it did, according to its last report.
+    /// The counts in the last report of the worker.
     counts: Counts,
-    /// Since when the process has ended. Its output may be held open by a forked child.
+    /// The time since which the process has ended. A forked child may hold its output open.
     exited: Option<Instant>,
-    /// It has the addresses of those that were started with it.
+    /// Whether the worker has the addresses of the workers that were started with it.
     met: bool,
 }
 
@@ -58,13 +59,14 @@ struct Round<'p> {
     plan: &'p Plan,
     random: Random,
     workers: Vec<Worker>,
-    /// Processes of workers that became another program. Their forked children hold the descriptors that were open, so their output does not end.
+    /// Processes of workers that executed another program. Their forked children hold the descriptors that were open,
+    /// so their output does not end.
     others: Vec<Child>,
     proxies: Proxies,
     next: usize,
     lines: Receiver<Heard>,
     hear: Sender<Heard>,
-    /// What a new worker has to know.
+    /// The regions that a new worker must learn.
     regions: Vec<String>,
     report: Report,
 }
@@ -72,7 +74,7 @@ struct Round<'p> {
 /// Runs a round in this process.
 ///
 /// # Panics
-/// If no worker can be started, or no log written.
+/// Panics if no worker can be started, or if no log can be written.
 #[must_use]
 pub fn run(plan: &Plan) -> Report {
     let (hear, lines) = channel();
@@ -191,7 +193,7 @@ impl Round<'_> {
                 worker.exited = Some(now);
             }
         }
-        // Its last report has been read by then.
+        // The last report of the worker has been read by then.
         let heard = |worker: &&Worker| worker.exited.is_some_and(|at| at + Duration::from_millis(500) < now);
         let ended = self.workers.iter().filter(heard).map(|worker| worker.number).collect::<Vec<_>>();
         ended.into_iter().for_each(|number| self.ended(number));
@@ -199,7 +201,7 @@ impl Round<'_> {
 
     fn line(&mut self, number: usize, line: &str) {
         let words = line.split(' ').collect::<Vec<_>>();
-        // Reports of a process after its worker has left do not count.
+        // Reports of a process after its worker has left are ignored.
         let Some(at) = self.workers.iter().position(|worker| worker.number == number) else { return };
         let value = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
         match words[0] {
@@ -225,7 +227,7 @@ impl Round<'_> {
             "exits" => self.workers[at].excused = true,
             "execs" => {
                 let worker = self.leave(at);
-                // A process that is stopped before it becomes another program would stay stopped.
+                // A process that was stopped before it executed the other program would stay stopped.
                 worker.signal(Signal::CONT);
                 self.others.push(worker.child);
             }
@@ -240,7 +242,7 @@ impl Round<'_> {
         }
     }
 
-    /// Some of the others will call this endpoint through a proxy.
+    /// Starts a proxy for this endpoint, which some of the other workers will use.
     fn put_proxy(&mut self, port: u16) {
         let seed = self.random.next();
         if let Some(proxy) = self.proxies.before(port, seed) {
@@ -289,7 +291,8 @@ impl Round<'_> {
         while known(self) < self.plan.workers * self.plan.endpoints && Instant::now() < until {
             self.hear(Duration::from_millis(10));
         }
-        // Each worker knows the others' addresses before any of them sends, so a receiver knows the sender of every message.
+        // Each worker has the addresses of the others before any of them sends, so a receiver can identify the sender
+        // of every message.
         self.tell_all("meet");
         while self.workers.iter().any(|worker| !worker.met) && Instant::now() < until {
             self.hear(Duration::from_millis(10));
@@ -317,7 +320,7 @@ impl Round<'_> {
     }
 
     fn kill(&mut self, at: usize) {
-        // A worker that became another program (exec) is a peer with a process that lives on.
+        // A worker that executed another program is a peer whose process still exists.
         if let Some(mut other) = self.others.pop_if(|_| self.random.below(2) == 0) {
             self.report.counts.lives += 1;
             drop(other.kill());
@@ -330,7 +333,7 @@ impl Round<'_> {
         let ports = worker.there.iter().map(|&(port, _)| port).collect::<Vec<_>>();
         drop(worker.child.kill());
         if self.plan.has("same-pid") && self.next < 100 {
-            // The next process gets the number of the dead one, if the system lets that be chosen.
+            // The next process gets the ID of the ended one, if the system permits choosing it.
             drop(worker.child.wait());
             drop(fs::write("/proc/sys/kernel/ns_last_pid", (worker.child.id() - 1).to_string()));
             return self.start(&[]);
@@ -339,7 +342,7 @@ impl Round<'_> {
             return self.succeed(&ports);
         }
         if self.next < 100 && self.random.below(2) == 0 {
-            // At once, or a little later.
+            // Immediately, or a little later.
             let pause = self.random.below(2) as u64 * 100;
             self.hear(Duration::from_millis(pause));
             let same = self.plan.has("same-address");
@@ -351,7 +354,7 @@ impl Round<'_> {
         ["kill", "same-pid", "successor"].iter().any(|kind| self.plan.has(kind))
     }
 
-    /// Strangers listen where an endpoint was.
+    /// Starts strangers that listen at the former ports of an endpoint.
     fn succeed(&mut self, ports: &[u16]) {
         for &port in ports {
             self.report.counts.lives += 1;
@@ -377,7 +380,7 @@ impl Round<'_> {
         std::thread::spawn(move || stranger::visit(target, other, manner, seed));
     }
 
-    /// Has workers write where they hang.
+    /// Makes workers write to the log where they hang.
     fn ask_where(&mut self) {
         for worker in &mut self.workers {
             worker.excused = true;
@@ -386,7 +389,7 @@ impl Round<'_> {
         self.hear(Duration::from_secs(3));
     }
 
-    /// Has workers end what is under way, and then close.
+    /// Makes workers end their outstanding operations, and then close.
     fn finish(&mut self) {
         for worker in &mut self.workers {
             worker.stopped = None;
@@ -412,7 +415,7 @@ impl Round<'_> {
             }
         }
         if !self.report.faults.is_empty() {
-            // Faults that the others find meanwhile may explain it.
+            // Faults that the other workers find in the meantime may explain it.
             return self.hear(Duration::from_secs(1));
         }
         self.tell_all("close");

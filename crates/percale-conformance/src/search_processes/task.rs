@@ -1,4 +1,4 @@
-//! A safe operation under way, as a task that is polled when it was woken.
+//! An outstanding safe operation, as a task that is polled after it was woken.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use std::time::Instant;
 use percale::Buffer;
 use percale::endpoint::safe::{OperationError, Received, Sent};
 
-/// How an operation ended.
+/// The result of an operation.
 #[derive(Debug)]
 pub(super) enum End {
     Sent(Result<Sent, OperationError>),
@@ -40,17 +40,17 @@ pub(super) struct Task {
     pub(super) class: Option<u8>,
     /// The class of a send.
     pub(super) send: Option<u8>,
-    /// The receive's number in its class.
+    /// The number of the receive in its class.
     pub(super) number: u64,
-    /// The peer's port.
+    /// The port of the peer.
     pub(super) port: u16,
     pub(super) what: &'static str,
     pub(super) since: Instant,
-    /// Since when a receive should have ended.
+    /// The time since which a receive should have ended.
     pub(super) due: Option<Instant>,
-    /// It was reported.
+    /// Whether it was reported as overdue.
     pub(super) told: bool,
-    /// The request that it belongs to.
+    /// The request to which it belongs.
     pub(super) call: Option<u64>,
     /// The tag of the region that it reads.
     pub(super) region: Option<u64>,
@@ -76,12 +76,12 @@ impl Task {
         Self { future, flag, class, send, number, port, what, since, due, told, call, region, detail: 0 }
     }
 
-    /// Whether it was woken since it was polled last.
+    /// Returns whether the task was woken since the last poll.
     pub(super) fn is_woken(&self) -> bool {
         self.flag.woken.load(Ordering::SeqCst)
     }
 
-    /// Polls it if it was woken, or anyway.
+    /// Polls the task if it was woken, or if `anyway` is set.
     pub(super) fn poll(&mut self, anyway: bool) -> Option<End> {
         if !self.flag.woken.swap(false, Ordering::SeqCst) && !anyway {
             return None;

@@ -19,7 +19,8 @@ use crate::memory::Memory;
 use crate::process::listens_here;
 use crate::watchdog::Watchdog;
 
-/// Reads everything from a queue: how often each context was reported, and how often as released or not of many messages.
+/// Reads everything from a queue. Appends the error of each entry, or `None` for a success, to the results of its
+/// context.
 fn results(queue: &CompletionQueue, ended: &mut BTreeMap<u64, Vec<Option<ErrorCode>>>) {
     loop {
         let mut entry = [Entry::default(); 1];
@@ -37,11 +38,11 @@ fn results(queue: &CompletionQueue, ended: &mut BTreeMap<u64, Vec<Option<ErrorCo
     }
 }
 
-/// An endpoint that closes, and what its operations are posted with.
+/// An endpoint that will be closed, and the objects for posting its operations.
 struct Poster<'a> {
     endpoint: &'a Endpoint,
     own: PeerAddress,
-    /// Another endpoint; `own` on a transport where an endpoint can reach only itself.
+    /// Another endpoint, or the endpoint itself on a transport where an endpoint can reach only itself.
     other: PeerAddress,
     long: Memory,
     short: Memory,
@@ -50,7 +51,7 @@ struct Poster<'a> {
 }
 
 impl Poster<'_> {
-    /// The operation of a context: its kind depends on the last digit.
+    /// Returns the operation of a context. Its kind depends on the last digit.
     fn operation(&self, context: u64) -> Operation {
         let (from, peer) = match context % 4 {
             0 => (self.own, self.own),
@@ -79,18 +80,18 @@ impl Poster<'_> {
         }
     }
 
-    /// Posts the operation of a context: at once, when `trigger` reaches 1, or when `variable` is written.
+    /// Posts the operation of a context: immediately, for when `trigger` reaches 1, or for when `variable` is written.
     fn post(&self, context: u64) -> Result<(), PostError> {
         let endpoint = self.endpoint;
         // The suite's memory lives as long as the process, and nothing is read from it here.
         match (context % 10, &self.operation(context)) {
-            // SAFETY: as said above.
+            // SAFETY: see above.
             (8, operation) => unsafe { endpoint.post_when(operation, self.trigger, 1) },
-            // SAFETY: as said above.
+            // SAFETY: see above.
             (9, operation) => unsafe { endpoint.post_when_written(operation, self.variable) },
-            // SAFETY: as said above.
+            // SAFETY: see above.
             (_, Operation::Receive(work)) => unsafe { endpoint.post_recv(work) },
-            // SAFETY: as said above.
+            // SAFETY: see above.
             (_, Operation::Send(work)) => unsafe { endpoint.post_send(work) },
             _ => unreachable!("only messages are posted"),
         }
@@ -102,7 +103,7 @@ impl Poster<'_> {
         for context in 0..count {
             match self.post(context) {
                 Ok(()) => posted += 1,
-                // As many sends wait for their peer as may.
+                // The maximum number of sends waits for the peer.
                 Err(PostError::Again) => assert!(context % 10 > 4, "round {round}: receive {context} was refused"),
                 Err(error) => panic!("round {round}: operation {context} was refused: {error}"),
             }
@@ -114,7 +115,8 @@ impl Poster<'_> {
     }
 }
 
-/// Checks that `posted` operations ended once each, as those of a closed endpoint may end, and that nothing stays reserved in their queue.
+/// Checks that `posted` operations ended once each, with results that are allowed for a closed endpoint, and that no
+/// entry stays reserved in their queue.
 fn check_ends(queue: &CompletionQueue, posted: usize, round: usize) {
     let mut ended = BTreeMap::new();
     results(queue, &mut ended);
@@ -128,7 +130,8 @@ fn check_ends(queue: &CompletionQueue, posted: usize, round: usize) {
     assert_eq!(queue.update(|ring| ring.reserved()), 0, "round {round}: room stays reserved");
 }
 
-/// Each operation ends once, and what it reserved in its queue is free again, however many endpoints were closed before.
+/// Each operation ends once, and its reserved entry in the queue is free again, regardless of the number of endpoints
+/// closed before.
 pub fn operations_end_once_when_their_endpoint_closes<F: Transport>() {
     const EACH: u64 = 60;
     let _watchdog = Watchdog::new("operations end once when their endpoint closes");
@@ -167,7 +170,8 @@ pub fn operations_end_once_when_their_endpoint_closes<F: Transport>() {
     }
 }
 
-/// Opens a shared endpoint at an address that a closed endpoint had, or at a new one if another program has that address now.
+/// Opens a shared endpoint at the address of a closed endpoint, or at a new one if another program uses that address
+/// now.
 fn open_again<F: Fabric>(
     fabric: &F,
     address: &str,
@@ -175,14 +179,14 @@ fn open_again<F: Fabric>(
     open: impl Fn(&str) -> Result<SharedEndpoint, BindError>,
 ) -> SharedEndpoint {
     let endpoint = match open(address) {
-        // Another program, or a connection, was given the port meanwhile: such an address is no test.
+        // Another program or a connection has been assigned the port meanwhile, so the address cannot be tested.
         Err(_) if round > 0 && address.parse().is_ok_and(|address| !listens_here(address)) => open(&fabric.address()),
         endpoint => endpoint,
     };
     endpoint.unwrap_or_else(|error| panic!("round {round}: {error}"))
 }
 
-/// Sends messages of these bytes until `stop` is set.
+/// Sends messages with this content until `stop` is set.
 fn flood(sender: &Endpoint, peer: PeerAddress, message: &[u8], stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         _ = sender.inject(peer, message);
@@ -201,7 +205,8 @@ fn read_results(queue: &CompletionQueue, counter: &Counter, stop: &AtomicBool) {
     }
 }
 
-/// Checks that the buffer of an endpoint that was closed is not written any more, and that another handle of the endpoint is refused.
+/// Checks that the buffer of a closed endpoint is not written any more, and that another handle of the endpoint returns
+/// an error.
 fn check_closed(other: Option<&SharedEndpoint>, peer: PeerAddress, work: &ReceiveWork, buffer: Memory, round: u64) {
     let before = buffer.read();
     if let Some(other) = other {
@@ -215,8 +220,8 @@ fn check_closed(other: Option<&SharedEndpoint>, peer: PeerAddress, work: &Receiv
     assert!(before == buffer.read(), "round {round}: the buffer of a closed endpoint was written");
 }
 
-/// While threads drive a shared endpoint that a peer floods, it is closed: from then on nothing is written to its buffers, other handles are
-/// refused, and another endpoint takes its address.
+/// Closes a shared endpoint while threads drive it and a peer floods it. After that nothing is written to its buffers,
+/// other handles return errors, and another endpoint can use its address.
 pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Peers + Real>() {
     const SLOT: usize = 512;
     const SLOTS: usize = 1 << 14;
@@ -263,7 +268,7 @@ pub fn nothing_is_written_once_a_shared_endpoint_is_closed<F: Peers + Real>() {
             }
             match round % 2 {
                 0 => endpoint.close().expect("no window is bound"),
-                // The last handle goes.
+                // The last handle is dropped.
                 _ => drop(endpoint),
             }
             check_closed(kept.as_ref(), peer, &work, buffer, round);

@@ -35,7 +35,7 @@ pub(super) const OPS: [AtomicOp; 10] = [
     AtomicOp::Bxor,
 ];
 
-/// Returns the combination of all members' elements, computed by a plain loop.
+/// Returns the combination of the elements of all members, computed by a plain loop.
 pub(super) fn combined(op: AtomicOp, datatype: Datatype, inputs: &[Vec<u8>]) -> Vec<u8> {
     macro_rules! each {
         ($type:ty, $add:expr, $multiply:expr, $bits:expr) => {{
@@ -101,7 +101,7 @@ pub(super) fn combined(op: AtomicOp, datatype: Datatype, inputs: &[Vec<u8>]) -> 
     }
 }
 
-/// Elements; floats are small whole numbers, which come to the same in any order.
+/// Returns random elements. Floats are small whole numbers, whose sum does not depend on the order.
 pub(super) fn elements(random: &mut Random, datatype: Datatype, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count * datatype.size()];
     random.fill(&mut bytes);
@@ -116,12 +116,12 @@ fn set(members: impl IntoIterator<Item = usize>) -> AddressSet {
     members.into_iter().map(|member| PeerAddress(member as u64)).collect()
 }
 
-/// All stations of a mesh in one group.
+/// Makes one group of all stations of a mesh.
 pub(super) fn group_of<F: Fabric>(mesh: &Mesh<F>, members: usize) -> Vec<Ours<'_>> {
     joined(mesh, &(0..members).collect::<Vec<_>>())
 }
 
-/// These stations in one group, in this order.
+/// Makes one group of these stations, in this order.
 fn joined<'m, F: Fabric>(mesh: &'m Mesh<F>, members: &[usize]) -> Vec<Ours<'m>> {
     let set = set(members.iter().copied());
     let joining: Vec<_> = members.iter().map(|member| mesh.endpoint(*member).join(&set).expect("a group")).collect();
@@ -146,7 +146,7 @@ pub(super) fn why(end: Result<Buffer, OperationError>) -> ErrorCode {
     }
 }
 
-/// Random operations of groups of random size, several at a time.
+/// Random operations of groups of random sizes, several at a time, have the same results as a plain model.
 pub fn random_collectives_do_what_a_plain_model_does<F: Transport>() {
     for round in 0..if crate::long() { 60 } else { 6 } {
         let mesh = Mesh::<F>::new(1 + (round * 4) % 9);
@@ -155,7 +155,7 @@ pub fn random_collectives_do_what_a_plain_model_does<F: Transport>() {
         let groups = group_of(&mesh, members);
         assert!(groups.iter().enumerate().all(|(rank, group)| (group.rank(), group.size()) == (rank, members)));
         for _ in 0..12 {
-            // What was posted, by operation: by member.
+            // The posted operations, for each operation by member.
             let mut batch = Vec::new();
             for _ in 0..1 + random.below(4) {
                 let (op, datatype) = (OPS[random.below(10)], TYPES[random.below(6)]);
@@ -201,7 +201,7 @@ pub fn random_collectives_do_what_a_plain_model_does<F: Transport>() {
     }
 }
 
-/// Every member gets the same bits, whatever the order means to floating-point numbers.
+/// Every member gets the same bits, although the result of floating-point operations depends on the order.
 pub fn floats_come_to_the_same_bits_everywhere<F: Transport>() {
     let mesh = Mesh::<F>::new(7);
     let groups = group_of(&mesh, if F::ALONE { 1 } else { 7 });
@@ -218,7 +218,7 @@ pub fn floats_come_to_the_same_bits_everywhere<F: Transport>() {
     }
 }
 
-/// A receive for anything takes nothing of a group's, and groups of the same members do not mix.
+/// A receive for any message takes no message of a group, and groups of the same members do not mix.
 pub fn groups_keep_to_themselves<F: Transport>() {
     let mesh = Mesh::<F>::new(3);
     let receives: Vec<_> = (0..3)
@@ -253,7 +253,7 @@ pub fn groups_keep_to_themselves<F: Transport>() {
     }
 }
 
-/// What makes no sense is refused, and the buffer comes back.
+/// Invalid collectives are rejected, and the buffer is returned.
 pub fn what_is_no_collective_is_refused<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let endpoint = mesh.endpoint(0);
@@ -283,7 +283,7 @@ const fn libc_einval() -> i32 {
     22
 }
 
-/// A member that posts another operation is detected, and the group is broken for all.
+/// A member that posts a different operation is detected, and the group is broken for all members.
 pub fn members_that_disagree_are_told<F: Peers>() {
     let mesh = Mesh::<F>::new(4);
     let groups = group_of(&mesh, 4);
@@ -306,8 +306,8 @@ pub fn members_that_disagree_are_told<F: Peers>() {
     all_good(&mesh, barriers);
 }
 
-/// Fences are for operations to a peer, which those of groups are not: a fenced message does not wait for what other members have yet to
-/// post, and groups do not wait for a fenced message.
+/// Fences apply to operations to a peer, which operations of groups are not: a fenced message does not wait for
+/// operations that other members have not posted yet, and groups do not wait for a fenced message.
 pub fn fences_and_groups_do_not_wait_for_each_other<F: Peers>() {
     let mesh = Mesh::<F>::connected(2);
     let groups = group_of(&mesh, 2);
@@ -336,7 +336,8 @@ pub fn fences_and_groups_do_not_wait_for_each_other<F: Peers>() {
     }
 }
 
-/// A member closes in the middle: the operations of all other members end in an error, and no join with it succeeds any more.
+/// A member is closed while a collective is in progress. The operations of all other members end with an error, and no
+/// later join with it succeeds.
 pub fn flt_003_a_member_that_leaves_holds_nobody_up<F: Peers>() {
     for members in [2, 3, 5, 8] {
         for length in [8, F::BULK] {
@@ -348,7 +349,7 @@ pub fn flt_003_a_member_that_leaves_holds_nobody_up<F: Peers>() {
                     let posted = rest.iter().map(|rank| post(&mesh, *rank, groups[*rank].id(), length));
                     let posted = posted.collect();
                     mesh.turns(3);
-                    // They are left only when what was posted has ended.
+                    // The members leave only after the posted operations have ended.
                     posted
                 };
                 mesh.close(leaver);
@@ -367,7 +368,7 @@ pub fn flt_003_a_member_that_leaves_holds_nobody_up<F: Peers>() {
     }
 }
 
-/// Posts a sum of so many bytes through the raw API.
+/// Posts a sum of `length` bytes through the raw API.
 fn post<F: Fabric>(mesh: &Mesh<F>, member: usize, group: GroupId, length: usize) -> u64 {
     let context = mesh.context();
     let (source, result) = (Memory::content(1, length), Memory::blank(length));
@@ -387,7 +388,7 @@ fn post<F: Fabric>(mesh: &Mesh<F>, member: usize, group: GroupId, length: usize)
     context
 }
 
-/// Endpoints that make progress by themselves.
+/// Endpoints with automatic progress.
 pub(super) struct Alive {
     endpoints: Vec<SharedEndpoint>,
     _keep: (percale::AddressVector, percale::Domain),
@@ -408,7 +409,7 @@ impl Alive {
         Self { endpoints, _keep: (vector, domain), _watchdog: watchdog }
     }
 
-    /// All of them in one group.
+    /// Makes all of them join one group.
     pub(super) fn join(&self) -> Vec<Group<'_, Shared>> {
         let set = set(0..self.endpoints.len());
         let joining: Vec<_> = self.endpoints.iter().map(|endpoint| endpoint.join(&set).expect("a group")).collect();
@@ -419,7 +420,7 @@ impl Alive {
     }
 }
 
-/// Deferred work: counters start collectives and count their ends, without any call in between.
+/// Counters start collectives as deferred work and count their ends, without any call in between.
 pub fn dwq_020_counters_start_collectives_which_go_on_by_themselves<F: Peers + Real>() {
     const ROUNDS: u64 = 20;
     let alive = Alive::new::<F>(3, "counters start collectives");
@@ -427,7 +428,7 @@ pub fn dwq_020_counters_start_collectives_which_go_on_by_themselves<F: Peers + R
     let members = groups.len();
     let start = Counter::new();
     let ends: Vec<Counter> = groups.iter().map(|_| Counter::new()).collect();
-    // All of them, before anything begins: each waits for the one before.
+    // All are queued before any starts. Each waits for the previous one.
     let mut started = Vec::new();
     for round in 0..ROUNDS {
         for (group, end) in groups.iter().zip(&ends) {

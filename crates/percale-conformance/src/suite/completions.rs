@@ -1,4 +1,4 @@
-//! What is reported, when, where and in which order.
+//! The contents, the time, the place and the order of completion reports.
 
 use percale::{Access, CompletionFlags, CompletionQueue, Counter, Entry, ErrorCode, OpFlags, PostError};
 
@@ -6,7 +6,7 @@ use crate::fabric::{Peers, Transport};
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// Every field of an entry, on both sides.
+/// Every field of an entry is correct on both sides.
 pub fn cmp_001_entries_say_what_happened<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000] {
@@ -28,7 +28,7 @@ pub fn cmp_001_entries_say_what_happened<F: Transport>() {
     }
 }
 
-/// Without COMPLETION success is silent; failure never is.
+/// Without COMPLETION, a success is not reported. A failure always is.
 pub fn cmp_002_success_is_reported_only_where_asked_for<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {
@@ -51,7 +51,7 @@ pub fn cmp_002_success_is_reported_only_where_asked_for<F: Transport>() {
     }
 }
 
-/// After its completion the source may be overwritten, and the sender need not be driven.
+/// After the completion of a send, the source may be overwritten, and the sender need not be driven.
 pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 600, 2048] {
@@ -70,7 +70,8 @@ pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F
             same(&target.read(), &content(1, len), "a transmitted message");
         }
     }
-    // Several sends in a row, with completions read one after the other: the later completions may wait behind the first.
+    // Several sends in a row, whose completions are read one after the other: the later completions may wait for the
+    // first.
     for flags in [OpFlags::empty(), OpFlags::MORE] {
         let sent = [1, 2, 3].map(|seed| mesh.send(0, 1, Send::of(Memory::content(seed, 600)).with(flags)));
         let (mut one, mut turns) = ([Entry::default()], 0..1_000_000);
@@ -96,7 +97,7 @@ pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F
             same(&target.read(), &content(seed, 600), "one of several messages");
         }
     }
-    // Longer ones need both sides until then.
+    // Until then, longer messages need both sides.
     let source = Memory::content(2, F::BULK);
     let target = Memory::blank(F::BULK);
     let received = mesh.receive(1, Receive::into(target));
@@ -111,7 +112,8 @@ pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F
     same(&target.read(), &content(2, F::BULK), "a long message whose send has completed");
 }
 
-/// Messages and writes without a completion, in a row, from a sender that makes no further call: nothing requires one.
+/// Messages and writes without a completion arrive even if their sender makes no further call, because no call is
+/// required.
 pub fn cmp_004_what_reports_nothing_needs_its_sender_no_more<F: Transport>() {
     const COUNT: u64 = 6;
     let mesh = Mesh::<F>::connected(2);
@@ -122,7 +124,7 @@ pub fn cmp_004_what_reports_nothing_needs_its_sender_no_more<F: Transport>() {
             mesh.take(context).is_some()
         })
     };
-    // The first access may have to ask where the memory is.
+    // The first access may have to request the location of the memory.
     let write = |bytes: u64| {
         mesh.endpoint(0)
             .inject_write(mesh.peer(1), &bytes.to_ne_bytes(), region.remote(), Some(bytes))
@@ -144,7 +146,7 @@ pub fn cmp_004_what_reports_nothing_needs_its_sender_no_more<F: Transport>() {
     region.close().expect("nobody uses it");
 }
 
-/// No completion before there is a receive; then the bytes are there.
+/// With DELIVERY_COMPLETE, a send completes only after there is a receive, and the bytes are in its buffer then.
 pub fn cmp_005_delivered_means_in_the_buffer<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 600, 2048, 9000, F::BULK] {
@@ -163,7 +165,7 @@ pub fn cmp_005_delivered_means_in_the_buffer<F: Transport>() {
     }
 }
 
-/// No completion before there is a receive; a peek is none.
+/// With MATCH_COMPLETE, a send completes only after there is a receive. A peek does not count.
 pub fn cmp_006_match_complete_waits_for_the_receive<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000, F::BULK] {
@@ -181,7 +183,7 @@ pub fn cmp_006_match_complete_waits_for_the_receive<F: Transport>() {
     }
 }
 
-/// An error stops the reading where it happened, until it is taken.
+/// An error entry stops the reading at its position until it is read.
 pub fn cmp_007_errors_keep_their_place<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let rooms = [8, 8, 4, 8, 2, 0, 8];
@@ -212,7 +214,7 @@ pub fn cmp_007_errors_keep_their_place<F: Transport>() {
     assert_eq!(seen, wanted);
 }
 
-/// As many as are asked for, oldest first, each once.
+/// The requested number of entries is returned, the oldest first, each once.
 pub fn cmp_008_entries_are_read_in_batches<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let contexts: Vec<u64> = (0..10).map(|_| mesh.receive(1, Receive::into(Memory::blank(8)))).collect();
@@ -233,7 +235,8 @@ pub fn cmp_008_entries_are_read_in_batches<F: Transport>() {
     assert_eq!(mesh.endpoint(1).poll(&mut entries), Ok(0));
 }
 
-/// A reader of one result at a time gets the results of every peer, even while one peer always has some. Each message has its own data.
+/// A reader of one result at a time gets the results of every peer, even if one peer always has some. Each message has
+/// different data.
 pub fn cmp_001_cmp_008_a_busy_peer_keeps_no_other_waiting<F: Peers>() {
     const FEW: u64 = 5;
     let mesh = Mesh::<F>::connected(3);
@@ -265,7 +268,7 @@ pub fn cmp_001_cmp_008_a_busy_peer_keeps_no_other_waiting<F: Peers>() {
     assert!(heard[0] > FEW);
 }
 
-/// Posting is refused before a result could be lost, and taken again after a read.
+/// Posting is rejected before a result could be lost, and accepted again after a read.
 pub fn cmp_009_a_queue_never_overruns<F: Transport>() {
     let queues = [CompletionQueue::new(1, 4), CompletionQueue::new(1, 4)];
     let mesh = Mesh::<F>::with(
@@ -289,7 +292,7 @@ pub fn cmp_009_a_queue_never_overruns<F: Transport>() {
             assert_eq!(contexts, posted);
         }
     }
-    // Silent ones need no room, and an error is never lost for want of it.
+    // Silent operations need no room, and an error is never lost because of missing room.
     let receives: Vec<u64> = (0..4).map(|_| mesh.receive(1, Receive::into(target))).collect();
     let cut = mesh.receive(1, Receive::into(target.part(0, 1)).tag(1, 0).silent());
     mesh.send(0, 1, Send::of(target).tag(1).silent());
@@ -299,7 +302,7 @@ pub fn cmp_009_a_queue_never_overruns<F: Transport>() {
     receives.into_iter().for_each(|context| assert!(mesh.endpoint(1).cancel(context)));
 }
 
-/// Results that reserve nothing make the endpoint stop taking messages until there is room.
+/// Results that reserve no entry make the endpoint stop accepting messages until there is room.
 pub fn cmp_009_multi_receives_wait_for_room_in_the_queue<F: Transport>() {
     const COUNT: usize = 500;
     let queue = CompletionQueue::new(1, 8);
@@ -335,7 +338,7 @@ pub fn cmp_009_multi_receives_wait_for_room_in_the_queue<F: Transport>() {
     println!("{}: {most} results waited in a queue of 8", F::NAME);
 }
 
-/// One for each success, and one in the error value for each failure.
+/// A counter is incremented for each success, and its error value for each failure.
 pub fn cmp_011_counters_count_each_side<F: Transport>() {
     let (sends, receives) = (std::sync::Arc::new(Counter::new()), std::sync::Arc::new(Counter::new()));
     let mesh =
@@ -359,7 +362,7 @@ pub fn cmp_011_counters_count_each_side<F: Transport>() {
     assert_eq!((receives.value(), receives.read_error()), (20, 1));
 }
 
-/// One queue for both directions of all endpoints.
+/// One queue can be used for both directions of all endpoints.
 pub fn shared_queues_take_the_results_of_both_sides<F: Transport>() {
     let queue = CompletionQueue::default();
     let mesh = Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.transmit_queue(&queue).receive_queue(&queue));

@@ -13,7 +13,7 @@ use crate::fabric::{Alone, Fabric, Peers};
 use crate::memory::{Memory, content, same};
 use crate::net::{End, Net};
 
-/// Messages of both kinds and every size, both ways, through the safe API.
+/// Exchanges messages of both kinds and all sizes in both directions, through the safe API.
 fn exchange<F: Fabric>(net: &Net<F>, from: &Endpoint, to: &Endpoint) {
     for len in [0, 8, 2048, 9000, F::BULK] {
         let receive = to.recv(vec![0; len]).start().expect("a receive");
@@ -28,7 +28,7 @@ fn exchange<F: Fabric>(net: &Net<F>, from: &Endpoint, to: &Endpoint) {
     }
 }
 
-/// Request and answer carry data; then everything works as between any endpoints.
+/// Request and answer carry data. After that, all operations work as between other endpoints.
 pub fn con_013_a_connection_is_made_and_used<F: Peers>() {
     let net = Net::<F>::new("a connection is made and used");
     for len in [0, 1, DATA_LIMIT] {
@@ -65,11 +65,11 @@ pub fn con_013_a_connection_is_made_and_used<F: Peers>() {
     net.end(|builder| builder.accept(&request, b"")).expect("the request still waits");
 }
 
-/// Posts a receive of 10 bytes through the raw API: into the part of `target` that its context numbers.
+/// Posts a receive of 10 bytes through the raw API, into the part of `target` with the number `context`.
 #[expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
 fn post_receive(end: &End, target: &Memory, from: PeerAddress, context: u64) -> Result<(), PostError> {
     let (segments, flags) = (target.part(10 * context as usize, 10).segments(), OpFlags::COMPLETION);
-    // SAFETY: segments are made of `Memory`, which is never freed, and are not touched before the completion.
+    // SAFETY: segments are made of `Memory`, which is never freed, and are not accessed before the completion.
     unsafe { end.endpoint.post_recv(&ReceiveWork { from, segments, tag: None, context, flags }) }
 }
 
@@ -82,7 +82,7 @@ fn post_send(end: &End, context: u64) -> Result<(), PostError> {
     unsafe { end.endpoint.post_send(&work) }
 }
 
-/// Waits for an endpoint's next result.
+/// Waits for the next result of an endpoint.
 fn next_result<F: Fabric>(net: &Net<F>, end: &End) -> Result<Entry, ErrorEntry> {
     net.until(|| {
         let mut entry = [Entry::default()];
@@ -94,7 +94,7 @@ fn next_result<F: Fabric>(net: &Net<F>, end: &End) -> Result<Entry, ErrorEntry> 
     })
 }
 
-/// Checks that each kind of send is refused, because the endpoint is not connected.
+/// Checks that each kind of send is rejected because the endpoint is not connected.
 fn refuses_sends(end: &End) {
     let (endpoint, peer) = (&end.endpoint, end.endpoint.peer());
     assert_eq!(post_send(end, 9), Err(PostError::NotConnected));
@@ -106,7 +106,8 @@ fn refuses_sends(end: &End) {
     assert_eq!(PostError::NotConnected.errno(), 258);
 }
 
-/// Through the raw API: receives can be posted before there is a connection, sends cannot; the same holds when it is over.
+/// Through the raw API, receives can be posted before there is a connection and sends cannot. The same holds after the
+/// connection is over.
 pub fn con_014_sends_wait_for_the_connection<F: Peers>() {
     let net = Net::<F>::new("sends wait for the connection");
     let client = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
@@ -130,7 +131,7 @@ pub fn con_014_sends_wait_for_the_connection<F: Peers>() {
     }
     net.stands(&client);
     net.stands(&server);
-    // Once in a lifetime.
+    // An endpoint can be connected only once.
     assert!(matches!(client.endpoint.connect(net.address(), b""), Err(ConnectionError::Used)));
     assert!(matches!(server.endpoint.accept(&request, b""), Err(ConnectionError::Used)));
     assert!(matches!(net.end(|builder| builder.accept(&request, b"")), Err(ConnectionError::Gone)));
@@ -178,7 +179,7 @@ fn refused<F: Fabric>(net: &Net<F>, end: &End) -> (ErrorCode, String, Vec<u8>) {
     told
 }
 
-/// Requests that the listener's owner rejects with data or drops, and requests beyond the backlog.
+/// Tests requests that the listener's owner rejects with data or drops, and requests beyond the backlog.
 pub fn con_015_requests_are_rejected<F: Peers>() {
     let net = Net::<F>::new("requests are rejected");
     for len in [0, 1, DATA_LIMIT] {
@@ -233,7 +234,8 @@ pub fn con_015_requests_that_nobody_can_read_are_rejected<F: Peers>() {
     net.stands(&server);
 }
 
-/// The address has no endpoint, or an endpoint that is no listener, or a listener that closes before it answers.
+/// Tests an address without an endpoint, with an endpoint that is not a listener, and with a listener that closes
+/// before it answers.
 pub fn con_016_who_gets_no_answer_is_told<F: Peers>() {
     let mut net = Net::<F>::new("who gets no answer is told");
     let nobody = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
@@ -242,7 +244,7 @@ pub fn con_016_who_gets_no_answer_is_told<F: Peers>() {
     let client = net.end(|builder| builder.connect(&address, b"")).expect("an endpoint");
     let (error, reason, _) = refused(&net, &client);
     assert_eq!(error, ErrorCode::Refused, "{reason}");
-    // An endpoint for many peers, and one for one, take no requests.
+    // Endpoints for many peers, and endpoints for one, accept no requests.
     let many = net.end(|builder| Ok(builder.bind(net.fabric.address())?)).expect("an endpoint");
     assert_eq!((many.endpoint.connection_state(), many.endpoint.peer()), (None, PeerAddress::UNSPECIFIED));
     assert!(matches!(many.endpoint.connect(net.address(), b""), Err(ConnectionError::NotForOne)));
@@ -253,7 +255,7 @@ pub fn con_016_who_gets_no_answer_is_told<F: Peers>() {
         println!("{}: {:?}", F::NAME, refused(&net, &client));
     }
     exchange(&net, &left.endpoint, &right.endpoint);
-    // The listener closes while requests wait; one was answered before.
+    // The listener closes while requests wait, one of which was answered before.
     let clients = [(); 3].map(|()| net.call(b""));
     let requests = [(); 3].map(|()| net.request());
     let server = net.end(|builder| builder.accept(&requests[1], b"just in time")).expect("an endpoint");
@@ -279,7 +281,7 @@ pub fn con_016_answers_are_waited_for_in_bounded_time<F: Peers>() {
         .expect("an endpoint");
     let (error, reason, _) = refused(&net, &client);
     assert_eq!(error, ErrorCode::TimedOut, "{reason}");
-    // Its request, if it arrived in time, is gone with it.
+    // The request of the caller, if it arrived, has been withdrawn.
     net.until(|| (net.listener().pending() == 0).then_some(()));
     if let Some(Event::ConnectionRequest(request)) = net.listener().events().read() {
         assert!(matches!(net.end(|builder| builder.accept(&request, b"")), Err(ConnectionError::Gone)));
@@ -294,7 +296,8 @@ pub fn con_016_answers_are_waited_for_in_bounded_time<F: Peers>() {
     assert_eq!(error, ErrorCode::TimedOut, "{reason}");
 }
 
-/// A connection is between two: messages of others do not get in, neither before nor after.
+/// A connection belongs to two endpoints. Messages of others are not accepted, neither before nor after it is
+/// established.
 pub fn con_018_strangers_are_turned_away<F: Peers>() {
     let net = Net::<F>::new("strangers are turned away");
     let vector = net.domain.address_vector().build().expect("a vector");
@@ -302,7 +305,7 @@ pub fn con_018_strangers_are_turned_away<F: Peers>() {
         net.end(|builder| Ok(builder.vector(&vector).bind(net.fabric.address())?)).expect("an endpoint").clone();
     let tries = |there: std::net::SocketAddr| {
         let peer = vector.insert(there).expect("an address");
-        // A send may complete before it is known that the message is not accepted, so delivery is requested.
+        // A send may complete before it is known that the message is rejected, so delivery completion is requested.
         net.finish(stranger.endpoint.send(peer, "let me in").delivered()).expect_err("it is not welcome");
         let remote = percale::RemoteMemory { key: 1, address: 0, len: 8 };
         net.finish(stranger.endpoint.read(peer, remote, vec![0; 8])).expect_err("it is not welcome");
@@ -329,7 +332,7 @@ pub fn con_018_strangers_are_turned_away<F: Peers>() {
     assert!(net.listener().events().is_empty());
 }
 
-/// The other side gets one event, after everything that was sent; outstanding operations end.
+/// The other side gets one event, after all messages that were sent. Outstanding operations end.
 pub fn con_019_the_end_comes_after_all_messages<F: Peers>() {
     let net = Net::<F>::new("the end comes after all messages");
     for (count, len, shut) in [(1, 8, true), (40, 8, false), (40, 2048, true), (30, 2048, false), (0, 0, true)] {
@@ -365,7 +368,7 @@ pub fn con_019_the_end_comes_after_all_messages<F: Peers>() {
     }
 }
 
-/// Messages that came before the end can be received after it.
+/// Messages that arrived before the end can be received after it.
 pub fn con_019_messages_are_kept_beyond_the_end<F: Peers>() {
     let net = Net::<F>::new("messages are kept beyond the end");
     let (client, server) = net.pair();
@@ -381,7 +384,7 @@ pub fn con_019_messages_are_kept_beyond_the_end<F: Peers>() {
     net.finish(server.endpoint.recv(vec![0; 100])).expect_err("there are no more");
 }
 
-/// Many at once, each with its own data, on one listener; then each connection is used.
+/// Many endpoints connect at once to one listener, each with its own data. Then each connection is used.
 pub fn con_020_a_hundred_connect_at_once<F: Peers>() {
     const COUNT: usize = 100;
     let net = Net::<F>::with("a hundred connect at once", |domain| domain.connect_timeout(Duration::from_secs(60)));
@@ -406,7 +409,7 @@ pub fn con_020_a_hundred_connect_at_once<F: Peers>() {
     assert_eq!(net.listener().pending(), 0);
 }
 
-/// Without a transport to other endpoints there is no connection, and the error reports this.
+/// Without a transport to other endpoints there is no connection, and the error states this.
 pub fn con_016_no_transport_no_connection<F: Alone>() {
     let net = Net::<F>::new("no transport, no connection");
     let client = net.call(b"");
@@ -417,7 +420,7 @@ pub fn con_016_no_transport_no_connection<F: Alone>() {
     assert_eq!(refused(&net, &own).0, ErrorCode::Refused);
 }
 
-/// For a connected endpoint the pair of a type 2 window is its connection.
+/// For a connected endpoint, the endpoint and peer of a type 2 window are those of its connection.
 pub fn mw_038_mw_040_mw_045_windows_of_connected_endpoints<F: Peers>() {
     use percale::{Bind, WindowAccess, WindowType};
     let net = Net::<F>::new("windows of connected endpoints");

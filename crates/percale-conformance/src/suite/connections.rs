@@ -1,4 +1,4 @@
-//! Connections that come and go.
+//! Connections that are established and lost.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send, Station};
 use crate::random::{Random, seed};
 
-/// Nothing is connected before something is sent.
+/// No peer is connected before an operation is posted to it.
 pub fn con_001_connections_are_made_by_the_first_operation<F: Peers>() {
     let mesh = Mesh::<F>::new(3);
     for number in 0..1000_u16 {
@@ -36,7 +36,7 @@ fn restart<F: Fabric>(mesh: &mut Mesh<F>) {
     restart_one(mesh, 1, 2);
 }
 
-/// Closes a station, of so many, and opens another at the same address.
+/// Closes a station, out of `count` stations, and opens another at the same address.
 pub(super) fn restart_one<F: Fabric>(mesh: &mut Mesh<F>, number: usize, count: usize) {
     let addresses: Vec<_> = (0..count).map(|number| mesh.endpoint(number).address()).collect();
     let address = addresses[number];
@@ -58,7 +58,7 @@ pub(super) fn restart_one<F: Fabric>(mesh: &mut Mesh<F>, number: usize, count: u
     mesh.open(number, Station { endpoint, vector, domain });
 }
 
-/// What was outstanding fails once, and the next operation reaches the new one under the same name.
+/// Outstanding operations fail once, and the next operation reaches the new endpoint under the same peer address.
 pub fn con_004_a_restarted_endpoint_is_reached_again<F: Peers>() {
     let mut mesh = Mesh::<F>::connected(2);
     for round in 0..3 {
@@ -86,7 +86,7 @@ pub fn con_004_a_restarted_endpoint_is_reached_again<F: Peers>() {
     }
 }
 
-/// Each operation that waited fails once; later ones fail at once, or reach the endpoint that has the address then.
+/// Each waiting operation fails once. Later ones fail at once, or reach the endpoint that has the address then.
 pub fn flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it<F: Peers>() {
     let mut mesh = Mesh::<F>::connected(2);
     let peer = mesh.peer(1);
@@ -117,7 +117,7 @@ pub fn flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it<F: Peers>() {
     assert_eq!(mesh.done(anybody).len, 7, "the endpoint itself goes on");
 }
 
-/// Closing in good order: what was sent before is not lost, whatever its size and state.
+/// After an orderly close, no message that was sent before is lost, regardless of its size and state.
 pub fn messages_sent_before_closing_arrive<F: Peers>() {
     for len in [8, 2048] {
         for count in [1, 40] {
@@ -136,7 +136,8 @@ pub fn messages_sent_before_closing_arrive<F: Peers>() {
     }
 }
 
-/// Connected, down, connected again; peeking takes nothing; the application's own events fit in.
+/// Events report connected, disconnected, and connected again. Peeking removes no event, and the application can add
+/// its own events.
 pub fn cmp_014_events_tell_who_came_and_went<F: Peers>() {
     let events = EventQueue::default();
     let mut mesh = Mesh::<F>::with(
@@ -198,8 +199,9 @@ pub fn msg_011_an_endpoint_reaches_itself_by_another_name<F: Peers + Real>() {
     }
 }
 
-/// Receives directed at a name take what comes from its endpoint, though that was not known to be the same when they were posted: at their
-/// places in the order, and also what was here before.
+/// Receives directed at one address of an endpoint match messages from its other addresses, even if it was not known at
+/// the time of posting that they belong to the same endpoint. They match in posting order, and also match messages that
+/// arrived before.
 pub fn msg_007_receives_directed_at_another_name<F: Peers + Real>() {
     let _watchdog = crate::watchdog::Watchdog::new("receives directed at another name");
     let fabric = F::new(seed());
@@ -223,7 +225,7 @@ pub fn msg_007_receives_directed_at_another_name<F: Peers + Real>() {
             same(&received.wait().expect("a message").to_vec(), &content(number, len), "posted before");
         }
         sent.into_iter().for_each(|sent| drop(sent.wait().expect("it is sent")));
-        // These arrive before it is known which endpoint the other name denotes.
+        // These arrive before it is known which endpoint the other address denotes.
         let early = [(5, 21), (5, 22), (6, 23)].map(|(tag, number)| send(own, tag, number));
         let last = receive(6, PeerAddress::UNSPECIFIED);
         same(&last.wait().expect("a message").to_vec(), &content(23, len), "the last of those that are here");
@@ -237,8 +239,8 @@ pub fn msg_007_receives_directed_at_another_name<F: Peers + Real>() {
     }
 }
 
-/// A member that names another one by an address that this one does not advertise joins a different list than the others. The join fails with
-/// an error that explains this, and the next join is paired with those of the others.
+/// A member that refers to another member by an address that the other does not advertise joins a different list than
+/// the others. The join fails with an error that explains this, and the next join is paired with those of the others.
 pub fn con_010_a_member_of_another_name_is_told_of_and_known_then<F: Peers + Real>() {
     let _watchdog = crate::watchdog::Watchdog::new("a member of another name");
     let fabric = F::new(seed());
@@ -249,7 +251,7 @@ pub fn con_010_a_member_of_another_name_is_told_of_and_known_then<F: Peers + Rea
     };
     let other: fn(SocketAddr) -> SocketAddr = |address| SocketAddr::from(([127, 0, 0, 7], address.port()));
     let (one, two) = (open(other), open(|address| address));
-    // Each has inserted itself by the address that it advertises.
+    // Each member has inserted itself with the address that it advertises.
     let set = |of: usize| -> AddressSet {
         let (_, vector, names) = [&one, &two][of];
         let addresses = [&one, &two].map(|(endpoint, ..)| endpoint.address());
@@ -269,7 +271,7 @@ pub fn con_010_a_member_of_another_name_is_told_of_and_known_then<F: Peers + Rea
     theirs.wait().and(again.wait()).expect("both have joined");
 }
 
-/// Strangers that send anything but a hello.
+/// Strangers send data that is not a hello.
 pub fn con_002_strangers_do_no_harm<F: Peers + Real>() {
     let mesh = Mesh::<F>::connected(2);
     let mut random = Random::new(seed());
@@ -297,7 +299,8 @@ pub fn con_002_strangers_do_no_harm<F: Peers + Real>() {
         mesh.done(received);
         same(&target.read(), &content(round as u64, 100), "a message among strangers");
     }
-    // Every stranger that sent wrong bytes is disconnected; those that sent too few may have to wait for that.
+    // Every stranger that sent wrong bytes is disconnected. Strangers that sent too few bytes may have to wait for
+    // that.
     let turned_away = |stranger: &mut TcpStream| match stranger.read(&mut [0; 4096]) {
         Ok(0) => true,
         Ok(_) => false,
@@ -312,8 +315,8 @@ pub fn con_002_strangers_do_no_harm<F: Peers + Real>() {
     mesh.settle(1, 0);
 }
 
-/// 500 pairs of endpoints that connect to each other at the same moment. If there are too few descriptors, there are fewer pairs, and the test
-/// reports that.
+/// 500 pairs of endpoints that connect to each other at the same moment. If there are too few descriptors, there are
+/// fewer pairs, and the test reports that.
 pub fn con_003_many_connect_to_each_other_at_once<F: Peers + Real>() {
     let pairs = 500.min(crate::measure::most_descriptors() / 36);
     if pairs < 500 {
@@ -371,7 +374,7 @@ pub fn con_003_many_connect_to_each_other_at_once<F: Peers + Real>() {
     }
 }
 
-/// Two stations with these keys.
+/// Makes two stations with these keys.
 fn keyed<F: Fabric>(keys: [Option<&str>; 2]) -> (Mesh<F>, [EventQueue; 2]) {
     let events = [EventQueue::default(), EventQueue::default()];
     let mut mesh = Mesh::<F>::with(2, |domain| domain, |number, endpoint| endpoint.event_queue(&events[number]));
@@ -395,7 +398,7 @@ fn keyed<F: Fabric>(keys: [Option<&str>; 2]) -> (Mesh<F>, [EventQueue; 2]) {
     (mesh, events)
 }
 
-/// Another key, or none, on either side.
+/// A different key, or a missing key, on either side prevents the connection.
 pub fn con_005_other_keys_are_turned_away<F: Peers + Real>() {
     for keys in [[Some("right"), Some("wrong")], [Some("right"), None], [None, Some("right")]] {
         let (mesh, events) = keyed::<F>(keys);
@@ -408,7 +411,7 @@ pub fn con_005_other_keys_are_turned_away<F: Peers + Real>() {
     }
 }
 
-/// The same key on both sides.
+/// The same key on both sides permits the connection.
 pub fn con_006_the_same_key_is_let_in<F: Peers + Real>() {
     let (mesh, _) = keyed::<F>([Some("right"), Some("right")]);
     for len in [8, 20_000] {
@@ -421,7 +424,8 @@ pub fn con_006_the_same_key_is_let_in<F: Peers + Real>() {
     }
 }
 
-/// A concrete address, by which others reach it and which names it as a source.
+/// The advertised address is a concrete address, by which others reach the endpoint and which identifies it as a
+/// source.
 pub fn con_010_a_wildcard_advertises_one_address<F: Peers + Real>() {
     for bind in ["0.0.0.0:0", "[::]:0"] {
         let mut mesh = Mesh::<F>::new(2);

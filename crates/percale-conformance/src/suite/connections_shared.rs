@@ -1,4 +1,4 @@
-//! Endpoints of one connection each that threads share, and threads that sleep until something happens to them.
+//! Connected endpoints that threads share, and threads that sleep until an event of such an endpoint.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::fabric::{Fabric, Peers, Real};
 use crate::memory::{Memory, content, same};
 use crate::watchdog::Watchdog;
 
-/// A wait that takes longer has slept over something.
+/// The maximum time of a wait. A longer wait has missed a wake-up.
 const BOUND: Option<Duration> = Some(Duration::from_secs(60));
 
 fn domain<F: Fabric>(progress: Progress) -> (F, Domain) {
@@ -57,13 +57,14 @@ fn call<A: Ownership>(endpoint: &Endpoint<A>, len: usize) {
     same(&receive.wait().expect("the echo").to_vec(), &content(1, len), "the echo");
 }
 
-/// One thread on each side, which does nothing but wait for events: one queue for the listener and its connections.
+/// One thread on each side only waits for events. The listener and its connections have a common queue.
 pub fn con_021_events_are_waited_for_by_shared_endpoints<F: Peers + Real>() {
     let _watchdog = Watchdog::new("events are waited for by shared endpoints");
     both_sides::<F>(Progress::Manual);
 }
 
-/// Like [`con_021_events_are_waited_for_by_shared_endpoints`], but with automatic progress, so that no thread has to wait.
+/// Like [`con_021_events_are_waited_for_by_shared_endpoints`], but with automatic progress, so that no thread has to
+/// wait.
 pub fn con_021_automatic_progress_connects<F: Peers + Real>() {
     let _watchdog = Watchdog::new("automatic progress connects");
     both_sides::<F>(Progress::Automatic);
@@ -103,7 +104,7 @@ fn both_sides<F: Fabric>(progress: Progress) {
             let server = builder.accept_shared(&request, &[round, round]).expect("an endpoint");
             assert_eq!(stands(&served), [round]);
             [0, 8, 9000, F::BULK].into_iter().for_each(|len| echo(&server, len));
-            // The next request comes over another connection than the end: it may be the first of the two.
+            // The next request comes over another connection than the end, so it may arrive before the end.
             let mut over = round % 2 != 0;
             while !over {
                 match served.wait(BOUND).expect("the end") {
@@ -116,7 +117,7 @@ fn both_sides<F: Fabric>(progress: Progress) {
     });
 }
 
-/// Endpoints with one owner. Each thread waits for its connection and for nothing else.
+/// Endpoints with one owner. Each thread waits only for its own connection.
 pub fn con_021_a_thread_sleeps_until_it_is_connected<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a thread sleeps until it is connected");
     let (fabric, domain) = domain::<F>(Progress::Manual);
@@ -145,7 +146,8 @@ pub fn con_021_a_thread_sleeps_until_it_is_connected<F: Peers + Real>() {
     });
 }
 
-/// The answer timeout expires while all threads sleep: on the queue, on a wait set, on a descriptor, or for the connection.
+/// The answer timeout expires while all threads sleep: on the queue, on a wait set, on a descriptor, or for the
+/// connection.
 pub fn con_021_sleepers_are_told_that_no_answer_comes<F: Peers + Real>() {
     let _watchdog = Watchdog::new("sleepers are told that no answer comes");
     let (fabric, domain) = domain::<F>(Progress::Manual);
@@ -185,7 +187,7 @@ fn sleep(descriptor: BorrowedFd<'_>) {
     assert_eq!(woken, Ok(1), "something was slept over");
 }
 
-/// Eight threads call, four answer: every second call is accepted.
+/// Eight threads connect and four threads answer. Every second request is accepted.
 pub fn con_021_many_threads_call_one_listener<F: Peers + Real>() {
     const CALLERS: u64 = 8;
     const EACH: u64 = 6;
@@ -231,16 +233,17 @@ pub fn con_021_many_threads_call_one_listener<F: Peers + Real>() {
     assert_eq!(listener.pending(), 0);
 }
 
-/// A receive, with this context, of eight bytes.
+/// Posts a receive of eight bytes with this context.
 #[expect(unsafe_code, reason = "posts through the raw face; the memory is never freed")]
 fn post(endpoint: &Endpoint<Shared>, context: u64) {
     let (from, flags) = (PeerAddress::UNSPECIFIED, OpFlags::COMPLETION);
     let work = ReceiveWork { from, segments: Memory::blank(8).segments(), tag: None, context, flags };
-    // SAFETY: segments are made of `Memory`, which is never freed, and no code touches it.
+    // SAFETY: segments are made of `Memory`, which is never freed, and no code accesses it.
     unsafe { endpoint.post_recv(&work) }.expect("a receive");
 }
 
-/// Four connections report to one queue, and one of them ends: its receives fail after what the others had brought before.
+/// Four connections report to one queue, and one of them ends. The messages that the others have received before are
+/// read before the failures of its receives.
 pub fn con_019_what_other_connections_brought_is_read_before_the_end<F: Peers + Real>() {
     const SPARE: u64 = 9;
     let _watchdog = Watchdog::new("what other connections brought is read before the end");
@@ -277,7 +280,7 @@ pub fn con_019_what_other_connections_brought_is_read_before_the_end<F: Peers + 
             }
             (0..100).for_each(|_| _ = server.progress());
         };
-        // The one that ends has more results than the others.
+        // The connection that ends has more results than the others.
         post(&clients[0], 100);
         send(&servers[0]);
         assert_eq!(next().expect("a message"), 100);
@@ -290,7 +293,7 @@ pub fn con_019_what_other_connections_brought_is_read_before_the_end<F: Peers + 
         } else {
             servers[0].shutdown().expect("it stands");
         }
-        std::thread::sleep(Duration::from_millis(5)); // What was sent is there.
+        std::thread::sleep(Duration::from_millis(5)); // The sent messages have arrived.
         let mut got: Vec<_> = (0..4).map(|_| next().expect("a message that came before the end")).collect();
         got.sort_unstable();
         assert_eq!(got, [0, 1, 2, 3]);

@@ -1,4 +1,5 @@
-//! Counters by kind of operation: what an endpoint begins, what it receives, and what peers do to its regions.
+//! Counters by kind of operation: operations that an endpoint starts, messages that it receives, and accesses of peers
+//! to its regions.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::mesh::{Mesh, Receive, Send};
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// One counter for each kind.
+/// A counter for each kind.
 #[derive(Debug, Default)]
 struct Kinds {
     sends: Arc<Counter>,
@@ -24,7 +25,8 @@ struct Kinds {
 }
 
 impl Kinds {
-    /// An initiator (station 0) and a target (station 1) that count here. One endpoint, where there is no other.
+    /// Makes an initiator (station 0) and a target (station 1) with these counters, or one endpoint if the transport
+    /// has no others.
     fn mesh<F: Fabric>(&self) -> Mesh<F> {
         Mesh::with(2, |domain| domain, |number, endpoint| self.bind::<F>(number, endpoint))
     }
@@ -40,7 +42,7 @@ impl Kinds {
         endpoint
     }
 
-    /// Sends, receives, reads, writes, and what the target counted.
+    /// Returns the values of sends, receives, reads and writes, and those that the target has counted.
     fn values(&self) -> [u64; 6] {
         let all = [&self.sends, &self.receives, &self.reads, &self.writes, &self.remote_reads, &self.remote_writes];
         all.map(|counter| counter.value())
@@ -51,7 +53,7 @@ impl Kinds {
         all.map(|counter| counter.read_error())
     }
 
-    /// Drives everything until these are the values, and then to see that they stay so.
+    /// Drives everything until the counters have these values, and then checks that they keep them.
     #[track_caller]
     fn come_to<F: Fabric>(&self, mesh: &Mesh<F>, values: [u64; 6], what: &str) {
         mesh.until(|| {
@@ -63,20 +65,21 @@ impl Kinds {
     }
 }
 
-/// Memory that peers may map, and any other.
+/// Returns memory that peers may map, and other memory.
 fn memories<F: Fabric>(mesh: &Mesh<F>, len: usize) -> [Buffer; 2] {
     let allocation: Allocation = mesh.station(1).domain.allocate(len).expect("memory");
     [Buffer::from(vec![0; len]), Buffer::from(allocation)]
 }
 
-/// Memory in two pieces.
+/// Splits memory into two pieces.
 fn cut(memory: Memory, at: usize) -> Segments {
     let all = memory.segments();
     let pieces = [all.slice(0, at), all.slice(at, usize::MAX)].map(|part| part.as_slice()[0]);
     Segments::new(&pieces).expect("two pieces")
 }
 
-/// Messages count as sends and receives and as nothing else, peeks as nothing; failures raise the error values of their kinds.
+/// Messages count only as sends and receives, and peeks do not count. Failures increment the error values of their
+/// kinds.
 pub fn cmp_017_messages_are_counted_by_their_kind<F: Transport>() {
     let kinds = Kinds::default();
     let mesh = kinds.mesh::<F>();
@@ -106,7 +109,7 @@ pub fn cmp_017_messages_are_counted_by_their_kind<F: Transport>() {
     assert_eq!(kinds.errors(), [0, 1, 0, 0, 0, 0]);
 }
 
-/// Accesses of every size and way count as reads or writes, at their initiator and at their target, once each.
+/// Accesses of every size and path count once each as reads or writes, at the initiator and at the target.
 pub fn cmp_017_cmp_018_accesses_are_counted_at_both_ends<F: Fabric>() {
     let kinds = Kinds::default();
     let mesh = kinds.mesh::<F>();
@@ -114,7 +117,7 @@ pub fn cmp_017_cmp_018_accesses_are_counted_at_both_ends<F: Fabric>() {
     for memory in memories(&mesh, F::BULK + 100) {
         let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
         let other = mesh.station(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
-        // Each several times: the first time may go another way than the others.
+        // Each several times, because the first access may take another path than the others.
         for len in [0, 8, 3000, 20_000, 300_000.min(F::BULK), F::BULK].repeat(3) {
             let local = Memory::content(1, len);
             let part = region.remote().slice(0..len as u64);
@@ -122,7 +125,7 @@ pub fn cmp_017_cmp_018_accesses_are_counted_at_both_ends<F: Fabric>() {
             mesh.done(mesh.read(0, 1, local.segments(), &[part]));
             count += 1;
             if len >= 8 {
-                // One access, though it is in parts: of one region, and of two.
+                // One access, although it has two pieces: of one region, and of two.
                 let half = len as u64 / 2;
                 let (first, second) = (part.slice(0..half), part.slice(half..len as u64));
                 for pieces in [[first, second], [first, other.remote().slice(0..len as u64 - half)]] {
@@ -143,7 +146,7 @@ pub fn cmp_017_cmp_018_accesses_are_counted_at_both_ends<F: Fabric>() {
     assert_eq!(kinds.errors(), [0, 0, 2, 2, 0, 0]);
 }
 
-/// An access of many megabytes, which goes in parts, is one.
+/// An access of many megabytes, which is split into parts, counts once.
 pub fn cmp_018_an_access_of_many_parts_is_one<F: Fabric>() {
     const LEN: usize = 70 << 20;
     let kinds = Kinds::default();
@@ -155,7 +158,7 @@ pub fn cmp_018_an_access_of_many_parts_is_one<F: Fabric>() {
     kinds.come_to(&mesh, [0, 0, 1, 1, 1, 1], "long accesses");
 }
 
-/// Atomic operations that fetch count as reads, others as writes.
+/// Fetching atomic operations count as reads, others as writes.
 pub fn cmp_017_cmp_018_atomic_operations_are_counted<F: Fabric>() {
     let kinds = Kinds::default();
     let mesh = kinds.mesh::<F>();
@@ -176,7 +179,8 @@ pub fn cmp_017_cmp_018_atomic_operations_are_counted<F: Fabric>() {
     }
 }
 
-/// A write that is reported with 8 bytes is not a receive; a write that a region and its endpoint count in one counter counts once.
+/// A write with 8 bytes of remote data is not a receive. A write that a region and its endpoint count in the same
+/// counter counts once.
 pub fn cmp_018_a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
     let (one, apart) = (Arc::new(Counter::new()), Arc::new(Counter::new()));
     let mesh = Mesh::<F>::with(
@@ -203,7 +207,8 @@ pub fn cmp_018_a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
                 assert!(told.flags.contains(CompletionFlags::REMOTE_WRITE) && told.data == data, "{told:?}");
                 mesh.finish(a.read(peer, part, vec![0; len])).expect("a read");
                 mesh.finish(a.fetch_add(peer, part.slice(0..8), 1_u64)).expect("an add");
-                // A write, a read, and the fetching one, which is a read of the endpoint and a change of the region.
+                // A write, a read, and the fetching operation, which is a read of the endpoint and a change of the
+                // region.
                 count += 3;
                 mesh.until(|| (one.value() >= count).then_some(()));
                 mesh.turns(20);

@@ -1,4 +1,4 @@
-//! Deferred work, on endpoints that make progress by themselves.
+//! Deferred work on endpoints with automatic progress.
 
 #![expect(unsafe_code, reason = "queues raw work, on memory that is never freed")]
 
@@ -15,12 +15,12 @@ use crate::fabric::{Fabric, Peers, Real};
 use crate::memory::{Memory, content};
 use crate::watchdog::Watchdog;
 
-/// The longest message that can be injected, as `percale info` shows it.
+/// The maximum length of an injected message, as `percale info` shows it.
 const INJECT_LIMIT: usize = 2048;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
-/// Endpoints of one domain that know each other by number. No test drives them explicitly.
+/// Endpoints of one domain that have each other's addresses, by number. No test drives them explicitly.
 struct Ring {
     endpoints: Vec<SharedEndpoint>,
     queues: Vec<CompletionQueue>,
@@ -65,7 +65,7 @@ impl Ring {
     fn defer(&self, on: usize, operation: Operation, when: (&Counter, u64), counting: Option<&Counter>) -> WorkId {
         let (counter, threshold) = (when.0.clone(), when.1);
         let work = Work::Transfer(self.at(on), operation);
-        // SAFETY: the tests name `Memory`, which is never freed.
+        // SAFETY: the tests use `Memory`, which is never freed.
         unsafe { self.domain.queue_work(DeferredWork { work, counter, threshold, counting: counting.cloned() }) }
             .expect("queued")
     }
@@ -75,7 +75,7 @@ impl Ring {
         Operation::Send(SendWork { peer, segments, tag: Some(tag), data: None, context: 7, flags })
     }
 
-    /// What is in a queue, now.
+    /// Returns the entries that are in a queue now.
     #[track_caller]
     fn entries(&self, number: usize) -> Vec<Entry> {
         let mut entries = [Entry::default(); 16];
@@ -89,7 +89,7 @@ fn receive(memory: Memory, tag: u64) -> Operation {
     Operation::Receive(ReceiveWork { from, segments, tag: Some((tag, 0)), context: 8, flags })
 }
 
-/// Nothing is written to queues or the endpoint's counters, unless it was asked for.
+/// Deferred work writes no entry to queues and does not change the endpoint's counters, unless that was requested.
 pub fn dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work tells its counter");
     let [trigger, sent, received] = [Counter::new(), Counter::new(), Counter::new()];
@@ -108,7 +108,7 @@ pub fn dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told<F: Real>
     }
     assert_eq!((sent.value(), received.value(), ring.sends.value()), (3, 3, 0));
     assert!(ring.entries(0).is_empty() && ring.entries(1).is_empty());
-    // With FI_COMPLETION there is an entry as well; an endpoint's counter counts if it is the work's.
+    // With FI_COMPLETION there is also an entry. A counter of the endpoint counts if it is the counter of the work.
     let Operation::Send(mut send) = ring.send(1, Memory::content(1, 8), 9) else { unreachable!() };
     send.flags = OpFlags::COMPLETION;
     ring.defer(0, Operation::Send(send), (&trigger, 4), Some(&ring.sends));
@@ -120,7 +120,8 @@ pub fn dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told<F: Real>
     assert!(entries[0].flags.contains(CompletionFlags::SEND | CompletionFlags::TAGGED));
 }
 
-/// Messages, tagged or not, reads, writes, the three kinds of atomic operations, and counters.
+/// Messages, tagged and untagged, reads, writes, the three kinds of atomic operations, and counter operations can be
+/// deferred.
 pub fn dwq_004_every_kind_of_operation_may_wait<F: Real>() {
     let ring = Ring::new::<F>(2, "every kind of deferred work");
     let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
@@ -176,7 +177,7 @@ pub fn dwq_004_every_kind_of_operation_may_wait<F: Real>() {
     assert_eq!(now[48..56], 3_u64.to_ne_bytes());
 }
 
-/// Cancelled, flushed, and refused because it belongs elsewhere.
+/// Work is cancelled, flushed, and rejected because it belongs to another domain.
 pub fn dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work is taken back");
     let [trigger, other, done] = [Counter::new(), Counter::new(), Counter::new()];
@@ -189,7 +190,7 @@ pub fn dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused<F: Real>() {
     other.add(1);
     trigger.add(1);
     done.wait(1, LONG).expect("what was not taken back");
-    // An operation that owns its buffer gives it back.
+    // An operation that owns its buffer returns it.
     let owned = ring.at(0);
     let waits = owned.tagged_send(ring.peer(1), 1, vec![4; 8]).when(&other, 2).counting(&done).start().expect("queued");
     assert_eq!(ring.domain.flush_work(None), 0, "it is the operation's, not the domain's");
@@ -213,7 +214,7 @@ pub fn dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused<F: Real>() {
     assert!(!trigger.has_work() && !other.has_work());
 }
 
-/// What is injected is copied when the work is queued.
+/// Injected data is copied when the work is queued.
 pub fn dwq_025_injected_work_sends_what_was_there_when_it_was_queued<F: Real>() {
     let ring = Ring::new::<F>(2, "injected deferred work");
     let [trigger, done] = [Counter::new(), Counter::new()];
@@ -240,7 +241,7 @@ pub fn dwq_025_injected_work_sends_what_was_there_when_it_was_queued<F: Real>() 
     assert_eq!(error.errno(), libc::EMSGSIZE, "{error}");
 }
 
-/// Deferred work that fails counts as an error, and is reported to the queue whatever its flags are.
+/// Deferred work that fails counts as an error, and is reported to the queue regardless of its flags.
 pub fn dwq_026_failed_work_is_counted_and_reported<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work that fails");
     let [trigger, done, ended] = [Counter::new(), Counter::new(), Counter::new()];
@@ -249,7 +250,7 @@ pub fn dwq_026_failed_work_is_counted_and_reported<F: Real>() {
         let remote = RemotePieces::one(RemoteMemory { key: 1 << 40, address: 0, len: 64 });
         let work = RmaWork { peer, local, remote, data: None, context: round, flags };
         ring.defer(0, Operation::Write(work), (&trigger, round), Some(&done));
-        ring.defer(1, receive(Memory::blank(8), 5), (&trigger, round), None); // So that endpoint makes progress too, and refuses.
+        ring.defer(1, receive(Memory::blank(8), 5), (&trigger, round), None); // This makes the endpoint make progress, so that it rejects the operation.
         ring.domain.defer_add(&ended, 1, (&done, round)).expect("queued");
         trigger.set(round);
         ended.wait(round, LONG).expect("errors count as ends");
@@ -260,17 +261,17 @@ pub fn dwq_026_failed_work_is_counted_and_reported<F: Real>() {
     }
 }
 
-/// A failed operation counts as an error; what waits for successes that never come is no hindrance to closing.
+/// A failed operation counts as an error. Work that waits for successes that never happen does not prevent closing.
 pub fn dwq_015_dwq_022_what_never_begins_keeps_nobody<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work that never begins");
     let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
     let (into, peer) = (Memory::blank(8), ring.peer(1));
-    // There is no such region: the operation fails, and the queue reports that.
+    // There is no such region, so the operation fails, and the queue reports that.
     let remote = RemotePieces::one(percale::RemoteMemory { key: 1, address: 0, len: 8 });
     let work = RmaWork { peer, local: into.segments(), remote, data: None, context: 77, flags: OpFlags::empty() };
     ring.defer(0, Operation::Write(work), (&trigger, 1), Some(&done));
     ring.domain.defer_add(&other, 1, (&done, 1)).expect("queued");
-    ring.defer(1, receive(Memory::blank(8), 5), (&trigger, 1), None); // So its endpoint makes progress as well, and refuses.
+    ring.defer(1, receive(Memory::blank(8), 5), (&trigger, 1), None); // This makes the endpoint make progress, so that it rejects the operation.
     let never = ring.defer(0, ring.send(1, into, 1), (&done, 2), Some(&done));
     trigger.add(1);
     other.wait(1, LONG).expect("errors count as ends");
@@ -278,12 +279,12 @@ pub fn dwq_015_dwq_022_what_never_begins_keeps_nobody<F: Real>() {
     let error = ring.queue(0).read_error().expect("the failure is told");
     assert_eq!((error.error, error.entry.context), (ErrorCode::KeyRejected, 77));
     drop(ring.queues);
-    drop(ring.endpoints); // What waits for `done` is forgotten.
+    drop(ring.endpoints); // The work that waits for `done` is dropped.
     done.add(5);
     assert!(!ring.domain.cancel_work(&never));
 }
 
-/// Each of four endpoints receives and sends on, all of it queued before the first message.
+/// Each of four endpoints receives and sends a token. All of it is queued before the first message.
 pub fn dwq_020_dwq_023_a_token_goes_round_by_itself<F: Peers + Real>() {
     const ROUNDS: u64 = 50;
     let ring = Ring::new::<F>(4, "a token goes round by itself");
@@ -293,7 +294,8 @@ pub fn dwq_020_dwq_023_a_token_goes_round_by_itself<F: Peers + Real>() {
     let places: Vec<_> = (0..4).map(|_| Memory::blank(40)).collect();
     for round in 0..ROUNDS {
         for number in 0..4_usize {
-            // Received once the one before was; sent on once it is here.
+            // The receive is posted after the previous one has completed, and the send starts after the token has
+            // arrived.
             ring.defer(number, receive(places[number], number as u64), (&start, 0), Some(&received[number]));
             let (from, when) = if (round, number) == (0, 0) {
                 (token, (&start, 1))
@@ -310,7 +312,8 @@ pub fn dwq_020_dwq_023_a_token_goes_round_by_itself<F: Peers + Real>() {
     assert_eq!(places[0].read(), content(1, 40));
 }
 
-/// A post without a completion starts another operation; a thread that sleeps until that one's result is woken.
+/// A post without a completion starts another operation. A thread that sleeps until the result of that operation is
+/// woken up.
 pub fn trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Peers + Real>() {
     let ring = Ring::new::<F>(2, "a silent send sets another off");
     let (left, right) = (ring.at(0), ring.at(1));
@@ -335,7 +338,7 @@ pub fn trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Peers + Rea
     }
 }
 
-/// The thread that counts may hold the endpoint's last handle for a moment, with the counter's line locked.
+/// The counting thread may hold the endpoint's last handle for a short time, with the counter's line locked.
 pub fn trig_019_an_endpoint_is_dropped_while_its_operations_begin<F: Peers + Real>() {
     let ring = Ring::new::<F>(1, "an endpoint is dropped while its operations begin");
     let counter = Counter::new();

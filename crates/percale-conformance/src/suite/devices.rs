@@ -1,4 +1,4 @@
-//! Operations on a device's memory (fi_mr(3), FI_HMEM).
+//! Operations on device memory (fi_mr(3), FI_HMEM).
 
 use percale::device::{Device, DeviceError, Interface, Kind};
 use percale::memory::region::RegisterError;
@@ -14,7 +14,7 @@ use crate::mesh::{Mesh, Receive, Send};
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Lengths that go every way there is.
+/// Lengths that use every path.
 fn lengths<F: Fabric>() -> impl Iterator<Item = usize> {
     [0, 1, 48, 104, 105, 2048, 2049, 9000, 100_000, F::BULK, 3 * F::BULK + 5].into_iter()
 }
@@ -27,12 +27,12 @@ fn receiving(memory: DeviceMemory) -> Receive {
     Receive::vector(memory.segments()).with(OpFlags::DEVICE)
 }
 
-/// A region of a device's memory, at the second station.
+/// Registers device memory at the second station.
 fn region<F: Fabric>(mesh: &Mesh<F>, memory: DeviceMemory) -> RawRegion {
     crate::device::register(mesh, 1, memory, device(0), ALL).expect("a region")
 }
 
-/// HMEM-003, HMEM-009: device to host, host to device, device to device; untagged and tagged; expected and not.
+/// HMEM-003, HMEM-009: device to host, host to device, device to device; untagged and tagged; expected and unexpected.
 pub fn hmem_003_hmem_009_messages_of_a_devices_memory<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     for (number, len) in (1..).zip(lengths::<F>()) {
@@ -67,7 +67,7 @@ pub fn hmem_003_hmem_009_messages_of_a_devices_memory<F: Devices>() {
     }
 }
 
-/// Pieces of the host's and of a device's memory, in one operation.
+/// One operation can use pieces of host memory and of device memory.
 pub fn hmem_011_pieces_of_both_kinds<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let bytes = content(7, 30_000);
@@ -83,7 +83,8 @@ pub fn hmem_011_pieces_of_both_kinds<F: Devices>() {
     same(&[x.read(), y.read(), z.read()].concat(), &bytes, "the message");
 }
 
-/// A message that is too long fills the device's memory and no more; a receive that is cancelled leaves it; what was claimed goes there.
+/// A message that is too long fills the device memory and no more. A cancelled receive leaves the memory unchanged. A
+/// claimed message is received into it.
 pub fn hmem_003_ends_of_receives_into_a_device<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let bytes = content(3, 5_000);
@@ -116,12 +117,12 @@ pub fn hmem_003_ends_of_receives_into_a_device<F: Devices>() {
     same(&host.read(), &bytes[..2_048], "what was injected");
     let long = mesh.try_send(0, mesh.peer(1), sending(DeviceMemory::blank(2_049)).with(OpFlags::INJECT));
     assert_eq!(long, Err(PostError::InjectTooLong(2_049)));
-    // Of many messages it cannot be.
+    // A multi-receive into device memory is rejected.
     let many = mesh.try_receive(1, receiving(target).with(OpFlags::MULTI_RECEIVE));
     assert!(matches!(many, Err(PostError::Device(_, errno)) if errno == 95), "{many:?}");
 }
 
-/// Many messages are under way at a time, and each brings its own bytes.
+/// Many messages are outstanding at a time, and each has its own contents.
 pub fn hmem_003_many_at_a_time<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let len = |number: u64| (number as usize * 7_919) % 60_000 + 1;
@@ -145,7 +146,7 @@ pub fn hmem_003_many_at_a_time<F: Devices>() {
     }
 }
 
-/// Reads and writes of a device's region, from the host's memory and from a device's.
+/// Reads and writes of a region of device memory, from host memory and from device memory.
 pub fn hmem_003_hmem_010_accesses_to_a_devices_region<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let room = 3 * F::BULK + 100;
@@ -155,14 +156,14 @@ pub fn hmem_003_hmem_010_accesses_to_a_devices_region<F: Devices>() {
     for (number, len) in (2..).zip(lengths::<F>().filter(|len| *len > 0)) {
         let (start, bytes) = (number as usize, content(number, len));
         let part = region.remote().slice(number..number + len as u64);
-        // The host's.
+        // From host memory.
         mesh.done(mesh.write(0, 1, Memory::of(&bytes).segments(), &[part]));
         expected[start..start + len].copy_from_slice(&bytes);
         same(&memory.read(), &expected, "the region");
         let got = Memory::blank(len);
         mesh.done(mesh.read(0, 1, got.segments(), &[part]));
         same(&got.read(), &bytes, "what was read");
-        // A device's.
+        // From device memory.
         let bytes = content(number + 100, len);
         let source = DeviceMemory::on_device(&bytes);
         mesh.done(mesh.access_device(0, true, mesh.rma(1, source.segments(), &[part])));
@@ -174,7 +175,7 @@ pub fn hmem_003_hmem_010_accesses_to_a_devices_region<F: Devices>() {
         source.free();
         got.free();
     }
-    // Outside of it, and without the right, as ever.
+    // Accesses outside of the region, and without the right, fail as for host memory.
     let beyond = RemoteMemory { len: 2, address: room as u64 - 1, ..region.remote() };
     let error = mesh.failed(mesh.write(0, 1, Memory::of(&[1, 2]).segments(), &[beyond]));
     assert_eq!(error.error, ErrorCode::Denied);
@@ -182,7 +183,7 @@ pub fn hmem_003_hmem_010_accesses_to_a_devices_region<F: Devices>() {
     same(&memory.read(), &expected, "the memory");
 }
 
-/// A host's region, accessed with a device's memory.
+/// Accesses to a region of host memory with device memory.
 pub fn hmem_010_a_hosts_region_and_a_devices_memory<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let region = mesh.station(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
@@ -199,7 +200,7 @@ pub fn hmem_010_a_hosts_region_and_a_devices_memory<F: Devices>() {
     }
 }
 
-/// Atomic operations: on a device's region, with operands, comparands and results of a device's.
+/// Atomic operations on a region of device memory, with operands, comparands and results in device memory.
 pub fn hmem_003_atm_002_words_of_a_device_are_changed<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let words = |values: &[u64]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
@@ -218,15 +219,15 @@ pub fn hmem_003_atm_002_words_of_a_device_are_changed<F: Devices>() {
         context: 0,
         flags: OpFlags::COMPLETION,
     };
-    // With the host's memory.
+    // With host memory.
     mesh.done(mesh.add(0, 1, Memory::of(&words(&[10])), part(0, 1)));
     assert_eq!(memory.read(), words(&[15, 6, 7, 8]));
-    // With a device's: several elements, fetched.
+    // With device memory: several elements, fetched.
     let (operand, result) = (DeviceMemory::on_device(&words(&[1, 2])), DeviceMemory::blank(16));
     let work = AtomicWork { operand: operand.segments(), result: Some(result.segments()), remote: part(1, 2), ..base };
     mesh.done(mesh.atomic_device(0, work));
     assert_eq!((memory.read(), result.read()), (words(&[15, 7, 9, 8]), words(&[6, 7])));
-    // Compared: once as it is, once not.
+    // Compare and swap: once with an equal and once with a different value.
     for (compare, before, after) in [(8, 8, 100), (8, 100, 100)] {
         let (operand, compare) = (DeviceMemory::on_device(&words(&[100])), DeviceMemory::on_device(&words(&[compare])));
         let result = DeviceMemory::blank(8);
@@ -241,7 +242,7 @@ pub fn hmem_003_atm_002_words_of_a_device_are_changed<F: Devices>() {
         mesh.done(mesh.atomic_device(0, work));
         assert_eq!((memory.read(), result.read()), (words(&[15, 7, 9, after]), words(&[before])));
     }
-    // Read alone.
+    // A fetch without a change.
     let result = DeviceMemory::blank(32);
     let work = AtomicWork { op: AtomicOp::Read, result: Some(result.segments()), remote: part(0, 4), ..base };
     mesh.done(mesh.atomic_device(0, work));
@@ -253,7 +254,8 @@ pub fn hmem_003_atm_002_words_of_a_device_are_changed<F: Devices>() {
     assert_eq!(memory.read(), words(&[15, 7, 9, 100]));
 }
 
-/// Memory that the driver manages, and pinned memory, are sent, received and registered as its memory; and migrate meanwhile (the tests touch it).
+/// Managed memory and pinned memory are sent, received and registered as device memory, and migrate at the same time
+/// (because the tests access them).
 pub fn hmem_004_hmem_015_hmem_018_managed_and_pinned_memory<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     for kind in [Kind::Managed, Kind::Pinned] {
@@ -261,7 +263,7 @@ pub fn hmem_004_hmem_015_hmem_018_managed_and_pinned_memory<F: Devices>() {
             let (first, second) = (content(number, len), content(number + 50, len));
             let (source, target) = (DeviceMemory::of(kind, 0, &first), DeviceMemory::of(kind, 0, &vec![0xEE; len]));
             for bytes in [&first, &second] {
-                // By the processor, which may move pages.
+                // Written by the processor, which may migrate pages.
                 source.store(bytes);
                 let received = mesh.receive(1, receiving(target));
                 let sent = mesh.send(0, 1, sending(source));
@@ -278,7 +280,7 @@ pub fn hmem_004_hmem_015_hmem_018_managed_and_pinned_memory<F: Devices>() {
     }
 }
 
-/// Memory that is not the device's is not registered as such; nor are devices there that are not.
+/// Memory that is not device memory is not registered as such, and devices that do not exist are rejected.
 pub fn hmem_005_hmem_006_hmem_014_what_is_no_devices_memory<F: Devices>() {
     let mesh = Mesh::<F>::new(1);
     let (host, memory) = (Memory::blank(4096), DeviceMemory::blank(4096));
@@ -302,7 +304,7 @@ pub fn hmem_005_hmem_006_hmem_014_what_is_no_devices_memory<F: Devices>() {
     assert!(matches!(owned, Err(RegisterError::Device(DeviceError::Mixed))), "{owned:?}");
 }
 
-/// RCACHE-019: memory that is freed and allocated again, mostly at the same address, is what it is now.
+/// RCACHE-019: memory that is freed and allocated again, mostly at the same address, has its new contents.
 pub fn rcache_019_memory_that_came_again<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let (mut places, mut buffers) = (std::collections::HashSet::new(), std::collections::HashSet::new());
@@ -327,7 +329,8 @@ pub fn rcache_019_memory_that_came_again<F: Devices>() {
     assert!(places.len() < 20, "addresses serve again");
 }
 
-/// What waits for a counter reads a device's memory when it begins, not before; deferred work, too.
+/// An operation that waits for a counter reads device memory when it starts, and not before. The same holds for
+/// deferred work.
 pub fn hmem_003_trig_002_dwq_004_what_waits_reads_its_memory_when_it_begins<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [40, 5_000, F::BULK] {
@@ -340,7 +343,7 @@ pub fn hmem_003_trig_002_dwq_004_what_waits_reads_its_memory_when_it_begins<F: D
         counter.add(2);
         mesh.all_done([sent, received]);
         same(&target.read(), &content(4, len), "what was received");
-        // Cancelled, it copies nothing.
+        // A cancelled operation copies nothing.
         let sent = mesh.when(0, mesh.sending(1, sending(source)), &counter, 9);
         assert!(mesh.endpoint(0).cancel(sent));
         assert_eq!(mesh.failed(sent).error, ErrorCode::Canceled);
@@ -351,7 +354,8 @@ pub fn hmem_003_trig_002_dwq_004_what_waits_reads_its_memory_when_it_begins<F: D
     assert!(matches!(injected, Err(PostError::Device(_, errno)) if errno == 95), "{injected:?}");
 }
 
-/// XPU-012, XPU-013, XPU-017, XPU-020: a stream of the device writes the variable, and then the send begins; one that is never written is cancelled.
+/// XPU-012, XPU-013, XPU-017, XPU-020: a stream of the device writes the variable, and then the send starts. A send
+/// whose variable is never written is cancelled.
 pub fn xpu_012_xpu_013_xpu_017_xpu_020_a_devices_stream_begins_a_send<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let domain = &mesh.station(0).domain;
@@ -374,7 +378,7 @@ pub fn xpu_012_xpu_013_xpu_017_xpu_020_a_devices_stream_begins_a_send<F: Devices
     assert_eq!(device(0).write_variable(&domain.variable()), Err(DeviceError::Mixed));
 }
 
-/// A window on a part of a device's region.
+/// A window can be bound to a part of a region of device memory.
 pub fn hmem_003_mw_015_a_window_on_a_devices_region<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let memory = DeviceMemory::on_device(&[7; 10_000]);
@@ -391,7 +395,7 @@ pub fn hmem_003_mw_015_a_window_on_a_devices_region<F: Devices>() {
     assert!(there[..100].iter().chain(&there[8_100..]).all(|byte| *byte == 7), "nothing beside it");
 }
 
-/// XPU-015, XPU-018, XPU-020: a program on the device sets off sends, in the order of the queue.
+/// XPU-015, XPU-018, XPU-020: a program on the device starts sends, in the order of the queue.
 pub fn xpu_013_xpu_015_xpu_018_xpu_020_a_devices_program_begins_sends<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let program = crate::kernel::Store::new();

@@ -13,7 +13,7 @@ use crate::memory::{Memory, same};
 use crate::mesh::Mesh;
 use crate::random::Random;
 
-/// All of them; those with a root have this one.
+/// Returns all of these collectives, with this root if they have one.
 const fn all(root: usize) -> [Collective; 5] {
     [
         Collective::Allgather,
@@ -59,7 +59,8 @@ fn given(what: Collective, members: usize, count: usize, datatype: Datatype, ran
     (0..members).map(|rank| elements(random, datatype, count * what.blocks(members, rank).0)).collect()
 }
 
-/// What a member's buffer holds before the operation and after it: the first has the result's place in it, or is in it.
+/// Returns the contents of a member's buffer before and after the operation. The larger of contribution and result
+/// contains the other.
 fn buffers(what: Collective, rank: usize, members: usize, source: &[u8], result: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (gives, gets) = what.blocks(members, rank);
     let block = source.len().checked_div(gives).or(result.len().checked_div(gets)).unwrap_or(0);
@@ -81,7 +82,7 @@ fn buffers(what: Collective, rank: usize, members: usize, source: &[u8], result:
     (before, after)
 }
 
-/// Random operations of groups of random size, several at a time.
+/// Random operations of groups of random sizes, several at a time, have the same results as a plain model.
 pub fn random_exchanges_do_what_a_plain_model_does<F: Transport>() {
     for round in 0..if crate::long() { 60 } else { 6 } {
         let members = if F::ALONE { 1 } else { 1 + (round * 4) % 9 };
@@ -89,7 +90,7 @@ pub fn random_exchanges_do_what_a_plain_model_does<F: Transport>() {
         let mut random = Random::new(crate::random::seed() ^ round as u64 ^ 0xe8c7);
         let groups = group_of(&mesh, members);
         for _ in 0..12 {
-            // What was posted, by operation: by member.
+            // The posted operations, for each operation by member.
             let mut batch = Vec::new();
             for _ in 0..1 + random.below(4) {
                 let what = all(random.below(members))[random.below(5)];
@@ -121,7 +122,7 @@ pub fn random_exchanges_do_what_a_plain_model_does<F: Transport>() {
                 for (rank, (got, (wanted, own))) in all_good(&mesh, started).into_iter().zip(wanted).enumerate() {
                     let told = format!("{what:?}, {op} of {datatype}, rank {rank} of {members}");
                     assert_eq!(got.len(), wanted.len(), "{told}");
-                    // Of a combination the other blocks are of no use.
+                    // If the operation combines elements, the other blocks have no defined contents.
                     let part = if what.combines() { own } else { 0..wanted.len() };
                     same(&got[part.clone()], &wanted[part], &told);
                 }
@@ -130,14 +131,14 @@ pub fn random_exchanges_do_what_a_plain_model_does<F: Transport>() {
     }
 }
 
-/// An operation with memory of its own for what is given and for what comes.
+/// An operation with separate memory for the contribution and for the result.
 struct Raw {
     source: Memory,
     result: Memory,
     context: u64,
 }
 
-/// Posts through the raw API, with the memory that the member needs.
+/// Posts an operation through the raw API, with the memory that the member needs.
 fn post<F: Fabric>(mesh: &Mesh<F>, rank: usize, group: GroupId, what: Collective, count: usize, source: &[u8]) -> Raw {
     let (_, members) = mesh.endpoint(rank).rank_in(group).expect("it is a member");
     let raw = Raw {
@@ -165,7 +166,7 @@ fn work(group: GroupId, what: Collective, count: usize, raw: &Raw) -> Collective
     }
 }
 
-/// With every root; what is given stays as it is.
+/// With every root: contributions stay unchanged, and each root gets its result.
 pub fn what_is_given_stays_and_every_root_gets_its_own<F: Transport>() {
     let members = if F::ALONE { 1 } else { 5 };
     let mesh = Mesh::<F>::new(members);
@@ -190,7 +191,7 @@ pub fn what_is_given_stays_and_every_root_gets_its_own<F: Transport>() {
     }
 }
 
-/// What makes no sense is refused, and the buffer comes back.
+/// Invalid exchanges are rejected, and the buffer is returned.
 pub fn what_is_no_exchange_is_refused<F: Transport>() {
     let members = if F::ALONE { 1 } else { 3 };
     let mesh = Mesh::<F>::new(members);
@@ -211,7 +212,7 @@ pub fn what_is_no_exchange_is_refused<F: Transport>() {
         refused(group.gather(0, vec![1; 4]).start(), 4);
         refused(group.reduce_scatter(AtomicOp::Sum, Datatype::U64, vec![1; 16]).start(), 16);
     }
-    // Memory for less than all blocks.
+    // With memory for fewer than all blocks.
     let endpoint = mesh.endpoint(0);
     for what in all(0) {
         let (gives, gets) = what.blocks(members, 0);
@@ -231,7 +232,8 @@ pub fn what_is_no_exchange_is_refused<F: Transport>() {
     all_good(&mesh, started);
 }
 
-/// A member that has blocks of another length, or posts another operation, is detected, and the group is broken for all.
+/// A member that has blocks of a different length, or posts a different operation, is detected, and the group is broken
+/// for all members.
 pub fn members_that_disagree_about_an_exchange_are_told<F: Peers>() {
     for what in all(1) {
         for other in [what, Collective::Allreduce, Collective::Alltoall, Collective::Gather { root: 2 }] {
@@ -246,7 +248,8 @@ pub fn members_that_disagree_about_an_exchange_are_told<F: Peers>() {
                 request(group, what, elements, vec![1; gives.max(gets) * block]).start().expect("it is posted")
             });
             let started: Vec<_> = started.collect();
-            // A member without a part in the exchange may be done early: then it gets the error with its next operation.
+            // A member without a part in the exchange may complete early. Then it gets the error with its next
+            // operation.
             let later = groups.iter().map(|group| group.barrier().start().expect("it is posted")).collect();
             let later = ends(&mesh, later).into_iter().map(why);
             let ended = ends(&mesh, started);
@@ -260,7 +263,8 @@ pub fn members_that_disagree_about_an_exchange_are_told<F: Peers>() {
     }
 }
 
-/// A member closes in the middle: each member that needs a block of it gets an error, and none waits for ever.
+/// A member is closed while an exchange is in progress. Each member that needs a block of it gets an error, and none
+/// waits forever.
 pub fn flt_003_a_member_that_leaves_holds_no_exchange_up<F: Peers>() {
     for members in [2, 3, 5] {
         for count in [1, F::BULK / 8 / members] {
@@ -292,7 +296,7 @@ pub fn flt_003_a_member_that_leaves_holds_no_exchange_up<F: Peers>() {
     }
 }
 
-/// Deferred work: counters start exchanges and count their ends, without any call in between.
+/// Counters start exchanges as deferred work and count their ends, without any call in between.
 pub fn dwq_020_counters_start_exchanges_which_go_on_by_themselves<F: Peers + Real>() {
     const ROUNDS: u64 = 10;
     let alive = Alive::new::<F>(3, "counters start exchanges");
@@ -301,7 +305,7 @@ pub fn dwq_020_counters_start_exchanges_which_go_on_by_themselves<F: Peers + Rea
     let start = Counter::new();
     let ends: Vec<Counter> = groups.iter().map(|_| Counter::new()).collect();
     let mut random = Random::new(crate::random::seed());
-    // All of them, before anything begins: each waits for the one before.
+    // All are queued before any starts. Each waits for the previous one.
     let mut started = Vec::new();
     for round in 0..ROUNDS {
         let what = all(round as usize % members)[round as usize % 5];

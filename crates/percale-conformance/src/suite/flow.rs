@@ -1,4 +1,4 @@
-//! More is sent than there is room for: nothing is lost, no operation waits for ever, memory stays bounded.
+//! More is sent than there is room for: no message is lost, no operation waits forever, and memory stays bounded.
 
 use percale::{OpFlags, PostError};
 
@@ -6,8 +6,8 @@ use crate::fabric::Transport;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// Past a small cap senders have to offer and injects have to wait; everything arrives in order once receives are
-/// posted.
+/// Above a small cap, senders must offer messages, and injects must wait. All messages arrive in order after receives
+/// are posted.
 pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Transport>() {
     const CAP: usize = 64 << 10;
     const LEN: usize = 1000;
@@ -16,7 +16,7 @@ pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Transport>() {
     let before = crate::measure::anonymous_kib();
     let mut injected: u64 = 0;
     let mut refused = 0;
-    // It returns `Again` for a moment when a ring is full, and permanently when the cap is passed.
+    // `Again` is returned temporarily while a ring is full, and permanently once the cap is reached.
     while refused < 2000 {
         match mesh.endpoint(0).inject(mesh.peer(1), &content(injected, LEN)) {
             Ok(()) => {
@@ -34,7 +34,7 @@ pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Transport>() {
     let held = injected as usize * LEN;
     assert!(held >= CAP / 2, "{held} bytes were taken before the cap");
     println!("{}: {held} bytes were taken past a cap of {CAP}", F::NAME);
-    // Messages that were under way when the sender was notified come on top of the cap.
+    // Messages that were in transfer when the sender was notified may exceed the cap.
     assert!(held <= 2 * CAP, "{held} bytes were taken past a cap of {CAP}");
     let source = Memory::content(1 << 40, LEN);
     let sends: Vec<u64> = (0..3000).map(|_| mesh.send(0, 1, Send::of(source))).collect();
@@ -53,14 +53,15 @@ pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Transport>() {
         same(&target.read(), &source.read(), "a message behind the injected ones");
         mesh.done(sent);
     }
-    // And the way is free again.
+    // Messages are accepted again.
     mesh.turns(20);
     let received = mesh.receive(1, Receive::into(target));
     mesh.inject(0, 1, None, b"free");
     assert_eq!(mesh.done(received).len, 4);
 }
 
-/// After a message was reported as sent, its sender need not make progress again: the message arrives, however slow the receiver is.
+/// After a message was reported as sent, its sender need not make progress again: the message arrives, even if the
+/// receiver is slow.
 pub fn msg_019_what_is_reported_as_sent_arrives_without_its_sender<F: Transport>() {
     const LEN: usize = 2_000;
     let mesh = Mesh::<F>::connected(2);
@@ -95,7 +96,7 @@ pub fn msg_019_what_is_reported_as_sent_arrives_without_its_sender<F: Transport>
     }
 }
 
-/// A thousand long messages each way before either side posts a receive.
+/// A thousand long messages are sent in each direction before either side posts a receive.
 pub fn msg_014_both_may_send_long_messages_before_either_receives<F: Transport>() {
     const COUNT: usize = 1000;
     let mesh = Mesh::<F>::new(2);
@@ -118,7 +119,8 @@ pub fn msg_014_both_may_send_long_messages_before_either_receives<F: Transport>(
     mesh.all_done(sends);
 }
 
-/// As above, with messages that fit in rings and sockets until those are full.
+/// Like [`msg_014_both_may_send_long_messages_before_either_receives`], with messages that fit in rings and sockets
+/// until those are full.
 pub fn small_messages_both_ways_before_either_receives<F: Transport>() {
     const COUNT: u64 = 20_000;
     let mesh = Mesh::<F>::new(2);
@@ -136,7 +138,7 @@ pub fn small_messages_both_ways_before_either_receives<F: Transport>() {
     }
 }
 
-/// A peer that makes no progress: at some point there is no room. What was refused was not sent.
+/// If a peer makes no progress, there is no room eventually. Rejected messages are not sent.
 pub fn msg_018_posting_without_room_has_no_effect<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let mut sent: u64 = 0;

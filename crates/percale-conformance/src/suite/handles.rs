@@ -1,4 +1,4 @@
-//! Handles of safe operations after their end: no call on a handle that was used up affects another operation.
+//! Handles of safe operations after their end: no call on a used-up handle affects another operation.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -15,21 +15,21 @@ use crate::fabric::{Fabric, Transport};
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive};
 
-/// What handles have in common.
+/// The common methods of handles.
 trait Handle: Future<Output = Result<Self::Done, OperationError>> + Unpin + Sized {
     type Done;
 
-    /// Where it can be asked.
+    /// Returns whether the operation has ended, if the handle supports this.
     fn ready(&self) -> Option<bool> {
         None
     }
 
-    /// Where it can be cancelled: whether it was.
+    /// Cancels the operation, and returns whether that succeeded, if the handle supports this.
     fn cancelled(&self) -> Option<bool> {
         None
     }
 
-    /// Where it can be waited for.
+    /// Waits for the operation, if the handle supports this.
     fn waited(self) -> Option<Result<(), OperationError>> {
         None
     }
@@ -108,7 +108,8 @@ fn taken<T>(end: Result<T, OperationError>) {
     assert_eq!((error.errno(), error.buffer.is_none()), (258, true));
 }
 
-/// A handle that has given its result, and an operation of the same endpoint that has its place now.
+/// Checks that a handle that has returned its result does not affect operations of the same endpoint that may use its
+/// slot now.
 #[track_caller]
 fn used_up<F: Fabric, H: Handle>(mesh: &Mesh<F>, endpoint: usize, make: impl Fn() -> H) {
     for dropped in [false, true] {
@@ -138,7 +139,7 @@ fn used_up<F: Fabric, H: Handle>(mesh: &Mesh<F>, endpoint: usize, make: impl Fn(
             taken(end);
         }
         other_is_untouched();
-        // They are whole: each takes its own message, and gives its own buffer.
+        // The operations are intact: each receives its own message into its own buffer.
         let from = endpoint + 1;
         for (tag, receiving) in [(78, also), (77, other)] {
             mesh.inject(from, endpoint, Some(tag), &content(tag, 8));
@@ -147,7 +148,7 @@ fn used_up<F: Fabric, H: Handle>(mesh: &Mesh<F>, endpoint: usize, make: impl Fn(
     }
 }
 
-/// Sends and receives, and those that were started by awaiting them.
+/// Tests handles of sends and receives, also of those that were started by awaiting them.
 pub fn used_up_handles_of_messages_touch_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let receive = |len: usize| {
@@ -172,7 +173,7 @@ pub fn used_up_handles_of_messages_touch_no_other_operation<F: Transport>() {
     }
 }
 
-/// Reads, writes and atomic operations.
+/// Tests handles of reads, writes and atomic operations.
 pub fn used_up_handles_of_accesses_touch_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -185,7 +186,7 @@ pub fn used_up_handles_of_accesses_touch_no_other_operation<F: Transport>() {
     used_up(&mesh, 0, || here.read(mesh.peer(1), part, vec![0; 64]).into_future());
 }
 
-/// Binding and invalidating windows.
+/// Tests handles of binding and invalidating windows.
 pub fn used_up_handles_of_windows_touch_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let domain = &mesh.station(1).domain;
@@ -211,7 +212,7 @@ pub fn used_up_handles_of_windows_touch_no_other_operation<F: Transport>() {
     });
 }
 
-/// Joins and collectives.
+/// Tests handles of joins and collectives.
 pub fn used_up_handles_of_groups_touch_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let count = if F::ALONE { 1 } else { 2 };
@@ -234,7 +235,7 @@ pub fn used_up_handles_of_groups_touch_no_other_operation<F: Transport>() {
     }
 }
 
-/// Receives of a shared context.
+/// Tests handles of receives of a shared context.
 pub fn used_up_handles_of_shared_receives_touch_no_other_operation<F: Transport>() {
     let fabric = F::new(5);
     let domain = fabric.domain(|domain| domain);
@@ -270,7 +271,7 @@ pub fn used_up_handles_of_shared_receives_touch_no_other_operation<F: Transport>
     }
 }
 
-/// What was not read when a buffer for many messages is finished is in what that gives: messages and failures.
+/// The result of finishing a multi-receive contains the messages and failures that were not read.
 pub fn finishing_a_buffer_for_many_messages_gives_what_was_not_read<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let mut many = mesh.endpoint(1).recv(vec![0; 200]).many().expect("a receive");
@@ -292,7 +293,7 @@ pub fn finishing_a_buffer_for_many_messages_gives_what_was_not_read<F: Transport
         panic!("it was cut off: {:?}", finished.unread)
     };
     assert_eq!((error.error, error.entry.len), (ErrorCode::Truncated, 140));
-    // With nothing unread, and nothing received, there is only the buffer.
+    // If nothing was received or unread, there is only the buffer.
     let none = mesh.endpoint(1).recv(vec![0; 200]).many().expect("a receive").finish();
     assert_eq!((none.buffer.len(), none.unread.len()), (200, 0));
 }

@@ -1,4 +1,4 @@
-//! How members come to be a group, whatever happened to them before.
+//! How members form a group, regardless of earlier events.
 
 use percale::endpoint::Owned;
 use percale::endpoint::safe::Joining;
@@ -22,7 +22,8 @@ fn joining<'m, F: Fabric>(
     members.into_iter().map(|member| mesh.endpoint(member).join(&everybody(of)).expect("a group")).collect()
 }
 
-/// Lets each member join on its own until it is in a group. Returns the groups and the largest number of attempts of a member.
+/// Repeats the join of each member until it is in a group. Returns the groups and the largest number of attempts of a
+/// member.
 fn join_again_and_again<F: Fabric>(mesh: &Mesh<F>, members: usize) -> (Vec<Ours<'_>>, usize) {
     let mut groups: Vec<Option<Ours<'_>>> = (0..members).map(|_| None).collect();
     let mut tries = vec![1; members];
@@ -45,7 +46,7 @@ fn join_again_and_again<F: Fabric>(mesh: &Mesh<F>, members: usize) -> (Vec<Ours<
     (groups.into_iter().flatten().collect(), tries.into_iter().max().unwrap_or(0))
 }
 
-/// A sum over all, of each member's power of 8 times a number.
+/// Checks a sum over all members, of each member's power of 8 times a number.
 fn sums<F: Fabric>(mesh: &Mesh<F>, groups: &[Ours<'_>], number: u64) {
     let all = (0..groups.len()).map(|rank| number << (3 * rank)).sum::<u64>();
     let started = groups.iter().enumerate().map(|(rank, group)| {
@@ -59,14 +60,15 @@ fn sums<F: Fabric>(mesh: &Mesh<F>, groups: &[Ours<'_>], number: u64) {
     }
 }
 
-/// A member that joins a list several times, one after the other or at once, is in as many groups, in the same order as the others.
+/// A member that joins a list several times, one after the other or at once, is in as many groups, in the same order as
+/// the others.
 pub fn joins_of_one_list_are_paired_in_order<F: Transport>() {
     const JOINS: usize = 4;
     let members = if F::ALONE { 1 } else { 5 };
     let mesh = Mesh::<F>::new(members);
     let mut joins: Vec<Vec<_>> = (0..members).map(|_| Vec::new()).collect();
     for turn in 0..members * JOINS {
-        // One posts all of its joins at once, the others one each in turn.
+        // The first member posts all of its joins at once, and the others post one each in turn.
         let member = turn % members;
         let count = if member == 0 { if turn == 0 { JOINS } else { 0 } } else { 1 };
         joins[member].extend((0..count).map(|_| mesh.endpoint(member).join(&everybody(members)).expect("a group")));
@@ -84,7 +86,8 @@ pub fn joins_of_one_list_are_paired_in_order<F: Transport>() {
     }
 }
 
-/// A member that was restarted at its address has joined less often than the others, and is nevertheless in the next group.
+/// A member that was restarted at its address has joined less often than the others, and is nevertheless in the next
+/// group.
 pub fn flt_003_a_restarted_member_joins_anew<F: Peers>() {
     for members in [2, 3, 6] {
         for restarted in [0, 1, members - 1] {
@@ -94,11 +97,11 @@ pub fn flt_003_a_restarted_member_joins_anew<F: Peers>() {
                     let (groups, tries) = join_again_and_again(&mesh, members);
                     sums(&mesh, &groups, round + 1);
                     println!("{}: {restarted} of {members} is back, after {tries} tries", F::NAME);
-                    // One list may be joined again while all are there.
+                    // The same list may be joined again while all members exist.
                     let more = group_of(&mesh, members);
                     sums(&mesh, &more, 1);
                     if round == 1 {
-                        // Some have joined when it leaves.
+                        // Some members have joined when it leaves.
                         let rest = (0..members).filter(|member| *member != restarted && *member != members / 2);
                         drop(joining(&mesh, rest, members));
                         mesh.turns(5);
@@ -111,7 +114,7 @@ pub fn flt_003_a_restarted_member_joins_anew<F: Peers>() {
     }
 }
 
-/// A member closes without having joined: those that wait for it do so no longer.
+/// A member is closed without having joined. The members that wait for it stop waiting.
 pub fn flt_003_who_closes_instead_of_joining_holds_nobody_up<F: Peers>() {
     for members in [2, 3, 5, 8] {
         for closing in [0, 1, members - 1] {
@@ -135,7 +138,8 @@ pub fn flt_003_who_closes_instead_of_joining_holds_nobody_up<F: Peers>() {
     }
 }
 
-/// A member that drops its join before the group is formed ends the join for all members. The next join is not affected.
+/// A member that drops its join before the group is formed ends the join for all members. The next join is not
+/// affected.
 pub fn flt_003_a_join_that_is_given_up_ends_for_all<F: Peers>() {
     for members in [2, 3, 5, 8] {
         for leaver in [0, 1, members - 1] {

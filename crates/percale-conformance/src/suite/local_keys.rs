@@ -1,4 +1,4 @@
-//! Local keys: work requests that name this process's memory by address and key.
+//! Local keys: work requests that identify memory of this process by address and key.
 
 #![expect(unsafe_code, reason = "posts through the raw face; the regions outlive their operations")]
 
@@ -14,7 +14,7 @@ use crate::mesh::{Mesh, Report};
 
 const LEN: usize = 20_000;
 
-/// Posts on one station and waits for the end.
+/// Posts a work request at a station and waits for its end.
 fn work<F: Fabric>(
     mesh: &Mesh<F>,
     station: usize,
@@ -23,7 +23,7 @@ fn work<F: Fabric>(
     pieces: &[LocalPiece],
 ) -> Report {
     let context = mesh.context();
-    // SAFETY: every test waits for the end of what it posts here before it closes a region or touches its memory.
+    // SAFETY: every test waits for the end of the posted operation before it closes a region or accesses its memory.
     let posted = unsafe { mesh.endpoint(station).post_work(peer, what, pieces, context, OpFlags::COMPLETION) };
     posted.expect("it is posted");
     mesh.report(context)
@@ -39,7 +39,8 @@ fn bytes_of(region: &Region) -> Vec<u8> {
     bytes
 }
 
-/// Pieces that are covered by their keys are sent and received, gathered and scattered. A region without any right can be sent from.
+/// Pieces that their keys cover are sent, received, gathered and scattered. A region without any right can be sent
+/// from.
 pub fn mw_012_work_requests_name_memory_by_local_keys<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
@@ -67,7 +68,7 @@ pub fn mw_012_work_requests_name_memory_by_local_keys<F: Fabric>() {
     }
 }
 
-/// Whatever is wrong with a piece: an error here, and nothing is read, written or sent.
+/// Any error in a piece results in a local error, and nothing is read, written or sent.
 pub fn mw_009_a_wrong_local_key_moves_nothing<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
@@ -112,7 +113,7 @@ pub fn mw_009_a_wrong_local_key_moves_nothing<F: Fabric>() {
             }
         }
     }
-    // What may only be read here is not written (and may be sent).
+    // Memory that may only be read is not written (and may be sent).
     let only_read = piece(&fixed, 0, 8);
     for what in
         [WorkRequest::Receive, WorkRequest::Read(there.slice(0..8)), WorkRequest::FetchAdd(there.slice(0..8), 1)]
@@ -128,7 +129,7 @@ pub fn mw_009_a_wrong_local_key_moves_nothing<F: Fabric>() {
     same(&mesh.finish(receive).expect("the message").to_vec(), &content(3, LEN)[..8], "the message");
 }
 
-/// A window's key is no local key; its region's is.
+/// The key of a window is not a local key; the key of its region is.
 pub fn mw_011_a_window_has_no_local_key<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(0).domain;
@@ -144,7 +145,7 @@ pub fn mw_011_a_window_has_no_local_key<F: Fabric>() {
     same(&mesh.finish(receive).expect("the message").to_vec(), &content(1, LEN)[..8], "the message");
 }
 
-/// What peers may write, the owner may; windows are bound where that was allowed.
+/// The owner may write memory that peers may write. Windows are bound only if that was permitted.
 pub fn mw_013_remote_writing_goes_with_local_writing<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;

@@ -13,13 +13,13 @@ pub const SIZES: [usize; 24] = [
     65_537,
 ];
 
-/// The sizes that are tried on this transport.
+/// Returns the sizes to test on this transport.
 fn sizes<F: Fabric>() -> Vec<usize> {
     let long = if F::REAL { vec![(1 << 20) + 3, 16 << 20] } else { vec![(1 << 18) + 3] };
     SIZES.into_iter().chain(long).collect()
 }
 
-/// Every size, both ways, with the receive posted before and after the send.
+/// Messages of every size arrive in both directions, with the receive posted before and after the send.
 pub fn msg_001_messages_of_every_size_arrive<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for (number, len) in sizes::<F>().into_iter().enumerate() {
@@ -46,7 +46,7 @@ pub fn msg_001_messages_of_every_size_arrive<F: Transport>() {
     }
 }
 
-/// Memory that peers can map: from it, to it, and both.
+/// Messages arrive from memory that peers can map, into such memory, and with both.
 pub fn msg_001_messages_between_allocations_arrive<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [1, 2048, 4097, 65_536, F::BULK + 3] {
@@ -75,7 +75,7 @@ pub fn msg_001_messages_between_allocations_arrive<F: Transport>() {
     }
 }
 
-/// Several pieces on both sides, of other lengths, some of them empty.
+/// Messages with several pieces of different lengths on both sides, some of them empty.
 pub fn msg_002_pieces_are_gathered_and_scattered<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [4, 40, 49, 600, 2048, 5000, 70_000, F::BULK + 3] {
@@ -98,7 +98,7 @@ pub fn msg_002_pieces_are_gathered_and_scattered<F: Transport>() {
     }
 }
 
-/// The buffer is overwritten as soon as the call has returned; nothing is reported.
+/// The buffer is overwritten as soon as the call has returned. No completion is reported.
 pub fn msg_003_an_injected_buffer_may_be_reused_at_once<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let buffer = Memory::blank(2048);
@@ -120,7 +120,7 @@ pub fn msg_003_an_injected_buffer_may_be_reused_at_once<F: Transport>() {
     assert!(injected.iter().all(|&(context, ..)| mesh.take(context).is_none()), "injects write no entries");
 }
 
-/// One byte more than may be injected.
+/// A message one byte longer than the inject limit is rejected.
 pub fn msg_004_too_long_an_inject_is_refused<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let received = mesh.receive(1, Receive::into(Memory::blank(4096)));
@@ -136,18 +136,19 @@ pub fn msg_004_too_long_an_inject_is_refused<F: Transport>() {
     assert_eq!(mesh.done(received).len, 5);
 }
 
-/// Messages lie behind each other; the buffer is released when less than the minimum is left, and the next one goes on.
+/// Messages are placed one after the other. The buffer is released when less than the minimum is left, and the next
+/// buffer is used.
 pub fn msg_005_msg_006_a_multi_receive_buffer_takes_messages_until_it_is_full<F: Transport>() {
     let mesh = Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.multi_receive_minimum(3000));
     let buffers = [Memory::blank(20_000), Memory::blank(20_000)];
     let contexts = buffers.map(|buffer| mesh.receive(1, Receive::into(buffer).with(OpFlags::MULTI_RECEIVE)));
-    // 17,000 bytes fill a buffer to its minimum, for each of which the sizes are chosen.
+    // 17,000 bytes fill a buffer to its minimum; the sizes are chosen for this.
     let sizes = [100, 0, 2048, 7000, 40, 5000, 2812, 1, 3000, 9000, 5000];
     let sends: Vec<u64> = (0..)
         .zip(sizes)
         .map(|(number, len)| mesh.send(0, 1, Send::of(Memory::content(number, len)).data(number)))
         .collect();
-    // Messages take their places in the order in which they were sent, but long ones may be complete later.
+    // Messages are placed in the order in which they were sent, but long ones may complete later.
     let mut first = 0;
     for (buffer, context) in buffers.into_iter().zip(contexts) {
         let mut places = Vec::new();
@@ -196,7 +197,7 @@ pub fn msg_006_the_minimum_may_be_changed<F: Transport>() {
     }
 }
 
-/// What arrived before the buffer was posted goes there first.
+/// Messages that arrived before the buffer was posted are placed first.
 pub fn msg_005_multi_receive_takes_what_is_here_already<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let sends: Vec<u64> = (0..6).map(|at| mesh.send(0, 1, Send::of(Memory::content(at, 3000)))).collect();
@@ -216,7 +217,7 @@ pub fn msg_005_multi_receive_takes_what_is_here_already<F: Transport>() {
     mesh.all_done(sends);
 }
 
-/// A receive that names its peer leaves other peers' messages alone.
+/// A receive directed at a peer does not match messages of other peers.
 pub fn msg_007_a_directed_receive_waits_for_its_peer<F: Peers>() {
     let mesh = Mesh::<F>::new(3);
     for len in [8, 20_000] {
@@ -234,7 +235,7 @@ pub fn msg_007_a_directed_receive_waits_for_its_peer<F: Peers>() {
         same(&any.read(), &content(1, len), "the message of the other");
         mesh.done(first);
         mesh.done(second);
-        // And when both are here already.
+        // The same if both messages have already arrived.
         let sends = [1, 2].map(|from| mesh.send(from, 0, Send::of(Memory::content(from as u64 + 4, len))));
         mesh.settle(1, 0);
         mesh.settle(2, 0);
@@ -247,7 +248,7 @@ pub fn msg_007_a_directed_receive_waits_for_its_peer<F: Peers>() {
     }
 }
 
-/// Entries name the sender by the receiver's vector, also when it is inserted later.
+/// Entries identify the sender by its number in the receiver's vector, even if it was inserted later.
 pub fn msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it<F: Peers>() {
     let mesh = Mesh::<F>::connected(2);
     let received = mesh.receive(1, Receive::into(Memory::blank(8)));
@@ -264,7 +265,7 @@ pub fn msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it<F: Peers>() {
     assert_eq!(mesh.done(received).source, again);
 }
 
-/// Eight bytes beside the message, or none.
+/// A message can have eight bytes of remote data, or none.
 pub fn msg_009_data_comes_with_the_message<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [0, 8, 40, 41, 600, 2048, 30_000] {
@@ -306,7 +307,7 @@ pub fn msg_010_messages_do_not_overtake_each_other<F: Transport>() {
     let mut receives = [None; SLOTS];
     let (mut sent, mut posted, mut got) = (0, 0, 0);
     while got < COUNT {
-        // Runs of receives ahead of the sends and behind them, in turns.
+        // Sequences of receives are posted before and after the sends, alternately.
         for _ in 0..random.below(SLOTS) {
             let slot = posted % SLOTS;
             if posted < COUNT && receives[slot].is_none() {
@@ -340,7 +341,7 @@ pub fn msg_010_messages_do_not_overtake_each_other<F: Transport>() {
     }
 }
 
-/// An endpoint in its own vector.
+/// Tests an endpoint that is in its own vector.
 pub fn msg_011_an_endpoint_reaches_itself<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [0, 40, 2048, 10_000, F::BULK] {
@@ -360,7 +361,7 @@ pub fn msg_011_an_endpoint_reaches_itself<F: Transport>() {
     }
 }
 
-/// Thousands of messages of all kinds before their receives.
+/// Thousands of messages of all kinds are sent before their receives are posted.
 pub fn msg_012_unexpected_messages_are_kept_in_order<F: Transport>() {
     const COUNT: u64 = 3000;
     let mesh = Mesh::<F>::new(2);
@@ -377,7 +378,7 @@ pub fn msg_012_unexpected_messages_are_kept_in_order<F: Transport>() {
     mesh.all_done(sends);
 }
 
-/// The receiver's error reports how many bytes arrived and how many did not; the send succeeds.
+/// The receiver's error reports the numbers of bytes that were received and cut off. The send succeeds.
 pub fn msg_015_tag_010_a_message_that_is_too_long_is_cut_off_and_told<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [1, 40, 600, 2048, 9000, F::BULK] {
@@ -405,7 +406,7 @@ pub fn msg_015_tag_010_a_message_that_is_too_long_is_cut_off_and_told<F: Transpo
     }
 }
 
-/// A send with a fence is not even matched before what was sent earlier has completed.
+/// A send with a fence is not even matched before all operations posted earlier have completed.
 pub fn msg_016_a_fence_waits_for_what_was_sent_before<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [100, F::BULK] {
@@ -425,7 +426,7 @@ pub fn msg_016_a_fence_waits_for_what_was_sent_before<F: Transport>() {
     }
 }
 
-/// A lone send with MORE.
+/// A single send with MORE is executed.
 pub fn msg_017_more_is_carried_out_though_nothing_follows<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 2048, 20_000] {

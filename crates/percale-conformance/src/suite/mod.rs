@@ -1,7 +1,7 @@
 //! The tests, generic over the transport.
 //!
-//! A public function of these modules is a test. Its bounds are traits of [`fabric`](crate::fabric), and state what
-//! it needs of a transport:
+//! A public function of these modules is a test. Its bounds are traits of [`fabric`](crate::fabric), and state its
+//! requirements for a transport:
 //!
 //! | bound | the test runs on |
 //! |---|---|
@@ -10,11 +10,12 @@
 //! | `F: Peers` | transports between endpoints |
 //! | `F: Real` | transports with descriptors, sockets and threads that sleep: not the simulation |
 //! | `F: Peers + Real` | transports with both |
-//! | `F: Direct` | transports that access memory of a peer that makes no progress |
+//! | `F: Direct` | transports that can access memory of a peer that makes no progress |
 //! | `F: Alone` | transports without other endpoints |
-//! | `F: Devices` | transports of devices' memory, in the program `device` |
+//! | `F: Devices` | transports that support device memory, in the program `device` |
 //!
-//! The build script finds the tests (`build/registry.rs`) and writes a function with `#[test]` for each test and transport.
+//! The build script finds the tests (`build/registry.rs`) and writes a function with `#[test]` for each test and
+//! transport.
 
 pub mod closing;
 pub mod collectives;

@@ -1,7 +1,7 @@
 //! Random sequences of operations against a plain model: two lists, searched from the front.
 //!
-//! After each step everything that was sent has arrived (see [`Mesh::settle_untagged`]), so that the model knows what
-//! is there.
+//! After each step all sent messages have arrived (see [`Mesh::settle_untagged`]), so that the model knows which
+//! messages are present.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::fabric::{Fabric, Transport};
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// Room of every receive: some messages are longer.
+/// The buffer size of every receive. Some messages are longer.
 const ROOM: usize = 12_000;
 /// Lengths of messages.
 const LENS: [usize; 7] = [0, 8, 100, 2048, 2049, 9000, 15_000];
@@ -37,7 +37,7 @@ enum Step {
     Peek(Wanted),
     Claim(Wanted),
     Discard(Wanted),
-    /// Fetches (or throws away) one of the claimed messages.
+    /// Receives or discards one of the claimed messages.
     Fetch {
         which: usize,
         discard: bool,
@@ -70,7 +70,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A message that was sent.
+/// A sent message.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     number: u64,
@@ -81,7 +81,7 @@ struct Message {
     delivered: bool,
 }
 
-/// The model, and the mesh that has to agree with it. Stations 0 and 1 send, 2 receives.
+/// The model, and the mesh that is compared with it. Stations 0 and 1 send, and station 2 receives.
 struct Case<F: Fabric> {
     mesh: Mesh<F>,
     posted: Vec<(u64, Wanted, Memory)>,
@@ -107,7 +107,8 @@ impl<F: Fabric> Case<F> {
         wanted.from.map_or(receive, |from| receive.from(self.mesh.peer(from % self.senders)))
     }
 
-    /// The message is in this memory, or as much of it as there is room for; its sender is done.
+    /// Checks that the message is in this memory, truncated if there is not enough room, and that its send has
+    /// completed.
     fn arrived(&self, context: u64, message: &Message, memory: Memory) {
         match self.mesh.report(context) {
             Ok(entry) => assert_eq!((entry.len, entry.tag), (message.len as u64, message.tag)),
@@ -210,7 +211,7 @@ impl<F: Fabric> Case<F> {
         }
     }
 
-    /// Nothing else was reported: no receive took a message that the model gave to another.
+    /// Checks that nothing else was reported: no receive got a message that the model assigned to another.
     fn end(self) {
         self.mesh.turns(50);
         for (context, ..) in &self.posted {
@@ -222,7 +223,7 @@ impl<F: Fabric> Case<F> {
     }
 }
 
-/// 200 sequences.
+/// 200 random sequences have the same results as a plain model.
 pub fn tag_011_random_sequences_do_what_a_plain_model_does<F: Transport>() {
     let config = Config { cases: 200, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
     let mut runner = TestRunner::new(config);

@@ -1,4 +1,4 @@
-//! Looking for messages, claiming them, throwing them away.
+//! Tests of peeking at messages, claiming and discarding them.
 
 use percale::{CompletionFlags, ErrorCode, OpFlags, PostError};
 
@@ -32,7 +32,7 @@ pub fn tag_004_a_peek_tells_and_touches_nothing<F: Transport>() {
     }
 }
 
-/// Nothing there, nothing with this tag, nothing from this peer.
+/// A peek finds no message, no message with this tag, or no message of this peer.
 pub fn tag_005_a_peek_for_nothing_says_so<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let none = |receive: Receive| {
@@ -55,7 +55,7 @@ pub fn tag_005_a_peek_for_nothing_says_so<F: Transport>() {
     mesh.done(received);
 }
 
-/// A claimed message matches no other receive, and is fetched with its context.
+/// A claimed message matches no other receive, and is received with its context.
 pub fn tag_006_a_claimed_message_is_the_claimers<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 2048, 9000, F::BULK] {
@@ -80,7 +80,7 @@ pub fn tag_006_a_claimed_message_is_the_claimers<F: Transport>() {
     }
 }
 
-/// Discarded at once, or after a claim: the next message is the next one, and senders complete.
+/// A message is discarded at once, or after a claim. The next receive gets the next message, and the sends complete.
 pub fn tag_007_a_discarded_message_is_gone_and_its_sender_done<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000, F::BULK] {
@@ -104,7 +104,7 @@ pub fn tag_007_a_discarded_message_is_gone_and_its_sender_done<F: Transport>() {
     }
 }
 
-/// Flags that contradict each other are refused, and nothing comes of them.
+/// Flags that contradict each other are rejected, and have no effect.
 pub fn refused_flags_do_nothing<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let memory = Memory::blank(100);

@@ -1,4 +1,5 @@
-//! Regions in full: raw keys, registration that ends later, enabling and refreshing, endpoints and authorization keys.
+//! Tests of regions: raw keys, registration that completes later, enabling and refreshing, endpoints and authorization
+//! keys.
 
 use std::sync::Arc;
 
@@ -15,14 +16,14 @@ use crate::mesh::Mesh;
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const LEN: usize = 20_000;
 
-/// Memory of both kinds: of percale's, which local peers may map, and any other.
+/// Returns memory of both kinds: memory that percale allocated, which local peers may map, and other memory.
 fn memories<F: Fabric>(mesh: &Mesh<F>) -> [Buffer; 2] {
     let mut allocation = mesh.station(1).domain.allocate(LEN).expect("memory");
     allocation.write(0, &content(1, LEN));
     [Buffer::from(content(1, LEN)), Buffer::from(allocation)]
 }
 
-/// A read, a write and an atomic operation are all made.
+/// Checks that a read, a write and an atomic operation succeed.
 #[track_caller]
 fn served<F: Fabric>(mesh: &Mesh<F>, region: &Region, remote: RemoteMemory) {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -40,7 +41,7 @@ fn served<F: Fabric>(mesh: &Mesh<F>, region: &Region, remote: RemoteMemory) {
     assert_eq!(mesh.finish(a.fetch_add(peer, word, 7_u64)).expect("another"), before.wrapping_add(7));
 }
 
-/// None of them is, and nothing is disclosed or changed.
+/// Checks that a read, a write and an atomic operation fail, and that nothing is disclosed or changed.
 #[track_caller]
 fn refused<F: Fabric>(mesh: &Mesh<F>, region: Option<&Region>, remote: RemoteMemory) {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -71,7 +72,7 @@ fn code(error: &OperationError) -> ErrorCode {
     }
 }
 
-/// The key of a region serves at once, as often as the memory is registered and closed.
+/// The key of a region is valid at once, each time the memory is registered, and invalid after the region is closed.
 pub fn mr_058_key_001_a_key_serves_as_soon_as_there_is_a_region<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -87,7 +88,8 @@ pub fn mr_058_key_001_a_key_serves_as_soon_as_there_is_a_region<F: Fabric>() {
     }
 }
 
-/// A domain that has mapped a complete raw key can access its region; no other domain can, and none can after the key was unmapped.
+/// A domain that has mapped a complete raw key can access its region; no other domain can, and none can after the key
+/// was unmapped.
 pub fn key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_what_they_name<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (ours, theirs) = (&mesh.station(0).domain, &mesh.station(1).domain);
@@ -95,7 +97,7 @@ pub fn key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_wha
         let region = theirs.registration(ALL).base(base).raw_key().own(memory).expect("a region");
         let raw = region.raw_key();
         assert_eq!((raw.as_bytes().len(), region.remote().address), (RAW_KEY_BYTES, base));
-        // As it is, it is no key.
+        // The parts of a raw key are not valid keys themselves.
         for part in raw.as_bytes().windows(8) {
             let key = u64::from_le_bytes(part.try_into().expect("8 bytes"));
             let read = mesh.finish(mesh.endpoint(0).read(
@@ -115,7 +117,7 @@ pub fn key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_wha
         let late = a.write(peer, vec![1; 8], remote.slice(0..8)).start().expect_err("it is unmapped");
         assert!(matches!(late.cause, Cause::Post(PostError::NotMapped(key)) if key == remote.key), "{late}");
         served(&mesh, &region, again.remote(base, LEN as u64));
-        // It outlives its region, and is then of no use; nor is another region's.
+        // It outlives its region, and is not valid for another region.
         drop(region.close().expect("nobody is at it"));
         refused(&mesh, None, again.remote(base, LEN as u64));
         let next = theirs.registration(ALL).base(base).raw_key().own(content(1, LEN)).expect("a region");
@@ -123,7 +125,7 @@ pub fn key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_wha
     }
 }
 
-/// Regions without long keys have short ones, which are mapped as well.
+/// Regions without long keys have short raw keys, which can be mapped as well.
 pub fn key_013_key_019_short_raw_keys_are_mapped_too<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for memory in memories(&mesh) {
@@ -135,7 +137,7 @@ pub fn key_013_key_019_short_raw_keys_are_mapped_too<F: Fabric>() {
     }
 }
 
-/// Raw keys with any bit changed, cut, of another domain, or made of two, open nothing.
+/// Raw keys with any bit changed, truncated, of another domain, or combined from two, are not valid.
 pub fn key_005_key_015_forged_raw_keys_open_nothing<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let ours = &mesh.station(0).domain;
@@ -180,8 +182,8 @@ pub fn key_005_key_015_forged_raw_keys_open_nothing<F: Fabric>() {
     }
 }
 
-/// Every key of 64 bits may be a region's, while windows are bound and keys are mapped on both sides; the domain chooses none that stands for no
-/// key.
+/// Every key of 64 bits can be the key of a region while windows are bound and keys are mapped on both sides. The
+/// domain never chooses a value that stands for no key.
 pub fn key_004_key_020_mw_051_every_key_may_be_a_regions<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (us, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
@@ -194,7 +196,8 @@ pub fn key_004_key_020_mw_051_every_key_may_be_a_regions<F: Fabric>() {
     let chosen =
         [0, 1, 0xFFFF, 1 << 31, u64::from(u32::MAX), 1 << 32, 1 << 63, 0x7FFF_F7FF_0000, u64::MAX - 1, u64::MAX];
     let halves = (0..64).flat_map(|bit| [0xFFFF_FFFE_0000_0000 | 1 << (bit % 32), 1 << bit, u64::MAX << bit]);
-    // What differs from a window's key, or a mapped one, in the upper half, or is that half alone.
+    // Keys that differ from the key of a window, or from a mapped key, in the upper half, or that consist of that half
+    // alone.
     let near = names.iter().map(|name| name.key).chain(mapped.iter().map(|key| key.key()));
     let near = near.flat_map(|key| [key & 0xFFFF_FFFF, key ^ 1 << 32, key ^ 1 << 63, key >> 32]);
     let keys: std::collections::BTreeSet<u64> = chosen.into_iter().chain(halves).chain(near).collect();
@@ -227,7 +230,7 @@ pub fn key_004_key_020_mw_051_every_key_may_be_a_regions<F: Fabric>() {
     }
 }
 
-/// Registration that ends with an event: before the event is read, the memory cannot be accessed, and there is no key.
+/// Asynchronous registration: before the event is read, the memory cannot be accessed and there is no key.
 pub fn mr_060_mr_062_mr_063_mr_064_mr_065_key_002_registration_ends_with_an_event<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -243,12 +246,12 @@ pub fn mr_060_mr_062_mr_063_mr_064_mr_065_key_002_registration_ends_with_an_even
         let region = pending.finish().expect("it has ended").expect("a region");
         assert_eq!(region.key(), 90);
         served(&mesh, &region, remote);
-        // A key that is taken: an event of that, and no region.
+        // With a key that is in use, there is an event that reports this, and no region.
         let late = domain.registration(ALL).key(90).begin(vec![0; 8], &events, 8).expect("room for an event");
         assert!(matches!(events.read(), Some(Event::RegistrationFailed { context: 8, errno: 126, .. })));
         let error = late.finish().expect("it has ended").expect_err("the key is taken");
         assert!(matches!(error, RegisterError::KeyTaken(90)), "{error}");
-        // Withdrawn, there is no event; and there is none where the call failed.
+        // If the registration is withdrawn, or if the call failed, there is no event.
         drop(domain.registration(ALL).key(91).begin(vec![0; 8], &events, 9).expect("room for an event"));
         assert_eq!(events.read(), None);
         let full = (0..3).map(|context| domain.registration(ALL).begin(vec![0; 8], &events, context).expect("room"));
@@ -262,7 +265,7 @@ pub fn mr_060_mr_062_mr_063_mr_064_mr_065_key_002_registration_ends_with_an_even
     }
 }
 
-/// Peers' writes and atomic operations are counted, one each; reads, and what is written elsewhere, are not.
+/// Writes and atomic operations of peers are counted once each. Reads, and writes to other memory, are not counted.
 pub fn bind_001_bind_002_bind_008_what_peers_write_is_counted<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -280,7 +283,7 @@ pub fn bind_001_bind_002_bind_008_what_peers_write_is_counted<F: Fabric>() {
         served(&mesh, &other, other.remote());
         mesh.turns(50);
         assert_eq!(counter.read(), 5, "three writes and two atomic operations");
-        // The counter stays the region's when that is disabled and enabled again.
+        // The region keeps the counter when it is disabled and enabled again.
         region.refresh(|| ()).expect("nobody is at it");
         mesh.finish(a.write(peer, vec![1; 100], region.remote().slice(0..100))).expect("a write");
         mesh.until(|| (counter.read() >= 6).then_some(()));
@@ -304,7 +307,7 @@ pub fn bind_006_bind_009_a_disabled_region_is_not_reached<F: Fabric>() {
             region.disable().expect("nobody is at it");
             region.disable().expect("nothing happens to a disabled region");
         }
-        // Closed while it is disabled, its key is free.
+        // If the region is closed while it is disabled, its key can be used again.
         drop(region.close().expect("nobody is at it"));
         let again = domain.registration(ALL).key(66).own(content(1, LEN)).expect("the key is free");
         served(&mesh, &again, again.remote());
@@ -314,7 +317,8 @@ pub fn bind_006_bind_009_a_disabled_region_is_not_reached<F: Fabric>() {
     }
 }
 
-/// A region of one endpoint is not reached through others; one of none in particular through all.
+/// A region of one endpoint cannot be accessed through others. A region of no particular endpoint can be accessed
+/// through all.
 pub fn bind_010_bind_011_bind_012_a_region_of_one_endpoint<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (domain, here) = (&mesh.station(1).domain, mesh.endpoint(1).id());
@@ -336,7 +340,7 @@ pub fn bind_010_bind_011_bind_012_a_region_of_one_endpoint<F: Fabric>() {
     }
 }
 
-/// While a region is refreshed its peers' accesses fail; afterwards they find what is there then.
+/// While a region is refreshed, accesses of its peers fail. Afterwards they access the new contents.
 pub fn bind_014_bind_016_bind_018_bind_019_while_a_region_is_refreshed_nobody_reaches_it<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -353,7 +357,7 @@ pub fn bind_014_bind_016_bind_018_bind_019_while_a_region_is_refreshed_nobody_re
     }
 }
 
-/// Regions are for endpoints of one authorization key: the domain's, or another.
+/// A region is accessible through endpoints of one authorization key: that of the domain, or another.
 pub fn mr_055_mr_056_regions_are_for_endpoints_of_one_authorization_key<F: Fabric>() {
     for own in [None, Some("of the endpoints")] {
         let mesh = Mesh::<F>::with(

@@ -1,6 +1,6 @@
 //! One-sided operations: regions, their rights and keys, reads, writes and atomic operations.
 //!
-//! Every test runs on memory of both kinds: what percale allocated (which local peers may map) and any other.
+//! Every test runs on memory of both kinds: memory that percale allocated (which local peers may map) and other memory.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::mesh::{Mesh, Receive, Send};
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// Memory of both kinds.
+/// Returns memory of both kinds.
 fn memories<F: Fabric>(mesh: &Mesh<F>, bytes: &[u8]) -> [Buffer; 2] {
     let mut allocation = mesh.station(1).domain.allocate(bytes.len()).expect("memory");
     allocation.write(0, bytes);
@@ -28,7 +28,7 @@ fn bytes_of(region: &Region) -> Vec<u8> {
     bytes
 }
 
-/// Memory in two pieces.
+/// Splits memory into two pieces.
 fn cut(memory: Memory, at: usize) -> percale::Segments {
     let all = memory.segments();
     let pieces = [all.slice(0, at), all.slice(at, usize::MAX)].map(|part| part.as_slice()[0]);
@@ -44,7 +44,7 @@ fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
     }
 }
 
-/// MR-030, MR-033, MR-051, MR-053: what is written is there, what is read is what is there, of every size.
+/// MR-030, MR-033, MR-051, MR-053: writes and reads of every size transfer the right data.
 pub fn rma_001_rma_008_mr_030_mr_033_mr_051_mr_053_reads_and_writes_of_every_size<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -68,7 +68,8 @@ pub fn rma_001_rma_008_mr_030_mr_033_mr_051_mr_053_reads_and_writes_of_every_siz
     }
 }
 
-/// An access of more bytes than a target is asked to hold at a time goes in parts, each after others have ended.
+/// An access that is larger than the amount that a target holds at a time is split into parts, each of which starts
+/// after others have ended.
 pub fn rma_001_an_access_of_many_parts_ends<F: Fabric>() {
     const LEN: usize = 110 << 20;
     let mesh = Mesh::<F>::new(2);
@@ -79,7 +80,7 @@ pub fn rma_001_an_access_of_many_parts_ends<F: Fabric>() {
     assert!(got.into_vec() == source.into_vec(), "what was written is read");
 }
 
-/// MR-002, MR-009, MR-014, MR-031, MR-050, MR-052: what is not allowed is refused, and nothing is changed.
+/// MR-002, MR-009, MR-014, MR-031, MR-050, MR-052: accesses that are not permitted are rejected, and change nothing.
 pub fn mr_001_mr_002_mr_009_mr_014_mr_031_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -116,7 +117,7 @@ pub fn mr_001_mr_002_mr_009_mr_014_mr_031_mr_050_mr_052_atm_006_what_is_not_allo
     }
 }
 
-/// MR-003: a key is one domain's.
+/// MR-003: a key belongs to one domain.
 pub fn mr_003_a_key_is_one_domains<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let other = mesh.fabric.domain(|domain| domain);
@@ -125,7 +126,8 @@ pub fn mr_003_a_key_is_one_domains<F: Fabric>() {
     assert_eq!(code(wrong), ErrorCode::KeyRejected);
 }
 
-/// MR-032, MR-066, MR-067, MR-068, MR-071: keys of one's own; a closed region is gone, others are not.
+/// MR-032, MR-066, MR-067, MR-068, MR-071: keys chosen by the application. A closed region is no longer accessible;
+/// others are.
 pub fn mr_032_mr_066_mr_067_mr_068_mr_071_keys_come_and_go<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -148,7 +150,7 @@ pub fn mr_032_mr_066_mr_067_mr_068_mr_071_keys_come_and_go<F: Fabric>() {
         same(&memory, &content(3, 5000), "memory of a closed region");
         let got = mesh.finish(a.read(peer, other.remote(), vec![0; 100])).expect("another region is served");
         same(&got.into_vec(), &content(4, 100), "the other region");
-        // The key is free again, and means the new region.
+        // The key can be used again, and refers to the new region.
         let again = domain.registration(ALL).key(0xABCD).own(content(5, 5000)).expect("the key is free");
         let got = mesh.finish(a.read(peer, remote, vec![0; 5000])).expect("a read of the new region");
         same(&got.into_vec(), &content(5, 5000), "the new region");
@@ -157,7 +159,7 @@ pub fn mr_032_mr_066_mr_067_mr_068_mr_071_keys_come_and_go<F: Fabric>() {
     }
 }
 
-/// MR-039, MR-040: a region with a base is addressed from there.
+/// MR-039, MR-040: the addresses of a region with a base start there.
 pub fn mr_039_mr_040_a_base_of_ones_own<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -174,7 +176,7 @@ pub fn mr_039_mr_040_a_base_of_ones_own<F: Fabric>() {
     }
 }
 
-/// Atomic operations have the documented result, whatever path they take.
+/// Atomic operations have the documented result on every path.
 pub fn atm_002_atm_003_atm_004_words_are_changed_atomically<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -207,14 +209,15 @@ pub fn atm_002_atm_003_atm_004_words_are_changed_atomically<F: Fabric>() {
         assert_eq!(odd, ErrorCode::Misaligned);
         let refused = a.fetch_atomic(peer, AtomicOp::Band, word(8, 8), 1.0_f64).start().expect_err("no bits of floats");
         assert!(matches!(refused.cause, Cause::Post(PostError::NoSuchAtomic(..))), "{refused}");
-        // Nine of them wrote.
+        // Nine of them were writes.
         mesh.until(|| (counter.read() >= 9).then_some(()));
         mesh.turns(20);
         assert_eq!(counter.read(), 9);
     }
 }
 
-/// Calls for one piece or one word do what the general ones do: as often as one likes, and where they are refused.
+/// The calls for one piece or one word have the same results as the general calls, any number of times, and if they are
+/// rejected.
 pub fn rma_001_atm_002_what_is_short_is_made_and_refused_as_what_is_long<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let operands = Memory::of(&[[5_u64.to_ne_bytes(), 7_u64.to_ne_bytes()], [[0; 8]; 2]].concat().concat());
@@ -229,13 +232,13 @@ pub fn rma_001_atm_002_what_is_short_is_made_and_refused_as_what_is_long<F: Fabr
             mesh.done(mesh.fetch_add(0, 1, operand, result, word(8, 8)));
             assert_eq!(found(), expected, "round {round}");
             expected += 5;
-            // Every second one finds what it compares with.
+            // Every second one compares with an equal value.
             compare.write(&(expected + round % 2).to_ne_bytes());
             let entry = mesh.done(mesh.compare_swap(0, 1, [compare, operand], result, word(8, 8)));
             assert_eq!((entry.len, entry.flags), (8, CompletionFlags::ATOMIC | CompletionFlags::READ));
             assert_eq!(found(), expected, "round {round}");
             expected = if round % 2 == 0 { 5 } else { expected };
-            // Any other length, by turns: read and written as it stands.
+            // Other lengths in turn, read and written unmodified.
             let len = 1 + round as usize % 16;
             let (out, back) = (Memory::content(round, len), Memory::blank(len));
             for _ in 0..2 {
@@ -245,7 +248,7 @@ pub fn rma_001_atm_002_what_is_short_is_made_and_refused_as_what_is_long<F: Fabr
                 same(&back.read(), &content(round, len), "what was written");
             }
         }
-        // Refused, twice each: by either call.
+        // Rejected operations, twice each: with either call.
         for _ in 0..2 {
             assert_eq!(mesh.failed(mesh.fetch_add(0, 1, operand, result, word(9, 8))).error, ErrorCode::Misaligned);
             let outside = RemoteMemory { address: region.remote().address + 60, ..word(0, 8) };
@@ -305,7 +308,8 @@ pub fn rma_003_rma_010_writes_are_counted_and_told<F: Fabric>() {
     }
 }
 
-/// A message that follows writes finds their data there (FI_ORDER_SAW), and a read finds what was written before (RAW).
+/// A message that follows writes arrives after their data (FI_ORDER_SAW), and a read returns the data of earlier writes
+/// (RAW).
 pub fn rma_005_rma_006_messages_and_reads_do_not_overtake_writes<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));
@@ -327,7 +331,7 @@ pub fn rma_005_rma_006_messages_and_reads_do_not_overtake_writes<F: Fabric>() {
     }
 }
 
-/// A fenced access starts when earlier operations are over; an access to an unknown peer is refused.
+/// A fenced access starts after earlier operations are over. An access to an unknown peer is rejected.
 pub fn rma_007_rma_009_accesses_are_fenced_and_refused<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -346,7 +350,7 @@ pub fn rma_007_rma_009_accesses_are_fenced_and_refused<F: Fabric>() {
     }
 }
 
-/// MR-010: pieces on both sides, of one region and of several.
+/// MR-010: accesses with pieces on both sides, of one region and of several.
 pub fn mr_010_rma_004_pieces_on_both_sides<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for [first, second] in [memories(&mesh, &vec![0; 80_000])] {
@@ -370,7 +374,7 @@ pub fn mr_010_rma_004_pieces_on_both_sides<F: Fabric>() {
             same(&target.read(), &source.read(), "what was written and read");
             same(&bytes_of(&one)[100..100 + len as usize], &source.read()[..len as usize], "the first piece");
         }
-        // Each write is one to each region.
+        // Each write counts as one write to each region.
         mesh.until(|| (counter.read() >= 6).then_some(()));
     }
 }
@@ -402,7 +406,7 @@ pub fn rma_002_injected_writes_are_copied<F: Fabric>() {
     }
 }
 
-/// What was posted before a region is closed succeeds or fails, and nothing is written after the close.
+/// An operation posted before a region is closed succeeds or fails, and nothing is written after the close.
 pub fn mr_069_rev_004_closing_ends_what_is_under_way<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -421,7 +425,7 @@ pub fn mr_069_rev_004_closing_ends_what_is_under_way<F: Fabric>() {
                     assert_eq!(error.error, ErrorCode::KeyRejected, "{what}");
                 }
             }
-            // Either of one write, in order, or of none.
+            // Each byte is the written one, or unchanged.
             let written = content(1, len);
             assert!(memory.iter().zip(&written).all(|(got, sent)| got == sent || *got == 0));
             // The connection still works.
@@ -432,7 +436,7 @@ pub fn mr_069_rev_004_closing_ends_what_is_under_way<F: Fabric>() {
     }
 }
 
-/// Memory that is only borrowed is given back when its scope ends.
+/// Borrowed memory is deregistered when its scope ends.
 pub fn rev_006_borrowed_memory_is_registered_in_a_scope<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let mut bytes = content(1, 5000);
@@ -448,7 +452,8 @@ pub fn rev_006_borrowed_memory_is_registered_in_a_scope<F: Fabric>() {
     assert_eq!(bytes[..100], [7; 100]);
 }
 
-/// `try_wait` allows a thread to sleep only if no result is unread, also where an answer about a key ends operations that waited for it.
+/// `try_wait` permits a thread to sleep only if no result is unread, even if a reply about a key has ended operations
+/// that waited for it.
 pub fn results_are_seen_before_sleeping<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));

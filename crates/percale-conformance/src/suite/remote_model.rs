@@ -1,7 +1,7 @@
 //! Random sequences of one-sided operations against a plain model: an array of bytes.
 //!
-//! Up to six operations are under way at a time: accesses to the same bytes take effect in the order in which they
-//! were posted, so the outcome of each follows from those before it.
+//! Up to six operations are outstanding at a time. Accesses to the same bytes take effect in the order in which they
+//! were posted, so the result of each follows from the earlier ones.
 
 use std::collections::VecDeque;
 
@@ -14,23 +14,23 @@ use crate::memory::same;
 use crate::mesh::Mesh;
 use crate::random::{Random, seed};
 
-/// Operations under way.
+/// The maximum number of outstanding operations.
 const DEPTH: usize = 6;
 
-/// The region's length.
+/// The length of the region.
 const ROOM: usize = 64 << 10;
 
 /// Lengths of reads and writes.
 const LENS: [usize; 10] = [0, 1, 8, 13, 64, 500, 2048, 2500, 16 << 10, 40_000];
 
-/// An operation under way, and what it must give.
+/// An outstanding operation, and its expected result.
 enum UnderWay<'e> {
     Bytes(Accessing<'e, Owned, Buffer>, Vec<u8>),
     Word(Accessing<'e, Owned, u64>, u64),
     Half(Accessing<'e, Owned, i32>, i32),
 }
 
-/// Waits for the oldest.
+/// Waits for the oldest operation.
 fn settle<F: Fabric>(mesh: &Mesh<F>, oldest: UnderWay<'_>) {
     fn finish<F: Fabric, R: Outcome + Unpin>(mesh: &Mesh<F>, operation: Accessing<'_, Owned, R>) -> R {
         mesh.finish(operation).unwrap_or_else(|error| panic!("an operation failed: {error}"))
@@ -46,7 +46,7 @@ fn word(model: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(model[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// One operation: carried out on the model, and started.
+/// Executes one operation on the model, and starts it.
 fn start<'e, F: Fabric>(
     mesh: &'e Mesh<F>,
     random: &mut Random,
@@ -55,7 +55,7 @@ fn start<'e, F: Fabric>(
 ) -> UnderWay<'e> {
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let part = |at: usize, len: usize| remote.slice(at as u64..(at + len) as u64);
-    // Words are few, so that operations meet.
+    // There are few words, so that operations use the same ones.
     let at = random.below(16) * 8;
     match random.below(8) {
         kind @ 0..4 => {
@@ -99,7 +99,7 @@ fn start<'e, F: Fabric>(
     }
 }
 
-/// Random operations do what they do to an array; with `PERCALE_LONG` a million of them on each kind of memory.
+/// Random operations have the same effect as on an array, with `PERCALE_LONG` a million of them on each kind of memory.
 pub fn rma_011_random_accesses_do_what_a_plain_model_does<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let count = if crate::long() { 1_000_000 } else { 3000 };

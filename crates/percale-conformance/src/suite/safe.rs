@@ -1,4 +1,4 @@
-//! Safe operations: they own their buffers.
+//! Safe operations, which own their buffers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::fabric::Transport;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive};
 
-/// All kinds of buffers, tags, data, sources.
+/// Tests all kinds of buffers, tags, data, sources.
 pub fn safe_operations_give_their_buffers_back<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
@@ -41,7 +41,7 @@ pub fn safe_operations_give_their_buffers_back<F: Transport>() {
     assert_eq!(error.buffer.map(|buffer| buffer.len()), Some(4));
 }
 
-/// Parts come in order with their contents; finishing gives the buffer back.
+/// Parts are returned in order with their contents. Finishing returns the buffer.
 pub fn safe_multi_receive<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
@@ -69,7 +69,8 @@ pub fn safe_multi_receive<F: Transport>() {
     assert_eq!(many.finish().buffer.len(), 100);
 }
 
-/// A send with a dropped or forgotten handle still arrives, or was cancelled; its buffer lives until then and not longer.
+/// A send whose handle was dropped or forgotten still arrives, or was cancelled. Its buffer lives until then and not
+/// longer.
 pub fn res_010_a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for (forget, turns) in [(false, 0), (false, 1), (false, 50), (true, 0), (true, 50)] {
@@ -96,7 +97,8 @@ pub fn res_010_a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Tran
     }
 }
 
-/// The handle of a receive is forgotten, or dropped after the match: the message lands in memory that is still there.
+/// The handle of a receive is forgotten, or dropped after the match. The message is written to memory that still
+/// exists.
 pub fn res_010_a_forgotten_receive_keeps_its_buffer<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, F::BULK] {
@@ -110,7 +112,8 @@ pub fn res_010_a_forgotten_receive_keeps_its_buffer<F: Transport>() {
                     std::mem::forget(receiving);
                 } else {
                     drop(receiving);
-                    // Dropped before its match it was cancelled, and the message waits for another receive.
+                    // A receive that is dropped before its match is cancelled, and the message waits for another
+                    // receive.
                     mesh.settle(0, 1);
                     let peeked = mesh.receive(1, Receive::peek(percale::OpFlags::empty()).tag(1, 0));
                     if mesh.report(peeked).is_ok() {
@@ -120,7 +123,8 @@ pub fn res_010_a_forgotten_receive_keeps_its_buffer<F: Transport>() {
                         same(&target.read(), &content(1, len), "the message of a dropped receive");
                     }
                 }
-                // The message is delivered whether or not its receive still exists: nothing hangs, and nothing wrote into freed memory.
+                // The message is delivered whether or not its receive still exists. Nothing hangs, and freed memory is
+                // not written.
                 let back = mesh.finish(sending).expect("the send").buffer;
                 same(&back.into_vec(), &content(1, len), "the source");
             }
@@ -139,7 +143,7 @@ pub fn a_dropped_receive_takes_no_message<F: Transport>() {
     assert_eq!(mesh.finish(received).expect("the message").to_vec(), b"message!");
 }
 
-/// Unknown peers, no vector, read-only buffers.
+/// Operations with unknown peers, without a vector, or with read-only buffers return their buffers.
 pub fn what_cannot_be_posted_gives_its_buffer_back<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let endpoint = mesh.endpoint(0);

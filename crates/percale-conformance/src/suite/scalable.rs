@@ -1,4 +1,4 @@
-//! Scalable endpoints: several contexts behind one address.
+//! Scalable endpoints: several contexts with one address.
 
 use std::future::IntoFuture;
 use std::pin::pin;
@@ -15,11 +15,11 @@ use crate::fabric::{Fabric, Peers, Real, Transport};
 use crate::memory::{content, same};
 use crate::watchdog::Watchdog;
 
-/// Bits of addresses for receive contexts: room for 4.
+/// The number of bits for receive contexts in addresses: room for 4.
 const BITS: u32 = 2;
 const CONTEXTS: u16 = 3;
 
-/// Two scalable endpoints, their contexts, and the vector that names both.
+/// Two scalable endpoints, their contexts, and the vector that contains both.
 struct World<F: Fabric> {
     contexts: [Vec<Option<Endpoint>>; 2],
     scalable: [ScalableEndpoint; 2],
@@ -31,7 +31,7 @@ struct World<F: Fabric> {
 }
 
 impl<F: Fabric> World<F> {
-    /// Every context is open.
+    /// Opens all contexts.
     fn new(what: &str) -> Self {
         let mut world = Self::unopened(what);
         for side in 0..2 {
@@ -40,12 +40,12 @@ impl<F: Fabric> World<F> {
         world
     }
 
-    /// No context is open.
+    /// Opens no context.
     fn unopened(what: &str) -> Self {
         let fabric = F::new(7);
         let domain = fabric.domain(|domain| domain);
         let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");
-        vector.insert("192.0.2.1:9").expect("an address that is nobody's"); // Numbers are not all 0.
+        vector.insert("192.0.2.1:9").expect("an address that is nobody's"); // Then the numbers do not start at 0.
         let scalable = [(); 2].map(|()| {
             domain.scalable_endpoint().contexts(CONTEXTS).bind(fabric.address()).expect("a scalable endpoint")
         });
@@ -84,7 +84,7 @@ impl<F: Fabric> World<F> {
         }
     }
 
-    /// One message, untagged or tagged, from a context to a context.
+    /// Sends one message, untagged or tagged, from a context to a context.
     fn pass(&self, from: (usize, u16), to: (usize, u16), name: PeerAddress, number: u64, len: usize) {
         let (source, target) = (self.at(from.0, from.1), self.at(to.0, to.1));
         let what = format!("{len} bytes from {from:?} to {to:?}");
@@ -103,7 +103,7 @@ impl<F: Fabric> World<F> {
         assert_eq!(got.source, Some(self.peers[from.0]), "{what}: the source is the sender's plain number");
     }
 
-    /// No message waits anywhere.
+    /// Checks that no message is waiting.
     fn nothing_is_left(&self) {
         for _ in 0..50 {
             self.turn();
@@ -123,7 +123,7 @@ fn refused(result: Result<Received, OperationError>, code: ErrorCode) {
     assert_eq!(error.errno(), code.errno(), "{error}");
 }
 
-/// From every context to every context of the other endpoint: what is sent to one arrives there and nowhere else.
+/// Messages from every context to every context of the other endpoint arrive there and nowhere else.
 pub fn av_008_av_051_ctx_001_each_receive_context_gets_its_own_messages<F: Peers>() {
     let world = World::<F>::new("each context gets its own messages");
     let mut number = 0;
@@ -138,31 +138,31 @@ pub fn av_008_av_051_ctx_001_each_receive_context_gets_its_own_messages<F: Peers
     world.nothing_is_left();
 }
 
-/// An address that names no context means the first.
+/// An address without a context number means context 0.
 pub fn ctx_003_a_plain_address_means_context_0<F: Peers>() {
     let mut world = World::<F>::new("a plain address means context 0");
     world.pass((0, 2), (1, 0), world.peers[1], 1, 100);
     world.pass((1, 1), (0, 0), world.peers[0], 2, 100);
-    // As it does in a vector without room for contexts, and for an endpoint that is no scalable one.
+    // The same holds in a vector without bits for contexts, and for an endpoint that is not scalable.
     let plain = world.domain.address_vector().build().expect("a vector");
     let one = world.domain.endpoint().vector(&plain).bind(world.fabric.address()).expect("an endpoint");
     let peer = plain.insert(world.scalable[1].address()).expect("an address");
     let back = world.vector.insert(one.address()).expect("an address");
-    world.contexts[0].push(Some(one)); // Driven as the others are.
+    world.contexts[0].push(Some(one)); // Driven like the others.
     let (target, one) = (world.at(1, 0), world.at(0, CONTEXTS));
     let (receive, sending) = (target.recv(vec![0; 9]).start().unwrap(), one.send(peer, content(5, 9)).start().unwrap());
     let got = world.finish(receive).expect("a message");
     same(&got.to_vec(), &content(5, 9), "a message of an ordinary endpoint");
     assert_eq!(got.source, Some(back));
     world.finish(sending).expect("a send");
-    // And an ordinary endpoint has but one.
+    // An ordinary endpoint has only one context.
     let error =
         world.finish(world.at(0, 1).send(back.receive_context(1, BITS).unwrap(), vec![1])).expect_err("no such");
     assert_eq!(error.errno(), ErrorCode::Refused.errno(), "{error}");
     world.nothing_is_left();
 }
 
-/// Contexts of one endpoint are peers like others; each is its own, too.
+/// Contexts of one endpoint are peers of each other and of themselves.
 pub fn ctx_002_contexts_of_one_endpoint_reach_each_other<F: Transport>() {
     let world = World::<F>::new("contexts of one endpoint reach each other");
     for (number, (from, to)) in (0..CONTEXTS).flat_map(|from| (0..CONTEXTS).map(move |to| (from, to))).enumerate() {
@@ -176,7 +176,7 @@ pub fn ctx_002_contexts_of_one_endpoint_reach_each_other<F: Transport>() {
     world.nothing_is_left();
 }
 
-/// A receive that is directed at a context takes what was sent from it, and nothing else.
+/// A receive directed at a context matches only messages sent from it.
 pub fn av_051_a_receive_is_directed_at_a_context<F: Peers>() {
     let world = World::<F>::new("a receive is directed at a context");
     let target = world.at(1, 0);
@@ -194,13 +194,13 @@ pub fn ctx_003_a_context_that_there_is_not_is_refused<F: Peers>() {
     let error = world.finish(world.at(0, 0).send(world.name(1, 3), vec![1])).expect_err("there are three");
     assert_eq!(error.errno(), ErrorCode::Refused.errno(), "{error}");
     assert!(error.to_string().contains("no receive context 3"), "{error}");
-    world.pass((0, 0), (1, 2), world.name(1, 2), 1, 8); // Nothing else is the worse for it.
+    world.pass((0, 0), (1, 2), world.name(1, 2), 1, 8); // Other operations are not affected.
     let (domain, vector) = (world.domain.clone(), world.vector.clone());
     let builder = || domain.endpoint().vector(&vector);
     for (index, errno) in [(3, libc_einval()), (1, libc_ebusy())] {
         assert_eq!(world.scalable[0].open(index, builder()).expect_err("it is not to be had").errno(), errno);
     }
-    // A context that only sends cannot be named by a peer.
+    // A context that only sends cannot be addressed by a peer.
     let one =
         world.domain.scalable_endpoint().contexts(2).receiving(1).bind(world.fabric.address()).expect("an endpoint");
     let peer = world.vector.insert(one.address()).expect("an address");
@@ -226,7 +226,7 @@ fn libc_ebusy() -> i32 {
     rustix::io::Errno::BUSY.raw_os_error()
 }
 
-/// Regions are reached through any context.
+/// Regions can be accessed through any context.
 pub fn ctx_001_memory_is_accessed_through_contexts<F: Peers>() {
     let world = World::<F>::new("memory is accessed through contexts");
     let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -263,7 +263,7 @@ pub fn ctx_004_a_context_that_is_not_open_yet_is_waited_for<F: Peers + Real>() {
     world.nothing_is_left();
 }
 
-/// Closing a context ends what waits for it, and nothing else; opened again it is reached again.
+/// Closing a context ends only the operations that wait for it. When it is opened again, it can be reached again.
 pub fn ctx_005_a_closed_context_ends_what_waits_for_it<F: Peers>() {
     let mut world = World::<F>::new("a closed context ends what waits for it");
     for to in 0..CONTEXTS {
@@ -286,7 +286,7 @@ pub fn ctx_005_a_closed_context_ends_what_waits_for_it<F: Peers>() {
     world.nothing_is_left();
 }
 
-/// The address is held as long as any context, and free after that.
+/// The address is in use as long as any context is open, and free after that.
 pub fn ctx_005_the_address_lasts_as_long_as_a_context<F: Peers>() {
     let mut world = World::<F>::new("the address lasts as long as a context");
     let fabric = F::new(8);
@@ -308,7 +308,7 @@ pub fn ctx_005_the_address_lasts_as_long_as_a_context<F: Peers>() {
     domain.endpoint().vector(&vector).bind(address.to_string()).expect("the address is free");
 }
 
-/// Contexts are members of groups, whichever address and whichever number they have.
+/// Contexts can be members of groups, with any address and any number.
 pub fn ctx_001_contexts_are_members_of_groups<F: Peers>() {
     let world = World::<F>::new("contexts are members of groups");
     for list in [&[(0, 0), (0, 1)][..], &[(0, 2), (1, 0), (0, 0)], &[(1, 1), (0, 1), (1, 0), (1, 2), (0, 2)]] {
@@ -334,7 +334,8 @@ pub fn ctx_001_contexts_are_members_of_groups<F: Peers>() {
     }
 }
 
-/// Two threads drive a context each, at once; each talks to the other endpoint's context of its number, and to the other one.
+/// Two threads drive one context each, at the same time. Each sends to the context of the other endpoint with its own
+/// number, and to the other one.
 pub fn ctx_006_threads_drive_contexts_of_their_own<F: Peers + Real>() {
     const ROUNDS: usize = 300;
     let world = World::<F>::new("threads drive contexts of their own");

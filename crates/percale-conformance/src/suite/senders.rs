@@ -1,4 +1,4 @@
-//! Sending halves of contexts, opened apart from the receiving halves.
+//! Sending halves of contexts, which are opened separately from the receiving halves.
 
 use std::cell::RefCell;
 use std::future::IntoFuture;
@@ -14,13 +14,13 @@ use crate::watchdog::Watchdog;
 const BITS: u32 = 2;
 const CONTEXTS: u16 = 2;
 
-/// A scalable endpoint with as many senders as contexts, and an endpoint beside it.
+/// A scalable endpoint with as many senders as contexts, and an ordinary endpoint.
 struct World<F: Fabric> {
     senders: RefCell<Vec<Option<Endpoint>>>,
     contexts: RefCell<Vec<Option<Endpoint>>>,
     plain: Option<Endpoint>,
     scalable: ScalableEndpoint,
-    /// The scalable endpoint, and the one beside it.
+    /// The scalable endpoint, and the ordinary one.
     peers: [PeerAddress; 2],
     vector: AddressVector,
     domain: Domain,
@@ -81,7 +81,7 @@ impl<F: Fabric> World<F> {
         std::thread::yield_now();
     }
 
-    /// Drives everything until what has ended is known everywhere.
+    /// Drives everything for a while, until all endpoints have detected the closed ones.
     fn turns(&self) {
         let until = std::time::Instant::now() + std::time::Duration::from_millis(20);
         while std::time::Instant::now() < until {
@@ -89,14 +89,14 @@ impl<F: Fabric> World<F> {
         }
     }
 
-    /// One message from a sender to the endpoint beside it, with this byte.
+    /// Sends one message with this byte from a sender to the ordinary endpoint.
     fn send(&self, index: u16, byte: u8) {
         let senders = self.senders.borrow();
         let sender = senders[usize::from(index)].as_ref().expect("it is open");
         self.finish(sender.send(self.peers[1], vec![byte; 100]).start().expect("a send")).expect("it is sent");
     }
 
-    /// Returns the first byte of the message that a receive took, after a check of its source.
+    /// Returns the first byte of the message that a receive got, after a check of its source.
     fn got(&self, receive: impl IntoFuture<Output = Result<Received, OperationError>>) -> u8 {
         let got = self.finish(receive).expect("a message");
         assert_eq!(got.source, Some(self.peers[0]), "{}: the source is the plain number", F::NAME);
@@ -104,16 +104,17 @@ impl<F: Fabric> World<F> {
     }
 }
 
-/// A receive that is directed at a context takes the messages of its sending half, whenever it is posted, and no others.
+/// A receive directed at a context matches the messages of its sending half, regardless of the time of posting, and no
+/// others.
 pub fn ctx_012_receives_directed_at_a_context_take_messages_of_its_sender<F: Peers>() {
     let world = World::<F>::new("directed at a context");
     let directed = |context| world.plain().recv(vec![0; 100]).from(world.name(context)).start().expect("a receive");
-    // Before anything has come.
+    // Before any message has arrived.
     let (first, second) = (directed(1), directed(0));
     world.send(0, 10);
     world.send(1, 11);
     assert_eq!((world.got(first), world.got(second)), (11, 10));
-    // The messages are here already, or are on their way.
+    // The messages have already arrived, or are in transfer.
     world.send(1, 12);
     world.send(0, 13);
     assert_eq!((world.got(directed(0)), world.got(directed(1))), (13, 12));
@@ -126,12 +127,14 @@ pub fn ctx_012_receives_directed_at_a_context_take_messages_of_its_sender<F: Pee
     assert_eq!(world.got(any), 15);
 }
 
-/// What a sender sent before it left is received by receives that are directed at its context, whenever they are posted.
+/// Messages of a sender that has left are received by receives directed at its context, regardless of the time of
+/// posting.
 pub fn ctx_012_messages_of_a_sender_that_has_left_are_received<F: Peers>() {
     let world = World::<F>::new("messages of a sender that has left");
     let directed = || world.plain().recv(vec![0; 100]).from(world.name(0)).start().expect("a receive");
     for (round, bytes) in [[1, 2, 3], [4, 5, 6], [7, 8, 9]].into_iter().enumerate() {
-        // With messages of the same sender from before it left, after it came back, and of another one between them.
+        // With messages that the same sender sent before it left and after it came back, and messages of another sender
+        // in between.
         world.send(1, 100);
         world.send(0, bytes[0]);
         world.send(0, bytes[1]);
@@ -156,7 +159,7 @@ pub fn ctx_012_messages_of_a_sender_that_has_left_are_received<F: Peers>() {
     }
 }
 
-/// Each half is closed and opened by itself: operations that wait for it end, and the other half continues.
+/// Each half can be closed and opened separately: operations that wait for it end, and the other half continues.
 pub fn ctx_012_each_half_of_a_context_is_closed_for_itself<F: Peers>() {
     let world = World::<F>::new("each half is closed for itself");
     let directed = || world.plain().recv(vec![0; 100]).from(world.name(0)).start().expect("a receive");
@@ -169,19 +172,19 @@ pub fn ctx_012_each_half_of_a_context_is_closed_for_itself<F: Peers>() {
     for round in 0..3 {
         world.send(0, round);
         assert_eq!(world.got(directed()), round);
-        // The sender leaves: what waits for it ends. The context is there.
+        // The sender is closed: operations that wait for it end. The context stays open.
         let waiting = directed();
         world.senders.borrow_mut()[0] = None;
         let error = world.finish(waiting).expect_err("the sender has left");
         assert_eq!(error.errno(), ErrorCode::Closed.errno(), "{error}");
         reaches_context(round);
-        // It comes back: a receive that was posted meanwhile takes its message.
+        // The sender is opened again: a receive that was posted meanwhile gets its message.
         let waiting = directed();
         let sender = world.sender(0);
         world.senders.borrow_mut()[0] = Some(sender);
         world.send(0, 100 + round);
         assert_eq!(world.got(waiting), 100 + round);
-        // The context leaves: what was sent to it and not received ends. The sender is there.
+        // The context is closed: messages to it that were not received end. The sender stays open.
         let long = world.plain().send(world.name(0), vec![1; F::BULK]).start().expect("a send");
         world.contexts.borrow_mut()[0] = None;
         world.finish(long).expect_err("the context has left");

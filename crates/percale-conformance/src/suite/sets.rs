@@ -1,4 +1,4 @@
-//! Poll sets and wait sets over what shared endpoints report to.
+//! Poll sets and wait sets over the objects to which shared endpoints report.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -23,14 +23,14 @@ struct Told {
 }
 
 impl Told {
-    /// Returns an initiator, and a target that reports here. Only waiting threads drive the target.
+    /// Returns an initiator, and a target that reports to these objects. Only waiting threads drive the target.
     fn two<F: Fabric>(&self) -> (SharedEndpoint, SharedEndpoint) {
         two_shared::<F>(Progress::Manual, |endpoint| {
             endpoint.receive_queue(&self.queue).remote_write_counter(&self.counter).event_queue(&self.events)
         })
     }
 
-    /// Reads everything; the data of the last write, if there was one.
+    /// Reads all results. Returns the data of the last write, if there was one.
     fn read(&self) -> Option<u64> {
         let mut entries = [Entry::default(); 4];
         let count = self.queue.read(&mut entries).expect("no error");
@@ -41,7 +41,8 @@ impl Told {
 
 const ROUNDS: u64 = 60;
 
-/// Writes, each once the last has been seen, and sometimes later, so that the other side sleeps.
+/// Writes repeatedly, each time after the previous write has been seen, and sometimes after a pause, so that the other
+/// side sleeps.
 fn write(from: &SharedEndpoint, to: RemoteMemory, seen: &Counter) {
     for round in 0..ROUNDS {
         seen.wait(round, Some(Duration::from_secs(60))).expect("the other side reads");
@@ -54,7 +55,7 @@ fn write(from: &SharedEndpoint, to: RemoteMemory, seen: &Counter) {
     }
 }
 
-/// The set names what a message arrived in, and drives the endpoint.
+/// The set returns the object to which a message was reported, and drives the endpoint.
 pub fn cmp_019_a_poll_set_spans_endpoints<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a poll set spans endpoints");
     let told = Told::default();
@@ -85,7 +86,7 @@ pub fn cmp_019_a_poll_set_spans_endpoints<F: Peers + Real>() {
     });
 }
 
-/// A thread waits for all at once, by the set's own wait and by its descriptor.
+/// A thread waits for all objects at once, with the wait of the set and with its descriptor.
 pub fn cmp_020_a_wait_set_spans_endpoints<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a wait set spans endpoints");
     let ways: [fn(&WaitSet); 2] = [

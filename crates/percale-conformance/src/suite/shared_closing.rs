@@ -1,4 +1,4 @@
-//! Endpoints of a shared receive context that close while they receive.
+//! Endpoints of a shared receive context that are closed while they receive.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::fabric::{Fabric, Peers};
 use crate::memory::{Memory, content, post_shared};
 use crate::watchdog::Watchdog;
 
-/// Receives of one message in a round.
+/// The number of receives of one message in a round.
 const RECEIVES: u64 = 4;
-/// The context of the buffer for many messages.
+/// The context of the multi-receive.
 const MANY: u64 = 100;
 
-/// How an operation ended: successes, failures, and whether the last of them released a buffer.
+/// The results of an operation: successes, failures, and whether the last of them released a buffer.
 #[derive(Debug, Default)]
 struct Ends {
     good: usize,
@@ -25,7 +25,7 @@ struct Ends {
     last_released: bool,
 }
 
-/// A member that closes, one that stays, their queues, and the ends that were reported.
+/// A member that is closed, one that stays open, their queues, and the reported results.
 struct Members {
     closes: Option<Endpoint>,
     stays: Endpoint,
@@ -44,7 +44,7 @@ impl Members {
         ends.released += usize::from(ends.last_released);
     }
 
-    /// Takes what is reported: to queues, and to the endpoints' own.
+    /// Collects results from the queues and from the endpoints.
     fn read(&mut self) {
         let mut found = Vec::new();
         let mut entry = [Entry::default()];
@@ -77,7 +77,7 @@ fn post(shared: &SharedReceive, context: u64, len: usize, flags: OpFlags) {
     post_shared(shared, &work).expect("a receive");
 }
 
-/// Opens two members of a shared receive context: with a queue of its own each, or without queues.
+/// Opens two members of a shared receive context, with separate queues or without queues.
 fn open_members<F: Fabric>(
     fabric: &F,
     domain: &Domain,
@@ -98,7 +98,7 @@ fn open_members<F: Fabric>(
     Members { closes: Some(closes), stays, queues, ends: BTreeMap::new() }
 }
 
-/// Whether all receives of a round have ended.
+/// Returns whether all receives of a round have ended.
 fn is_over(ends: &BTreeMap<u64, Ends>) -> bool {
     (0..RECEIVES).all(|context| ends.contains_key(&context)) && ends.get(&MANY).is_some_and(|ends| ends.released > 0)
 }
@@ -118,8 +118,8 @@ fn check_ends(ends: &BTreeMap<u64, Ends>, round: u64) -> usize {
     failed
 }
 
-/// Whenever a member closes, each receive of the context ends once: it was received, it ends with the member that was receiving into it, or it
-/// is left to the others.
+/// When a member is closed at any time, each receive of the context ends once: it gets a message, it ends with the
+/// member that was receiving into it, or it stays available to the other members.
 pub fn ctx_008_receives_of_a_member_that_closes_meanwhile_end_once<F: Peers>() {
     let _watchdog = Watchdog::new("receives of a member that closes meanwhile end once");
     let (mut cut_off, mut left) = (0, 0);
@@ -155,7 +155,7 @@ pub fn ctx_008_receives_of_a_member_that_closes_meanwhile_end_once<F: Peers>() {
         (0..2 * round).for_each(|_| turn(&members));
         members.read();
         members.closes = None;
-        // What the member had not taken is the others' still, until it is cancelled.
+        // Receives that the member had not taken stay available to the others until they are cancelled.
         (0..50).for_each(|_| turn(&members));
         members.read();
         for context in (0..RECEIVES).chain([MANY]) {
@@ -163,7 +163,8 @@ pub fn ctx_008_receives_of_a_member_that_closes_meanwhile_end_once<F: Peers>() {
                 left += 1;
             }
         }
-        // An endpoint's own queues are closed with it, and their unread results are lost; those of receives that ended while it closed are not.
+        // An endpoint's own queues are closed with it, and their unread results are lost. Results of receives that
+        // ended while it was being closed are not lost.
         while !is_over(&members.ends) {
             turn(&members);
             members.read();

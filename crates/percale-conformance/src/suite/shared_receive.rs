@@ -1,4 +1,4 @@
-//! Shared receive contexts: receives of several endpoints in common.
+//! Shared receive contexts: receives that several endpoints share.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +13,11 @@ use crate::fabric::{Fabric, Peers, Real, Transport};
 use crate::memory::{Memory, content, post_receive, post_shared, same};
 use crate::watchdog::Watchdog;
 
-/// Endpoints that share receives.
+/// The number of endpoints that share receives.
 const SHARERS: usize = 3;
 
-/// Three endpoints that share receives, and two others that send. Alone, the three send to themselves.
+/// Three endpoints that share receives, and two others that send. On a transport without other endpoints, the three
+/// send to themselves.
 struct World<F: Fabric> {
     endpoints: Vec<Option<Endpoint>>,
     peers: Vec<PeerAddress>,
@@ -70,7 +71,7 @@ impl<F: Fabric> World<F> {
         if F::ALONE { to } else { SHARERS + number % 2 }
     }
 
-    /// Injects a message or, if it is long, posts it and waits until it is taken.
+    /// Injects a message or, if it is long, posts it and waits until it is accepted.
     fn send(&self, number: usize, to: usize, tag: Option<u64>, bytes: &[u8]) -> usize {
         let from = self.sender(number, to);
         let endpoint = self.endpoints[from].as_ref().expect("it is open");
@@ -80,7 +81,7 @@ impl<F: Fabric> World<F> {
         from
     }
 
-    /// Waits until what was sent there before has come: behind it comes a message for a receive of the endpoint's own.
+    /// Waits until all earlier messages have arrived, by sending another message for a receive of the endpoint itself.
     fn arrived(&self, from: usize, to: usize) {
         const BEHIND: u64 = 1 << 40;
         let [sender, receiver] = [from, to].map(|number| self.endpoints[number].as_ref().expect("it is open"));
@@ -97,7 +98,7 @@ impl<F: Fabric> World<F> {
     }
 }
 
-/// Posted receives are taken in the order of posting, whichever endpoint a message is for.
+/// Posted receives are used in posting order, regardless of the endpoint that a message is for.
 pub fn ctx_007_messages_to_any_endpoint_take_shared_receives<F: Transport>() {
     let world = World::<F>::new("messages to any endpoint take shared receives");
     for tagged in [false, true] {
@@ -115,7 +116,7 @@ pub fn ctx_007_messages_to_any_endpoint_take_shared_receives<F: Transport>() {
             }
         }
     }
-    // A long one is fetched by the endpoint that it was sent to.
+    // The target endpoint fetches a long message.
     for to in 0..SHARERS {
         let receiving = world.shared.recv(vec![0; F::BULK]).expect("a receive");
         let from = world.endpoints[world.sender(1, to)].as_ref().expect("it is open");
@@ -125,7 +126,7 @@ pub fn ctx_007_messages_to_any_endpoint_take_shared_receives<F: Transport>() {
     }
 }
 
-/// Unexpected messages of all endpoints are one queue.
+/// The unexpected messages of all endpoints form one queue.
 pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Transport>() {
     let world = World::<F>::new("messages that came before are taken in order");
     for round in 0..3 {
@@ -134,7 +135,7 @@ pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Transport>() {
             let from = world.send(number, to, Some(number as u64), &content(number as u64, 60));
             world.arrived(from, to);
         }
-        // One that looks for a tag, past those before it; then the rest in order.
+        // A receive for a tag skips the messages before it. The others follow in order.
         let sixth = world.shared.tagged_recv(6, 0, vec![0; 60]).expect("a receive");
         assert_eq!(world.end(sixth).expect("a message").tag, 6);
         for number in (0..12).filter(|number| *number != 6) {
@@ -144,7 +145,7 @@ pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Transport>() {
             same(&got.to_vec(), &content(number, 60), "a message that came before");
         }
     }
-    // An endpoint's own receive goes first, and no other receive gets the message that it took.
+    // A receive of the endpoint itself has priority, and no other receive gets its message.
     world.send(0, 1, None, b"own");
     world.turns();
     let one = world.endpoints[1].as_ref().expect("it is open");
@@ -156,7 +157,8 @@ pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Transport>() {
     assert_eq!(world.end(receiving).expect("a message").to_vec(), b"shared");
 }
 
-/// A message that a shared receive was posted for stays that receive's, whatever its endpoint posts for itself before it makes progress.
+/// A message that matched a shared receive stays with that receive, regardless of the receives that its endpoint posts
+/// before it makes progress.
 pub fn ctx_007_receives_of_an_endpoint_take_no_message_of_a_shared_one<F: Transport>() {
     let world = World::<F>::new("receives of an endpoint take no message of a shared one");
     for tag in [None, Some(5)] {
@@ -188,8 +190,8 @@ pub fn ctx_007_receives_of_an_endpoint_take_no_message_of_a_shared_one<F: Transp
     }
 }
 
-/// A message that the endpoint took for itself, or set aside, is given to no shared receive, not even in passing: receives that are posted
-/// afterwards get later messages in order.
+/// A message that the endpoint has received or claimed itself is not given to a shared receive, not even temporarily:
+/// receives posted later get later messages in order.
 pub fn ctx_007_shared_receives_are_given_no_message_that_an_endpoint_took<F: Transport>() {
     let world = World::<F>::new("shared receives are given no message that an endpoint took");
     let ways =
@@ -238,7 +240,7 @@ pub fn ctx_007_shared_receives_are_given_no_message_that_an_endpoint_took<F: Tra
     }
 }
 
-/// Results go to the queue of the endpoint that received.
+/// Results are reported to the queue of the endpoint that received.
 pub fn ctx_007_raw_receives_report_where_they_were_received<F: Transport>() {
     let world = World::<F>::new("raw receives report where they were received");
     for number in 0..30_usize {
@@ -267,7 +269,7 @@ pub fn ctx_007_raw_receives_report_where_they_were_received<F: Transport>() {
     }
 }
 
-/// Cancelling and dropping.
+/// Cancelled and dropped receives get no message.
 pub fn ctx_008_what_is_cancelled_takes_no_message<F: Transport>() {
     let world = World::<F>::new("what is cancelled takes no message");
     let [first, second, third] = [0, 1, 2].map(|_| world.shared.recv(vec![7; 16]).expect("a receive"));
@@ -279,7 +281,7 @@ pub fn ctx_008_what_is_cancelled_takes_no_message<F: Transport>() {
     let error = world.end(first).expect_err("it was cancelled");
     assert_eq!(error.errno(), ErrorCode::Canceled.errno());
     assert_eq!(error.buffer.expect("the buffer comes back").into_vec(), [7; 16]);
-    // A raw one is reported by one of the endpoints.
+    // One of the endpoints reports the cancellation of a raw receive.
     let segments = Segments::one(Memory::blank(8).segment());
     let (from, flags) = (PeerAddress::UNSPECIFIED, OpFlags::COMPLETION);
     post_shared(&world.shared, &ReceiveWork { from, segments, tag: None, context: 9, flags }).expect("a receive");
@@ -293,7 +295,7 @@ pub fn ctx_008_what_is_cancelled_takes_no_message<F: Transport>() {
     errors.extend(world.queues.iter().filter_map(CompletionQueue::read_error));
     assert_eq!(errors.len(), 1);
     assert_eq!((errors[0].entry.context, errors[0].error), (9, ErrorCode::Canceled));
-    // What looks at messages without taking them is not shared.
+    // Operations that look at messages without receiving them cannot be shared.
     for flags in [OpFlags::PEEK, OpFlags::PEEK | OpFlags::CLAIM, OpFlags::CLAIM | OpFlags::DISCARD] {
         let work = ReceiveWork { from, segments, tag: None, context: 10, flags };
         assert_eq!(post_shared(&world.shared, &work).expect_err("it is refused").errno(), 22);
@@ -306,7 +308,7 @@ pub fn ctx_008_a_multi_receive_buffer_is_shared<F: Transport>() {
     world.shared.set_multi_receive_minimum(100);
     for round in 0..4_u64 {
         let target = Memory::blank(1000);
-        let early = if round % 2 == 0 { 0 } else { 4 }; // So many are here before.
+        let early = if round % 2 == 0 { 0 } else { 4 }; // The number of messages that arrive before the buffer is posted.
         for number in 0..early {
             let from = world.send(number, number % SHARERS, None, &content(number as u64, 100));
             world.arrived(from, number % SHARERS);
@@ -340,10 +342,12 @@ pub fn ctx_008_a_multi_receive_buffer_is_shared<F: Transport>() {
     }
 }
 
-/// An endpoint that closes leaves the receives to the others; the last one ends them.
+/// An endpoint that is closed leaves the receives to the other endpoints. After the last one is closed, they can still
+/// be cancelled.
 pub fn ctx_008_closed_endpoints_take_nothing_with_them<F: Transport>() {
     let mut world = World::<F>::new("closed endpoints take nothing with them");
-    // One message waits in an endpoint that closes before its receive comes, another one's note is not read.
+    // One message waits in an endpoint that is closed before a receive is posted. The notification of another message
+    // is not read.
     world.send(0, 0, None, b"lost");
     world.turns();
     world.endpoints[0] = None;
@@ -355,9 +359,10 @@ pub fn ctx_008_closed_endpoints_take_nothing_with_them<F: Transport>() {
     world.send(0, 1, None, b"lost too");
     world.turns();
     let receiving = world.shared.recv(vec![0; 16]).expect("a receive");
-    world.endpoints[1] = None; // The receive was offered to it, and it closes.
+    world.endpoints[1] = None; // The receive was offered to it, and it is closed.
     world.turns();
-    // If it still got its message to the receive, that is over; else the receive is another's.
+    // If it still matched its message to the receive, the receive is over; otherwise the receive is available to the
+    // others.
     let receiving = match receiving.is_ready() {
         true => {
             assert_eq!(world.end(receiving).expect("a message").to_vec(), b"lost too");
@@ -367,7 +372,7 @@ pub fn ctx_008_closed_endpoints_take_nothing_with_them<F: Transport>() {
     };
     world.send(0, 2, None, b"found");
     assert_eq!(world.end(receiving).expect("a message").to_vec(), b"found");
-    // A receive that waits when all are gone ends with the context.
+    // A receive that waits when all endpoints are closed can still be cancelled.
     let receiving = world.shared.recv(vec![0; 16]).expect("a receive");
     world.endpoints.clear();
     assert!(!receiving.is_ready(), "others may join");
@@ -416,7 +421,8 @@ fn connected(
     (client, server.expect("it was accepted"))
 }
 
-/// The first message of a connection comes before there is a shared receive for it, and nothing else happens there.
+/// The first message of a connection arrives before there is a shared receive for it, and nothing else happens on the
+/// connection.
 pub fn ctx_007_ctx_010_a_connection_begins_with_a_message_that_nobody_awaits<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a connection begins with a message that nobody awaits");
     let fabric = F::new(4);
@@ -430,7 +436,7 @@ pub fn ctx_007_ctx_010_a_connection_begins_with_a_message_that_nobody_awaits<F: 
             server.progress();
         };
         let sending = client.send(client.peer(), content(1, len)).start().expect("a send");
-        // Behind it comes one for a receive of the endpoint's own: then it is there.
+        // After it follows a message for a receive of the endpoint itself, which shows that the first has arrived.
         let behind = server.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
         while client.tagged_inject(client.peer(), 1, b"behind").is_err() {
             both();
@@ -448,7 +454,7 @@ pub fn ctx_007_ctx_010_a_connection_begins_with_a_message_that_nobody_awaits<F: 
     }
 }
 
-/// Endpoints of one connection each.
+/// Tests endpoints of one connection each.
 pub fn ctx_010_connected_endpoints_share_receives<F: Peers + Real>() {
     let _watchdog = Watchdog::new("connected endpoints share receives");
     let fabric = F::new(3);
@@ -471,7 +477,7 @@ pub fn ctx_010_connected_endpoints_share_receives<F: Peers + Real>() {
             }
             same(&end(receiving, [&clients, &servers]), &content(number as u64, 64), "a message");
         }
-        // One connection ends: nothing of what is shared does.
+        // One connection ends. The shared context is not affected.
         clients[round].shutdown().expect("it stands");
         while !matches!(called.read(), Some(Event::Shutdown { .. })) {
             clients.iter().chain(&servers).for_each(|endpoint| _ = endpoint.progress());
@@ -479,7 +485,7 @@ pub fn ctx_010_connected_endpoints_share_receives<F: Peers + Real>() {
     }
 }
 
-/// Each endpoint in a thread of its own, and receives posted by another one: nothing is lost, and nothing comes twice.
+/// Each endpoint has its own thread, and another thread posts receives: no message is lost or received twice.
 pub fn ctx_007_threads_drive_endpoints_that_share_receives<F: Peers + Real>() {
     const EACH: usize = 400;
     let world = World::<F>::new("threads drive endpoints that share receives");

@@ -1,4 +1,4 @@
-//! Sleepers on an endpoint's descriptor: in poll(2), in a waiting call, or as tasks.
+//! Threads and tasks that sleep on an endpoint's descriptor: in poll(2), in a waiting call, or as tasks.
 
 use std::future::{Future, IntoFuture};
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ use crate::mesh::{MANY, Mesh, Receive, Send};
 use crate::random::Random;
 use crate::watchdog::Watchdog;
 
-/// One side sleeps on the descriptor whenever it may; the other sends after all kinds of pauses.
+/// One side sleeps on the descriptor whenever it may. The other sends after pauses of various lengths.
 pub fn cmp_015_a_sleeper_is_woken_and_no_message_is_missed<F: Peers + Real>() {
     const ROUNDS: u64 = 400;
     let _watchdog = Watchdog::new("a sleeper is woken");
@@ -40,7 +40,7 @@ pub fn cmp_015_a_sleeper_is_woken_and_no_message_is_missed<F: Peers + Real>() {
             for round in 0..ROUNDS {
                 let receiving = sleeper.tagged_recv(round, 0, vec![0; 8]).start().expect("a receive");
                 while !receiving.is_ready() {
-                    // The endpoint's own queue stays empty: what counts is the descriptor.
+                    // The endpoint's own queue stays empty, so only the descriptor can wake the thread up.
                     if sleeper.try_wait() {
                         let fd = sleeper.as_fd();
                         match poll(&mut [PollFd::new(&fd, PollFlags::IN)], None) {
@@ -53,7 +53,7 @@ pub fn cmp_015_a_sleeper_is_woken_and_no_message_is_missed<F: Peers + Real>() {
                 assert_eq!(got, round.to_le_bytes());
                 inject(&sleeper, round, &got);
             }
-            // The last injected message may still have to be sent.
+            // The last injected message may not have been sent yet.
             for _ in 0..1000 {
                 sleeper.progress();
             }
@@ -65,7 +65,7 @@ pub fn cmp_015_a_sleeper_is_woken_and_no_message_is_missed<F: Peers + Real>() {
     assert!(slept > 0);
 }
 
-/// Arming looks at everything once more; a send that completes in that look is a reason not to sleep.
+/// Arming checks everything once more. If a send completes in that check, the thread must not sleep.
 pub fn cmp_015_a_result_of_the_last_look_is_not_slept_over<F: Peers + Real>() {
     let mesh = Mesh::<F>::connected(2);
     let mut sent: u64 = 0;
@@ -75,7 +75,7 @@ pub fn cmp_015_a_result_of_the_last_look_is_not_slept_over<F: Peers + Real>() {
     }
     // Safe operations own their buffers and may wait for room.
     let waiting = mesh.endpoint(0).send(mesh.peer(1), vec![1; 8]).start().expect("a send");
-    // Station 0 does nothing, while 1 takes what there is.
+    // Station 0 does nothing while station 1 receives the messages.
     let target = Memory::blank(8);
     let take = |_: &u64| {
         let received = mesh.receive(1, Receive::into(target));
@@ -90,7 +90,7 @@ pub fn cmp_015_a_result_of_the_last_look_is_not_slept_over<F: Peers + Real>() {
     assert!(mesh.finish(waiting).is_ok());
 }
 
-/// A thread that sleeps on the descriptor is woken, although another waiter came and went in between.
+/// A thread that sleeps on the descriptor is woken up, although another waiter started and stopped waiting in between.
 pub fn cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a sleeper is woken though another has slept meanwhile");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
@@ -118,12 +118,12 @@ pub fn cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile<F: Peers + 
     assert_eq!(block_on(receiving, &waker).expect("a message").to_vec(), b"third");
 }
 
-/// A task sleeps, and its endpoint gets work that only naps bring on: the task is woken to do it.
+/// A task sleeps, and its endpoint gets work that only periodic wake-ups advance: the task is woken up to do it.
 pub fn cmp_016_a_sleeping_task_brings_on_what_is_posted_later<F: Peers + Real>() {
     const COUNT: u64 = 24;
     const LEN: usize = 400_000;
     let _watchdog = Watchdog::new("a sleeping task brings on what is posted later");
-    // Without the timer that looks for silent peers: it would wake the task as well, after seconds.
+    // Without the timer that checks for silent peers, which would also wake the task, after seconds.
     let (a, b) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
     std::thread::scope(|scope| {
         let (posted, all_posted) = std::sync::mpsc::channel();
@@ -147,11 +147,11 @@ pub fn cmp_016_a_sleeping_task_brings_on_what_is_posted_later<F: Peers + Real>()
     });
 }
 
-/// A thread that sleeps on the descriptor of an idle endpoint takes no processor time until a message comes; where local peers share the
-/// doorbell's page, it looks every 100 ms.
+/// A thread that sleeps on the descriptor of an idle endpoint takes no processor time until a message arrives. If local
+/// peers share the page of the doorbell, it checks the page every 100 ms.
 pub fn res_007_an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
     let _watchdog = Watchdog::new("an idle sleeper takes no processor time");
-    // Without the timer that looks for silent TCP peers.
+    // Without the timer that checks for silent TCP peers.
     let (sleeper, waker) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
     std::thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
@@ -170,14 +170,15 @@ pub fn res_007_an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
         });
         waker.tagged_send(PEER, 1, "first").delivered().wait().expect("a send");
         let task = format!("/proc/self/task/{}", told.recv().expect("the sleeper").as_raw_nonzero());
-        // Nanoseconds on a processor, and the number of times that it was given one; the value in between is not used.
+        // The nanoseconds on a processor, and the number of times that the thread was scheduled. The value in between
+        // is not used.
         let taken = || std::fs::read_to_string(format!("{task}/schedstat")).expect("the thread is there");
         let asleep = || {
             let stat = std::fs::read_to_string(format!("{task}/stat")).expect("the thread is there");
             stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
         };
         let turns = |taken: &str| taken.split_whitespace().nth(2).and_then(|turns| turns.parse::<u64>().ok());
-        // It may sleep for a moment before it sleeps on the descriptor: until two looks agree, it is not there yet.
+        // It may sleep for a short time before it sleeps on the descriptor. It is idle only once two checks agree.
         let idle = || {
             let before = taken();
             std::thread::sleep(Duration::from_millis(50));
@@ -189,7 +190,7 @@ pub fn res_007_an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
         let after = taken();
         if F::NAME == "shm" {
             let turns = turns(&after).expect("a number") - turns(&before).expect("a number");
-            // A look may take two turns if others want the processor.
+            // A check may take two turns if other tasks need the processor.
             let looks = since.elapsed().as_millis() as u64 / 100 + 1;
             assert!(turns <= 2 * looks, "{turns} turns, but {looks} looks");
         } else {
@@ -199,7 +200,7 @@ pub fn res_007_an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
     });
 }
 
-/// Wakes a thread that runs one future.
+/// A waker that unparks the thread that runs one future.
 struct Unpark {
     thread: std::thread::Thread,
     woken: AtomicBool,
@@ -212,7 +213,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls a future that has nothing to return until it no longer asks to be polled again: it sleeps.
+/// Polls a future that has no result yet until it no longer requests another poll, that is, until it sleeps.
 fn fall_asleep(mut future: Pin<&mut impl Future>) -> Arc<Unpark> {
     let waker = Arc::new(Unpark { thread: std::thread::current(), woken: AtomicBool::new(true) });
     while waker.woken.swap(false, Ordering::SeqCst) {
@@ -222,7 +223,7 @@ fn fall_asleep(mut future: Pin<&mut impl Future>) -> Arc<Unpark> {
     waker
 }
 
-/// Runs a future that fell asleep: it is polled when it is woken, and not before.
+/// Runs a future that sleeps. It is polled only when it is woken.
 fn block_on<R>(mut future: Pin<&mut impl Future<Output = R>>, waker: &Arc<Unpark>) -> R {
     loop {
         while !waker.woken.swap(false, Ordering::SeqCst) {
@@ -236,14 +237,14 @@ fn block_on<R>(mut future: Pin<&mut impl Future<Output = R>>, waker: &Arc<Unpark
 
 /// RES-007: an endpoint sleeps after its peers have left: no timer of a peer keeps its descriptor readable.
 pub fn res_007_nothing_wakes_an_endpoint_whose_peers_left<F: Peers + Real>() {
-    let timeout = Duration::from_millis(200); // So timers tick every 50 ms.
+    let timeout = Duration::from_millis(200); // Then timers expire every 50 ms.
     let mut mesh = Mesh::<F>::with(2, |domain| domain.peer_timeout(timeout), |_, endpoint| endpoint);
     mesh.connect();
     mesh.close(1);
     let endpoint = mesh.endpoint(0);
     mesh.until(|| endpoint.describe_peers().iter().all(|(_, how)| how.starts_with("loopback")).then_some(()));
     let patience = rustix::time::Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
-    // Events of the end may wake it once or twice; a timer that is never read does so for ever.
+    // Events of the close may wake it once or twice. A timer that is never read would do so forever.
     let quiet = (0..20).any(|_| {
         mesh.turns(10);
         endpoint.try_wait()

@@ -1,4 +1,5 @@
-//! What the manual pages leave to conclude, and what programs rely on: empty regions, several counters, counters that come late, thresholds.
+//! Consequences of the manual pages on which applications rely: empty regions, several counters, counters that are
+//! bound late, thresholds.
 
 #![expect(unsafe_code, reason = "registers raw memory, which is never freed")]
 
@@ -18,7 +19,7 @@ use crate::mesh::{Mesh, Receive, Send, Station};
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const LEN: usize = 20_000;
 
-/// A region of no bytes has a key and lets peers reach nothing: neither a byte, nor what lies beside it.
+/// A region of no bytes has a key and gives peers access to nothing: neither to a byte, nor to adjacent memory.
 pub fn mr_006_mr_077_an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -49,13 +50,13 @@ pub fn mr_006_mr_077_an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
     }
 }
 
-/// Pieces without bytes among others, pieces that wrap, and rights that there are not.
+/// Tests pieces without bytes among others, pieces that wrap around, and unknown rights.
 pub fn mr_078_mr_079_mr_080_what_is_malformed_is_not_registered<F: Fabric>() {
     let mesh = Mesh::<F>::new(1);
     let domain = &mesh.station(0).domain;
     let memory = Memory::blank(64).segments().as_slice()[0];
     let register = |access, pieces: &[Segment]| {
-        // SAFETY: `Memory` is never freed; what is elsewhere is not registered.
+        // SAFETY: `Memory` is never freed, and pieces of other memory are not registered.
         unsafe { domain.registration(access).raw(pieces, false) }.map(drop)
     };
     for empty in 0..3 {
@@ -83,7 +84,7 @@ pub fn mr_078_mr_079_mr_080_what_is_malformed_is_not_registered<F: Fabric>() {
     }
 }
 
-/// The key of a closed region is given to other memory with other rights, and nothing of the closed one holds.
+/// The key of a closed region is given to other memory with other rights, and no property of the closed one applies.
 pub fn mr_082_a_key_means_the_region_that_has_it_now<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -110,7 +111,7 @@ pub fn mr_082_a_key_means_the_region_that_has_it_now<F: Transport>() {
     }
 }
 
-/// As many elements here as there.
+/// An atomic operation must have the same number of elements on both sides.
 pub fn atm_007_an_atomic_operation_has_as_many_elements_on_both_sides<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let region = mesh.station(1).domain.register(vec![0; 64], ALL).expect("a region");
@@ -141,7 +142,7 @@ pub fn atm_007_an_atomic_operation_has_as_many_elements_on_both_sides<F: Transpo
     assert_eq!(there, [0; 64]);
 }
 
-/// Drives everything until the counter has this value, and then to see that it stays.
+/// Drives everything until the counter has this value, and then checks that it keeps it.
 #[track_caller]
 fn counts<F: Fabric>(mesh: &Mesh<F>, counter: &Counter, value: u64) {
     mesh.until(|| (counter.value() >= value).then_some(()));
@@ -149,7 +150,7 @@ fn counts<F: Fabric>(mesh: &Mesh<F>, counter: &Counter, value: u64) {
     assert_eq!(counter.value(), value);
 }
 
-/// Writes, of every way that an access can go.
+/// Writes on every path of an access. Returns the number of writes.
 fn write_all<F: Fabric>(mesh: &Mesh<F>, remote: RemoteMemory) -> u64 {
     let lens = [8, 3000, remote.len as usize];
     for len in lens {
@@ -161,7 +162,8 @@ fn write_all<F: Fabric>(mesh: &Mesh<F>, remote: RemoteMemory) -> u64 {
     lens.len() as u64 + 1
 }
 
-/// Each of a region's counters counts each write once, also one that was bound after peers had reached the region; and windows inherit them.
+/// Each counter of a region counts each write once, also a counter that was bound after peers had accessed the region.
+/// Windows inherit the counters.
 pub fn bind_021_bind_022_a_region_has_several_counters<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -186,7 +188,7 @@ pub fn bind_021_bind_022_a_region_has_several_counters<F: Fabric>() {
             for (counter, value) in counters.iter().zip([written, written, written - first]) {
                 counts(&mesh, counter, value);
             }
-            // One that counts for nothing else, as the first of all: peers reach the region by themselves until then.
+            // First a counter that counts nothing else: peers access the region directly until then.
             let mut window = domain.window(WindowType::One).expect("a window");
             let name = window.bind(&region, 0..LEN as u64, WindowAccess::WRITE).expect("a bind");
             assert!(matches!(region.count(&counters[3]), Err(CloseError::Windows(()))), "counted through no window");
@@ -200,7 +202,7 @@ pub fn bind_021_bind_022_a_region_has_several_counters<F: Fabric>() {
     }
 }
 
-/// The first counter of a region that peers reach by themselves.
+/// Tests the first counter of a region that peers access directly.
 pub fn bind_022_a_counter_may_come_after_peers<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -224,7 +226,7 @@ pub fn bind_022_a_counter_may_come_after_peers<F: Fabric>() {
     }
 }
 
-/// Another endpoint of a domain, which knows itself.
+/// Opens another endpoint of a domain, with itself in its vector.
 fn another<F: Fabric>(mesh: &Mesh<F>, domain: &Domain) -> Station {
     let vector = domain.address_vector().build().expect("a vector");
     let endpoint = domain.endpoint().region_counters(false).vector(&vector).bind(mesh.fabric.address());
@@ -233,7 +235,7 @@ fn another<F: Fabric>(mesh: &Mesh<F>, domain: &Domain) -> Station {
     Station { endpoint, vector, domain: domain.clone() }
 }
 
-/// Of two endpoints of a domain one does not count for regions: what comes through that is not counted.
+/// Of two endpoints of a domain, one does not count for regions. Accesses through that endpoint are not counted.
 pub fn bind_023_what_comes_through_an_endpoint_without_events_is_not_counted<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -262,7 +264,7 @@ pub fn bind_023_what_comes_through_an_endpoint_without_events_is_not_counted<F: 
     }
 }
 
-/// Counters that are bound to an endpoint once it is open count what ends from then on; a kind has one counter.
+/// Counters bound to an open endpoint count the operations that end from then on. A kind of operation has one counter.
 pub fn cmp_021_counters_are_bound_to_an_open_endpoint<F: Transport>() {
     for connected in [false, true] {
         let mesh = Mesh::<F>::new(2);
@@ -298,7 +300,8 @@ pub fn cmp_021_counters_are_bound_to_an_open_endpoint<F: Transport>() {
     }
 }
 
-/// The largest threshold is one as any other, for what counts successes and for what counts failures too.
+/// The largest threshold works like any other, for operations that wait for successes and for those that also wait for
+/// failures.
 pub fn dwq_024_trig_020_the_largest_threshold_is_reached<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(0).domain;
@@ -317,7 +320,7 @@ pub fn dwq_024_trig_020_the_largest_threshold_is_reached<F: Transport>() {
         trigger.add_error(9);
         assert_eq!(count.value(), 3, "failures count");
         assert!(!trigger.has_work());
-        // A triggered send, by successes alone.
+        // A triggered send, which waits for successes only.
         let trigger = Counter::new();
         let received = mesh.receive(1, Receive::into(Memory::blank(8)).tag(threshold, 0));
         let send = mesh.endpoint(0).tagged_send(mesh.peer(1), threshold, vec![1; 8]).when(&trigger, threshold);
@@ -331,7 +334,7 @@ pub fn dwq_024_trig_020_the_largest_threshold_is_reached<F: Transport>() {
     }
 }
 
-/// One name in differently named domains names different vectors.
+/// One vector name in domains of different names refers to different vectors.
 pub fn av_060_vectors_are_shared_within_domains_of_one_name<F: Transport>() {
     let mesh = Mesh::<F>::new(1);
     let domain = &mesh.station(0).domain;

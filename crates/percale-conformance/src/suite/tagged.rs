@@ -1,4 +1,4 @@
-//! Tagged messages: which receive takes which.
+//! Matching of tagged messages.
 
 use percale::{CompletionFlags, ErrorCode};
 
@@ -6,7 +6,7 @@ use crate::fabric::Transport;
 use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// A receive takes the oldest of the messages that agree with its tag in the bits that are not ignored.
+/// A receive gets the oldest of the messages whose tag is equal to its own in the bits that are not ignored.
 pub fn tag_001_the_oldest_message_that_agrees_is_taken<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {
@@ -50,7 +50,7 @@ pub fn tag_001_every_bit_may_be_ignored_or_compared<F: Transport>() {
     }
 }
 
-/// Of the receives that agree, the one posted first, whatever else they ask for.
+/// Of the matching receives, the one posted first gets the message, regardless of its other criteria.
 pub fn tag_002_the_receive_posted_first_takes_the_message<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {
@@ -76,7 +76,7 @@ pub fn tag_002_the_receive_posted_first_takes_the_message<F: Transport>() {
     }
 }
 
-/// A receive of one kind never takes a message of the other.
+/// A receive of one kind never gets a message of the other.
 pub fn tag_003_tagged_and_untagged_do_not_mix<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let (plain, tagged) = (Memory::blank(8), Memory::blank(8));
@@ -96,7 +96,7 @@ pub fn tag_003_tagged_and_untagged_do_not_mix<F: Transport>() {
     assert_eq!(mesh.done(rest).len, 7);
 }
 
-/// A cancelled receive ends as such, and what is sent later goes elsewhere.
+/// A cancelled receive ends as cancelled, and later messages go to other receives.
 pub fn tag_008_a_cancelled_receive_takes_nothing<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for tag in [None, Some(4)] {
@@ -123,7 +123,7 @@ pub fn tag_008_a_cancelled_receive_takes_nothing<F: Transport>() {
     assert!(!mesh.endpoint(1).cancel(u64::MAX - 7), "nothing has this context");
 }
 
-/// Cancelling comes too late for a receive that has its message.
+/// Cancelling a receive that has been matched has no effect.
 pub fn tag_009_a_matched_receive_completes_once<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 2048, F::BULK] {

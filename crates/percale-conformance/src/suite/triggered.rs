@@ -1,4 +1,4 @@
-//! Operations that begin when a counter has reached a threshold.
+//! Operations that start when a counter reaches a threshold.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::fabric::{Peers, Transport};
 use crate::memory::{Memory, content};
 use crate::mesh::{Mesh, Receive, Send};
 
-/// Nothing moves below the threshold; what is sent is what the buffer holds when it is reached.
+/// Nothing is sent below the threshold. The contents are those of the buffer when the threshold is reached.
 pub fn trig_006_trig_007_trig_017_a_send_waits_for_its_counter<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 300, F::BULK] {
@@ -22,7 +22,7 @@ pub fn trig_006_trig_007_trig_017_a_send_waits_for_its_counter<F: Transport>() {
         mesh.nothing(received);
         counter.add(1);
         mesh.nothing(sent);
-        counter.add_error(5); // Failures are no successes.
+        counter.add_error(5); // Failures do not count as successes.
         mesh.nothing(received);
         from.write(&content(2, len));
         counter.add(1);
@@ -33,7 +33,8 @@ pub fn trig_006_trig_007_trig_017_a_send_waits_for_its_counter<F: Transport>() {
     }
 }
 
-/// In the order of thresholds, and of posting where those are equal, also when the counter jumps over all of them.
+/// Operations start in the order of their thresholds, and in posting order if those are equal, also when one increment
+/// reaches all of them.
 pub fn trig_009_trig_010_trig_011_what_is_due_begins_in_order<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let thresholds = [5, 3, 4, 3, 1, 2, 5, 1];
@@ -60,7 +61,7 @@ pub fn trig_009_trig_010_trig_011_what_is_due_begins_in_order<F: Transport>() {
     }
 }
 
-/// Threshold 0, a threshold that the counter has passed, and a counter that is set.
+/// Tests threshold 0, a threshold that the counter has already passed, and a counter that is set.
 pub fn trig_008_trig_012_what_is_reached_already_begins_at_once<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
@@ -79,7 +80,7 @@ pub fn trig_008_trig_012_what_is_reached_already_begins_at_once<F: Transport>() 
     counter.set(20);
     mesh.done(waits);
     mesh.done(received);
-    // Set back, a counter has everything before it again.
+    // After a counter is set back, later thresholds must be reached again.
     counter.set(0);
     let (waits, received) = (threshold(2), receive());
     mesh.nothing(waits);
@@ -88,7 +89,8 @@ pub fn trig_008_trig_012_what_is_reached_already_begins_at_once<F: Transport>() 
     mesh.done(received);
 }
 
-/// Sends, tagged sends, receives, reads, writes and atomic operations; they are reported and counted as ever.
+/// Sends, tagged sends, receives, reads, writes and atomic operations are reported and counted as if they were posted
+/// directly.
 pub fn trig_002_trig_014_every_kind_completes_as_if_it_were_posted<F: Transport>() {
     let (sends, writes) = (Arc::new(Counter::new()), Arc::new(Counter::new()));
     let mesh = Mesh::<F>::with(
@@ -148,7 +150,7 @@ pub fn trig_002_trig_014_every_kind_completes_as_if_it_were_posted<F: Transport>
     assert_eq!((sends.value() - before, writes.value()), (2, 1));
 }
 
-/// A received message is sent on without a call of the program.
+/// A received message is sent on without a call of the application.
 pub fn trig_013_a_receive_sets_a_send_off<F: Peers>() {
     let arrivals = Arc::new(Counter::new());
     let mesh = Mesh::<F>::with(
@@ -171,7 +173,8 @@ pub fn trig_013_a_receive_sets_a_send_off<F: Peers>() {
     assert_eq!(end.read(), content(8, 1000));
 }
 
-/// Reported as cancelled, whether it waits or has begun; others of the same counter begin.
+/// A cancelled operation is reported as such, whether it waits or has started. Other operations of the same counter
+/// start.
 pub fn trig_016_what_is_cancelled_never_begins<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
@@ -190,7 +193,7 @@ pub fn trig_016_what_is_cancelled_never_begins<F: Transport>() {
     mesh.nothing(received[2]);
     assert!(mesh.endpoint(1).cancel(received[2]));
     mesh.failed(received[2]);
-    // A receive that was begun is a receive.
+    // A receive that was started can be cancelled like any receive.
     let begun = mesh.when(1, mesh.receiving(Receive::into(Memory::blank(8))), &counter, 1);
     mesh.turns(5);
     assert!(mesh.endpoint(1).cancel(begun));
@@ -198,7 +201,7 @@ pub fn trig_016_what_is_cancelled_never_begins<F: Transport>() {
     assert!(!counter.has_work());
 }
 
-/// The counter forgets the operations of an endpoint that closes, and can still be used.
+/// The counter drops the operations of an endpoint that is closed, and can still be used.
 pub fn trig_019_an_endpoint_closes_while_its_operations_wait<F: Transport>() {
     let mut mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
@@ -209,7 +212,7 @@ pub fn trig_019_an_endpoint_closes_while_its_operations_wait<F: Transport>() {
     mesh.close(0);
     assert!(!counter.has_work(), "what waited is forgotten");
     counter.add(1);
-    // Conversely, an operation that waits for a counter that is dropped never begins, and fails.
+    // Conversely, an operation that waits for a counter that is dropped never starts, and fails.
     if !F::ALONE {
         let counter = Counter::new();
         let lost = mesh.when(1, mesh.sending(1, Send::of(Memory::content(1, 64))), &counter, 1);
@@ -218,7 +221,7 @@ pub fn trig_019_an_endpoint_closes_while_its_operations_wait<F: Transport>() {
     }
 }
 
-/// With an error at once, and nothing waits.
+/// The error is returned at once, and nothing waits.
 pub fn trig_004_what_cannot_wait_is_refused<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
@@ -231,7 +234,7 @@ pub fn trig_004_what_cannot_wait_is_refused<F: Transport>() {
     let error = crate::mesh::try_when(&mesh, 0, &mesh.sending(1, long), &counter).expect_err("refused");
     assert!(matches!(error, PostError::InjectTooLong(_)), "{error}");
     assert!(!counter.has_work());
-    // What is injected is copied, as ever.
+    // Injected data is copied when the operation is posted.
     let (bytes, into) = (Memory::of(&[1; 64]), Memory::blank(64));
     let received = mesh.receive(1, Receive::into(into));
     let sent = mesh.when(0, mesh.sending(1, Send::of(bytes).with(OpFlags::INJECT)), &counter, 1);
@@ -241,7 +244,7 @@ pub fn trig_004_what_cannot_wait_is_refused<F: Transport>() {
     assert_eq!(into.read(), [1; 64]);
 }
 
-/// What is wrong only then is an error completion.
+/// An error that occurs only when the operation starts is reported as an error completion.
 pub fn trig_007_a_failure_is_told_when_it_begins<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
@@ -253,7 +256,7 @@ pub fn trig_007_a_failure_is_told_when_it_begins<F: Transport>() {
     assert_eq!(mesh.failed(lost).error, ErrorCode::UnknownAddress);
 }
 
-/// An operation that owns its buffer ends when nothing can begin it any more, and gives the buffer back.
+/// An operation that owns its buffer ends when nothing can start it any more, and returns the buffer.
 pub fn trig_019_an_operation_whose_counter_is_gone_ends<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let endpoint = mesh.endpoint(1);

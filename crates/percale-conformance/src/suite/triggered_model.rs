@@ -14,10 +14,10 @@ use crate::random::Random;
 const STEPS: usize = 3000;
 const COUNTERS: usize = 4;
 
-/// What waits in the model.
+/// Work that waits in the model.
 #[derive(Clone, Debug)]
 enum What {
-    /// A message with this number, and the context that it was posted with.
+    /// A send of the message with this number.
     Send(u64),
     Add(usize, u64),
     Set(usize, u64),
@@ -26,24 +26,24 @@ enum What {
 #[derive(Clone, Debug)]
 struct Line {
     threshold: u64,
-    /// Errors count too.
+    /// Whether errors count as well.
     ends: bool,
     what: What,
     number: u64,
 }
 
-/// Counters, and what waits for them in the order in which it was queued.
+/// Counters, and the work that waits for them in the order in which it was queued.
 #[derive(Debug, Default)]
 struct Model {
     values: [u64; COUNTERS],
     errors: [u64; COUNTERS],
     lines: [Vec<Line>; COUNTERS],
-    /// Messages that were sent.
+    /// The sent messages.
     sent: VecDeque<u64>,
 }
 
 impl Model {
-    /// A counter has changed.
+    /// Starts the work that is due after a counter has changed.
     fn fire(&mut self, counter: usize) {
         let mut jobs = VecDeque::from([counter]);
         while let Some(counter) = jobs.pop_front() {
@@ -67,7 +67,7 @@ impl Model {
         let (value, errors) = (self.values[counter], self.errors[counter]);
         let due = |line: &Line| line.threshold <= if line.ends { value + errors } else { value };
         let lines = self.lines[counter].iter().enumerate().filter(|(_, line)| due(line));
-        // Of equal thresholds those that wait for successes come first.
+        // Of equal thresholds, work that waits for successes comes first.
         lines.min_by_key(|(_, line)| (line.threshold, line.ends, line.number)).map(|(at, _)| at)
     }
 }
@@ -77,7 +77,7 @@ struct Run<F: Fabric> {
     random: Random,
     model: Model,
     counters: [Counter; COUNTERS],
-    /// Queued counter operations: on which counter, by number.
+    /// Queued counter operations by number: the counter that they wait for, and their ID.
     works: HashMap<u64, (usize, WorkId)>,
     /// Waiting sends: context and number.
     sends: HashMap<u64, u64>,
@@ -111,7 +111,7 @@ impl<F: Fabric> Run<F> {
                 self.queue(counter, near, false, What::Send(number));
             }
             14..20 => {
-                // Only upwards, so that no two wait for each other for ever.
+                // Only from lower to higher counters, so that no two wait for each other forever.
                 let (from, to) = (counter.min(other), counter.max(other));
                 if from != to {
                     let near = self.model.values[from] + self.random.below(8) as u64;
@@ -186,7 +186,7 @@ impl<F: Fabric> Run<F> {
         at.map(|at| self.model.lines[counter].remove(at));
     }
 
-    /// The sender's endpoint closes with all that waits in it, and another takes its place.
+    /// Closes the sender's endpoint with all work that waits in it, and opens another in its place.
     fn reopen(&mut self) {
         self.mesh.close(0);
         for lines in &mut self.model.lines {
@@ -201,7 +201,7 @@ impl<F: Fabric> Run<F> {
         self.mesh.open(0, Station { endpoint, vector, domain });
     }
 
-    /// Everything that was begun arrives, in order, and nothing else does.
+    /// Checks that all started messages arrive, in order, and no others.
     fn compare(&mut self) {
         while let Some(number) = self.model.sent.pop_front() {
             let (context, memory) = self.receives.pop_front().expect("there are enough");
@@ -225,7 +225,8 @@ impl<F: Fabric> Run<F> {
     }
 }
 
-/// Triggered sends, deferred counter operations, cancelling, flushing, counting and setting, and endpoints that close.
+/// Random schedules of triggered sends, deferred counter operations, cancelling, flushing, counting, setting, and
+/// closing endpoints.
 pub fn dwq_021_random_schedules_do_what_a_plain_model_does<F: Transport>() {
     let steps = std::env::var("PERCALE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS);
     let seed = crate::random::seed();

@@ -1,4 +1,5 @@
-//! Waits at queues and counters that an endpoint of one owner reports to: only the owner can drive it.
+//! Waits for queues and counters to which an endpoint with one owner reports. Only the owner can drive such an
+//! endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use percale::{CompletionQueue, Counter, Endpoint, Entry, PostError, WaitSet};
 use crate::fabric::Real;
 use crate::watchdog::Watchdog;
 
-/// Waits are refused as long as the endpoint has one owner, with and without a timeout, and the error names the remedy.
+/// Waits are rejected as long as the endpoint has one owner, with and without a timeout, and the error names the
+/// remedy.
 pub fn waits_that_no_thread_could_end_are_refused<F: Real>() {
     let _watchdog = Watchdog::new("waits that no thread could end are refused");
     let fabric = F::new(1);
@@ -34,7 +36,7 @@ pub fn waits_that_no_thread_could_end_are_refused<F: Real>() {
         }
     };
     refused();
-    // Also while an operation is under way. Results that exist already are returned.
+    // Also while an operation is outstanding. Existing results are returned.
     let receiving = endpoint.recv(vec![0; 8]).start().expect("a receive");
     inject(&endpoint, me);
     refused();
@@ -47,7 +49,7 @@ pub fn waits_that_no_thread_could_end_are_refused<F: Real>() {
     assert_eq!(message.expect("a message").len, 8);
     counter.wait(1, None).expect("it was counted");
     set.wait(None).expect("it was counted");
-    // A thread that waits can drive a shared endpoint, and it can end where there is none.
+    // A waiting thread can drive a shared endpoint, and a wait is permitted if there is no endpoint.
     let shared = endpoint.share().expect("descriptors");
     let receiving = shared.recv(vec![0; 8]).start().expect("a receive");
     inject(&shared, me);

@@ -1,4 +1,4 @@
-//! Peers as address vectors of every kind name them, and messages to them.
+//! Peers in address vectors of every kind, and messages to them.
 
 use percale::address::vector::VectorType;
 use percale::{AddressVector, Endpoint, PeerAddress, PostError};
@@ -7,12 +7,12 @@ use crate::fabric::{Fabric, Peers};
 use crate::memory::{Memory, same};
 use crate::mesh::{Mesh, Receive};
 
-/// Another endpoint of station 0's domain.
+/// Opens another endpoint of station 0's domain.
 fn with<F: Fabric>(mesh: &Mesh<F>, vector: &AddressVector) -> Endpoint {
     mesh.station(0).domain.endpoint().vector(vector).bind(mesh.fabric.address()).expect("an endpoint")
 }
 
-/// A message to station 1, which `peer` is, arrives whole.
+/// Checks that a message to station 1, whose address is `peer`, arrives completely.
 fn says<F: Fabric>(mesh: &Mesh<F>, endpoint: &Endpoint, peer: PeerAddress) {
     let target = Memory::blank(8);
     let received = mesh.receive(1, Receive::into(target));
@@ -33,7 +33,7 @@ fn says<F: Fabric>(mesh: &Mesh<F>, endpoint: &Endpoint, peer: PeerAddress) {
     same(&target.read(), &bytes, "what was said");
 }
 
-/// Whatever a vector's type is, and whatever was expected to be in it.
+/// Messages can be sent to peers in vectors of every type and of every expected size.
 pub fn av_001_av_004_av_005_av_007_av_029_av_056_peers_of_any_vector_are_sent_to<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
@@ -54,7 +54,8 @@ pub fn av_001_av_004_av_005_av_007_av_029_av_056_peers_of_any_vector_are_sent_to
     }
 }
 
-/// A peer that one handle inserted can be sent to by its number through a read-only handle, which cannot change the vector.
+/// A peer that was inserted through one handle can be sent to by its number through a read-only handle, which cannot
+/// change the vector.
 pub fn av_012_av_014_av_017_who_only_reads_a_named_vector_sends_by_it<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let name = format!("suite-{}-{}", F::NAME, std::process::id());
@@ -79,11 +80,11 @@ pub fn av_018_a_vector_outlives_its_handles_while_it_is_used<F: Peers>() {
     says(&mesh, &endpoint, peer);
 }
 
-/// A range is one entry; each of its parts is a peer like any other.
+/// A range is one entry. Each of its parts is a peer like any other.
 pub fn av_009_av_042_av_043_a_peer_of_a_range_is_sent_to<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
-    // A few ports around the peer's, of its node and the next.
+    // A few ports around that of the peer, of its node and the next.
     let first = (to.port() - 3).min(u16::MAX - 19);
     let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
     let inserted = vector.insert_symmetric(&to.ip().to_string(), 2, &first.to_string(), 20).expect("a range");
@@ -92,14 +93,14 @@ pub fn av_009_av_042_av_043_a_peer_of_a_range_is_sent_to<F: Peers>() {
     assert_eq!((vector.lookup(peer), vector.find(to)), (Some(to), Some(peer)));
     let endpoint = with(&mesh, &vector);
     says(&mesh, &endpoint, peer);
-    // Taken out of it, and put back into its place.
+    // Removed from the range, and inserted again at the same position.
     vector.remove(peer).expect("it is there");
     assert!(matches!(endpoint.inject(peer, b"nobody"), Err(PostError::UnknownPeer(_))));
     assert_eq!(vector.insert(to), Ok(peer));
     says(&mesh, &endpoint, peer);
 }
 
-/// Several calls give what one would, whatever is inserted between them elsewhere.
+/// Several calls have the same result as one, even if other insertions happen between them.
 pub fn av_002_av_030_av_031_several_calls_are_as_one<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let vector = mesh.station(0).domain.address_vector().build().expect("a vector");

@@ -1,4 +1,4 @@
-//! Calls that wait, futures, endpoints that threads share, progress without calls.
+//! Calls that wait, futures, endpoints that threads share, and automatic progress.
 
 use std::future::IntoFuture;
 use std::sync::{Arc, Barrier};
@@ -18,19 +18,19 @@ use crate::watchdog::Watchdog;
 /// The only peer in a vector.
 pub(super) const PEER: PeerAddress = PeerAddress(0);
 
-/// A domain and a vector.
+/// Opens a domain and a vector.
 fn open<F: Fabric>(fabric: &F, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> (Domain, AddressVector) {
     let domain = fabric.domain(adjust);
     let vector = domain.address_vector().build().expect("a vector");
     (domain, vector)
 }
 
-/// Two endpoints, each in the other's vector.
+/// Opens two endpoints, each in the other's vector.
 pub(super) fn two<F: Fabric>() -> (Endpoint, Endpoint) {
     two_in::<F>(|domain| domain)
 }
 
-/// As [`two`], each in a domain that was adjusted.
+/// Like [`two`], with adjusted domains.
 pub(super) fn two_in<F: Fabric>(adjust: fn(DomainBuilder) -> DomainBuilder) -> (Endpoint, Endpoint) {
     let fabric = F::new(1);
     let [(a, to_a), (b, to_b)] = [0, 1].map(|_| {
@@ -43,7 +43,7 @@ pub(super) fn two_in<F: Fabric>(adjust: fn(DomainBuilder) -> DomainBuilder) -> (
     (a, b)
 }
 
-/// Two shared endpoints (one and the same, if the transport has no others), each in the other's vector.
+/// Opens two shared endpoints (the same one twice, if the transport has no others), each in the other's vector.
 pub(super) fn two_shared<F: Fabric>(
     progress: Progress,
     adjust: impl for<'d> Fn(EndpointBuilder<'d>) -> EndpointBuilder<'d>,
@@ -98,7 +98,7 @@ pub fn cmp_013_cmp_016_counters_and_queues_are_waited_for<F: Peers + Real>() {
             for receiving in receives {
                 same(&receiving.wait().expect("a message").to_vec(), &content(1, len), "a message");
             }
-            // The receiver is not driven any more: its sender can finish its part alone.
+            // The receiver is not driven any more, so its sender must be able to finish.
         });
     }
     // A failure ends the wait.
@@ -137,7 +137,7 @@ pub fn cmp_016_blocking_calls_make_progress<F: Peers + Real>() {
     });
 }
 
-/// Futures of a runtime with one thread: they leave it to others while they have nothing to do.
+/// Futures of a runtime with one thread yield to others while they have nothing to do.
 pub fn futures_of_tokio<F: Real>() {
     let mesh = Mesh::<F>::new(2);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -150,10 +150,10 @@ pub fn futures_of_tokio<F: Real>() {
             same(&got.expect("a message").to_vec(), &content(1, len), "the message");
             sent.expect("the send");
         }
-        // A future that waits sleeps, so that timers run; dropping it cancels the receive.
+        // A waiting future sleeps, so timers run. Dropping it cancels the receive.
         let none = tokio::time::timeout(Duration::from_millis(20), b.recv(vec![0; 8]).into_future()).await;
         assert!(none.is_err(), "nothing was sent");
-        // Many in turns, with both sides waiting for each other.
+        // Many in turn, with both sides waiting for each other.
         let give = async {
             for number in 0..200 {
                 a.send(mesh.peer(1), content(number, 64)).await.expect("a send");
@@ -171,8 +171,8 @@ pub fn futures_of_tokio<F: Real>() {
     });
 }
 
-/// An endpoint with one owner is shared with many threads while messages are under way: an unexpected one, and a long one.
-/// From then on a counter drives the endpoint for the thread that waits on it.
+/// An endpoint with one owner is shared with many threads while messages are in transfer: an unexpected one, and a long
+/// one. From then on a thread that waits on a counter drives the endpoint.
 pub fn cmp_016_an_endpoint_is_shared_with_messages_under_way<F: Peers + Real>() {
     let _watchdog = Watchdog::new("an endpoint is shared with messages under way");
     let fabric = F::new(1);
@@ -221,7 +221,7 @@ pub fn cmp_016_an_endpoint_is_shared_with_messages_under_way<F: Peers + Real>() 
     });
 }
 
-/// Four threads on each side, each pair on tags of its own, blocked in calls.
+/// Four threads on each side, blocked in calls. Each pair uses separate tags.
 pub fn four_threads_share_an_endpoint<F: Real>() {
     let _watchdog = Watchdog::new("four threads share an endpoint");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
@@ -247,7 +247,7 @@ pub fn four_threads_share_an_endpoint<F: Real>() {
     });
 }
 
-/// The receiver posts and then does nothing; the message arrives and its sender completes.
+/// The receiver posts and then does nothing. The message arrives and its send completes.
 pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
     let _watchdog = Watchdog::new("automatic progress needs no calls");
     let (a, b) = two_shared::<F>(Progress::Automatic, |endpoint| endpoint);
@@ -256,7 +256,7 @@ pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
         scope.spawn(|| {
             let receiving = b.recv(vec![0; 3 * F::BULK]).start().expect("a receive");
             barrier.wait();
-            done.wait(); // No call into percale until the delivery is reported to the sender.
+            done.wait(); // Makes no call into percale until the delivery is reported to the sender.
             same(&receiving.wait().expect("a message").to_vec(), &content(1, 3 * F::BULK), "the message");
         });
         barrier.wait();
@@ -268,8 +268,7 @@ pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
     assert!(domain.endpoint().bind("127.0.0.1:0").is_err(), "an endpoint of one owner has no progress of its own");
 }
 
-/// A thousand times everything is opened, used and closed. Runs in a process of its own: see the helper
-/// `open-and-close`.
+/// Everything is opened, used and closed a thousand times. Runs in a separate process, see the helper `open-and-close`.
 pub fn res_002_opening_and_closing_leaves_nothing<F: Real>() {
     let mut helper = crate::process::Helper::start("open-and-close", &[("PERCALE_FABRIC", F::NAME)]);
     println!("{}: {}", F::NAME, helper.hear());

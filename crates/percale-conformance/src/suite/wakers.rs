@@ -1,4 +1,4 @@
-//! Wakers are the application's code: whatever they do when they are called or dropped, nothing else stops.
+//! Wakers are code of the application. Whatever they do when they are called or dropped, all other operations continue.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -18,7 +18,7 @@ use crate::memory::content;
 use crate::watchdog::Watchdog;
 
 thread_local! {
-    /// What wakers of this thread do when they are called or dropped.
+    /// The function that wakers of this thread call when they are woken or dropped.
     static CALL: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
 }
 
@@ -32,7 +32,7 @@ fn call() {
 
 static CALLED: AtomicU32 = AtomicU32::new(0);
 
-/// Runs something while each waker that is called or dropped in this thread does `each`; it has to be so often at least.
+/// Runs `run` while each waker that is called or dropped in this thread calls `each`. At least one must be.
 fn while_wakers(each: Rc<dyn Fn()>, run: impl FnOnce()) {
     CALL.with(|call| *call.borrow_mut() = Some(each));
     let before = CALLED.load(Ordering::SeqCst);
@@ -41,7 +41,7 @@ fn while_wakers(each: Rc<dyn Fn()>, run: impl FnOnce()) {
     assert!(CALLED.load(Ordering::SeqCst) > before, "no waker of this thread was called or dropped");
 }
 
-/// Does something when it is woken, and when it is dropped.
+/// A waker that calls the function when it is woken, and when it is dropped.
 struct Busy;
 
 impl Wake for Busy {
@@ -71,7 +71,8 @@ fn polled<F: Future + Unpin>(future: &mut F, waker: &Waker) {
     }
 }
 
-/// Wakers call the endpoint, end other operations of it, and panic: when they are called, replaced, and dropped with their futures.
+/// Wakers call the endpoint, end other operations of it, and panic, when they are called, replaced, and dropped with
+/// their futures.
 fn wakers_do_anything<A: Ownership>(endpoint: &'static Endpoint<A>, other: &(impl Fn(u64) + Copy)) {
     let receive = |tag| endpoint.tagged_recv(tag, 0, vec![0; 8]).start().expect("a receive");
     let uses = move || {
@@ -83,14 +84,14 @@ fn wakers_do_anything<A: Ownership>(endpoint: &'static Endpoint<A>, other: &(imp
     };
     let doings: [Rc<dyn Fn()>; 2] = [Rc::new(uses), Rc::new(|| panic!("a waker that panics"))];
     for doing in doings {
-        // Replaced.
+        // The waker is replaced.
         let mut receiving = receive(1);
         polled(&mut receiving, &busy());
         while_wakers(Rc::clone(&doing), || polled(&mut receiving, Waker::noop()));
-        // Dropped with its future.
+        // The waker is dropped with its future.
         polled(&mut receiving, &busy());
         while_wakers(Rc::clone(&doing), || drop(receiving));
-        // Called, while another operation is waited for.
+        // The waker is called while another operation is waited for.
         let mut woken = receive(2);
         polled(&mut woken, &busy());
         let waited = receive(3);
@@ -100,7 +101,7 @@ fn wakers_do_anything<A: Ownership>(endpoint: &'static Endpoint<A>, other: &(imp
             assert_eq!(waited.wait().expect("a message").to_vec(), content(3, 8));
             assert_eq!(woken.wait().expect("a message").to_vec(), content(2, 8));
         });
-        // Cancelled.
+        // The operation is cancelled.
         let mut cancelled = receive(4);
         polled(&mut cancelled, &busy());
         while_wakers(Rc::clone(&doing), || {
@@ -110,7 +111,7 @@ fn wakers_do_anything<A: Ownership>(endpoint: &'static Endpoint<A>, other: &(imp
     }
 }
 
-/// For endpoints of one owner and of many.
+/// Tests endpoints of one owner and shared endpoints.
 pub fn wakers_may_call_the_endpoint_and_panic<F: Peers + Real>() {
     let _watchdog = Watchdog::new("wakers may call the endpoint and panic");
     fn inject<A: Ownership>(endpoint: &Endpoint<A>, tag: u64) {
@@ -141,7 +142,7 @@ pub fn wakers_may_call_the_endpoint_and_panic<F: Peers + Real>() {
     wakers_do_anything(b, &|tag| inject(a, tag));
 }
 
-/// Panics in each thread but the test's.
+/// A waker that panics in each thread except that of the test.
 struct PanicsElsewhere(std::thread::ThreadId, AtomicBool);
 
 impl Wake for PanicsElsewhere {
@@ -161,7 +162,7 @@ impl Wake for Sends {
     }
 }
 
-/// Polls a future whenever its waker is called, and not else.
+/// Polls a future only when its waker is called.
 fn driven_by_its_waker<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let (sends, woken) = mpsc::channel();
@@ -182,7 +183,7 @@ pub fn a_waker_that_panics_stops_no_other_task<F: Peers + Real>() {
     let mut first = b.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
     polled(&mut first, &Waker::from(Arc::clone(&panics)));
     while !panics.1.load(Ordering::SeqCst) {
-        std::thread::sleep(Duration::from_millis(1)); // It is woken now and then, without a reason.
+        std::thread::sleep(Duration::from_millis(1)); // It may be woken occasionally without a reason.
     }
     std::thread::scope(|scope| {
         for round in 0..5 {
@@ -196,7 +197,7 @@ pub fn a_waker_that_panics_stops_no_other_task<F: Peers + Real>() {
     });
 }
 
-/// A future that is dropped, or ends, leaves no waker behind, whatever its endpoint does later.
+/// A future that is dropped or ends leaves no waker behind, regardless of what its endpoint does later.
 pub fn futures_that_are_dropped_leave_no_waker<F: Real>() {
     let _watchdog = Watchdog::new("futures that are dropped leave no waker");
     let (_a, b) = two::<F>();
@@ -206,7 +207,7 @@ pub fn futures_that_are_dropped_leave_no_waker<F: Real>() {
         let mut dropped = b.tagged_recv(1, 0, vec![0; 8]).start().expect("a receive");
         polled(&mut dropped, &waker);
         drop((dropped, waker));
-        // The thread that wakes tasks may be about to call one, which it took before.
+        // The thread that wakes tasks may be about to call a waker that it has taken before.
         while Arc::strong_count(&counts) > 1 {
             std::thread::sleep(Duration::from_millis(1));
             assert!(!b.progress(), "the endpoint has nothing to do, and its descriptor is not readable");
@@ -223,7 +224,7 @@ pub fn futures_that_are_dropped_leave_no_waker<F: Real>() {
     }
 }
 
-/// A peer of none: wakers of shared receives are dropped and called without a lock.
+/// Wakers of shared receives are dropped and called without a lock.
 pub fn wakers_of_shared_receives_may_use_the_context<F: Real>() {
     let _watchdog = Watchdog::new("wakers of shared receives may use the context");
     let fabric = F::new(3);

@@ -1,7 +1,8 @@
 //! Random operations on regions, windows, keys and endpoints against a plain model of them.
 //!
-//! The model knows the access that each key gives, the users that it is for, and every byte. Station 1 owns the memory. Users are stations 0
-//! and 2, and an endpoint of the owner's own domain that sends to itself, and is closed and opened again.
+//! The model contains the access that each key permits, the users of each key, and every byte. Station 1 owns the
+//! memory. The users are stations 0 and 2, and an endpoint of the owner's domain that sends to itself, and is closed
+//! and opened again.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +25,10 @@ const LEN: usize = 24_000;
 
 /// The user of a key: one user by number, or `None` for every user.
 type Who = Option<usize>;
-/// The endpoint of the owner's domain that talks to itself.
+/// The number of the endpoint of the owner's domain that sends to itself.
 const INNER: usize = 2;
 
-/// What a key gives.
+/// The access that a key permits.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     region: usize,
@@ -35,7 +36,7 @@ struct Given {
     len: usize,
     access: WindowAccess,
     who: Who,
-    /// The window, if it is one's.
+    /// The window, if the key belongs to one.
     window: Option<usize>,
 }
 
@@ -46,9 +47,9 @@ struct Model<'m, F: Fabric> {
     inner: Option<(Endpoint, PeerAddress)>,
     regions: Vec<Option<(Region, Vec<u8>)>>,
     windows: Vec<Option<Window>>,
-    /// Live keys.
+    /// The valid keys.
     keys: BTreeMap<u64, Given>,
-    /// Names that were good once, or never.
+    /// Memory descriptions that were valid once, or never.
     names: Vec<RemoteMemory>,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -65,7 +66,7 @@ impl<F: Fabric> Model<'_, F> {
         *self.counts.entry(what).or_default() += u64::from(result);
     }
 
-    /// An inner endpoint, opened if there is none.
+    /// Opens the inner endpoint if there is none.
     fn open_inner(&mut self) {
         if self.inner.is_none() {
             let domain = &self.mesh.station(1).domain;
@@ -140,7 +141,7 @@ impl<F: Fabric> Model<'_, F> {
 
     fn window(&mut self, at: usize) {
         if let Some(window) = self.windows[at].take() {
-            // Deallocated, by either way.
+            // The window is deallocated in either way.
             if self.random.below(2) == 0 {
                 assert!(window.close().is_ok(), "nobody is stopped");
             } else {
@@ -153,7 +154,7 @@ impl<F: Fabric> Model<'_, F> {
         }
     }
 
-    /// The key that a window is bound with.
+    /// Returns the key of a bound window.
     fn bound(&self, at: usize) -> Option<u64> {
         self.keys.iter().find(|(_, given)| given.window == Some(at)).map(|(key, _)| *key)
     }
@@ -237,7 +238,7 @@ impl<F: Fabric> Model<'_, F> {
         window
     }
 
-    /// A key that is live, was so once, or never was.
+    /// Returns a random key that is valid, was valid once, or never was.
     fn some_key(&mut self) -> u64 {
         let live = self.keys.len();
         match self.random.below(4) {
@@ -299,7 +300,7 @@ impl<F: Fabric> Model<'_, F> {
         self.count("invalidations", result.is_ok());
     }
 
-    /// A read, a write or an addition, of a place that may be anywhere.
+    /// Reads, writes or adds at a random position, which may be invalid.
     fn access(&mut self) {
         let (key, who) = (self.some_key(), self.random.below(3));
         if who == INNER && self.inner.is_none() {
@@ -314,7 +315,7 @@ impl<F: Fabric> Model<'_, F> {
             1 => self.random.below(3) as i64 - 2,
             _ => self.random.below(room.saturating_sub(len).max(1)) as i64,
         };
-        // Words are aligned in their memory.
+        // Words are aligned in memory.
         let offset = if kind == 2 {
             offset - (offset + given.map_or(0, |given| given.start) as i64).rem_euclid(8)
         } else {
@@ -403,17 +404,17 @@ impl<F: Fabric> Model<'_, F> {
     }
 }
 
-/// How the owner names a user that is a station.
+/// Returns the owner's address of a user that is a station.
 fn user<F: Fabric>(mesh: &Mesh<F>, who: usize) -> PeerAddress {
     mesh.peer(2 * who)
 }
 
-/// Users of one station are one user.
+/// Returns the user's number. Users of the same station are the same user.
 fn place<F: Fabric>(_: &Mesh<F>, who: usize) -> usize {
     if F::ALONE && who != INNER { 0 } else { who }
 }
 
-/// Random operations do what they do to the model; with `PERCALE_LONG` a million of them.
+/// Random operations have the same results as the model, with `PERCALE_LONG` a million of them.
 pub fn mw_021_mw_043_random_operations_do_what_a_plain_model_does<F: Fabric>() {
     let count = if crate::long() { 500_000 } else { 4000 };
     for two in [TypeTwo::A, TypeTwo::B] {

@@ -1,4 +1,5 @@
-//! Windows and endpoints: through which endpoint a key works, how it ends with an endpoint, and how peers give it back.
+//! Windows and endpoints: the endpoints through which a key works, how a key ends with an endpoint, and how peers
+//! return a key.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::fabric::{Direct, Fabric};
 use crate::memory::{content, same};
 use crate::mesh::{Mesh, Station};
 
-/// Opens another endpoint in a station's domain. It knows station 0 and itself, and is driven by the caller.
+/// Opens another endpoint in a station's domain. Its vector contains station 0 and itself, and the caller drives it.
 fn second<F: Fabric>(mesh: &Mesh<F>, number: usize) -> Station {
     let domain = mesh.station(number).domain.clone();
     let vector = domain.address_vector().build().expect("a vector");
@@ -20,7 +21,8 @@ fn second<F: Fabric>(mesh: &Mesh<F>, number: usize) -> Station {
     Station { endpoint, vector, domain }
 }
 
-/// Type 1: through every endpoint of the domain, and through none of another; endpoints come and go.
+/// Type 1: the key works through every endpoint of the domain, and through none of another. Endpoints are opened and
+/// closed.
 pub fn mw_032_mw_033_a_type_1_key_is_its_domains<F: Fabric>() {
     let mut mesh = Mesh::<F>::new(3);
     for region in regions(&mesh, Access::empty()) {
@@ -41,12 +43,12 @@ pub fn mw_032_mw_033_a_type_1_key_is_its_domains<F: Fabric>() {
             assert_eq!(reads(&mesh, mesh.endpoint(0), peer, name), bytes(0..8));
             let one = mesh.station(1).endpoint.address();
             assert_eq!(vector.lookup(peer), Some(one));
-            break; // The mesh knows the first station 1 no more.
+            break; // The vectors of the mesh do not contain the new station 1.
         }
     }
 }
 
-/// Type 2: bound with a byte, never of no bytes, not twice; invalidated once, and bound again.
+/// Type 2: bound with a chosen byte, never to an empty range, and not twice; invalidated once, and bound again.
 pub fn mw_035_mw_036_mw_037_mw_043_mw_046_a_type_2_key_is_its_owners_choice<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for region in regions(&mesh, Access::empty()) {
@@ -69,7 +71,7 @@ pub fn mw_035_mw_036_mw_037_mw_043_mw_046_a_type_2_key_is_its_owners_choice<F: F
     }
 }
 
-/// Type 2: for one peer of one endpoint.
+/// Type 2: the key is for one peer of one endpoint.
 pub fn mw_038_mw_040_mw_052_a_type_2_key_is_its_pairs<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(3, |domain| domain.windows(two), |_, endpoint| endpoint);
@@ -77,7 +79,7 @@ pub fn mw_038_mw_040_mw_052_a_type_2_key_is_its_pairs<F: Fabric>() {
             let window = mesh.station(1).domain.window(two.into()).expect("a window");
             let name = bind(&mesh, &window, &region, how(0..8, WindowAccess::READ, 1)).expect("a bind");
             assert_eq!(user_reads(&mesh, name), bytes(0..8));
-            // Another endpoint of the domain, itself as a peer: neither end is right.
+            // Another endpoint of the domain, with itself as the peer: neither end is right.
             let other = second(&mesh, 1);
             let refused = other.endpoint.read(PeerAddress(1), name, vec![0; 8]).wait();
             assert_eq!(code(refused), ErrorCode::KeyRejected);
@@ -88,7 +90,7 @@ pub fn mw_038_mw_040_mw_052_a_type_2_key_is_its_pairs<F: Fabric>() {
                 assert_eq!(reads(&mesh, mesh.endpoint(2), mesh.peer(1), name), REFUSED);
                 let send = mesh.endpoint(2).send(mesh.peer(1), vec![1; 8]).invalidating(name.key);
                 assert_eq!(code(mesh.finish(send)), ErrorCode::KeyRejected);
-                // The owner, by an operation to another peer.
+                // The owner, with an operation to another peer.
                 let other = mesh.finish(mesh.endpoint(1).invalidate(mesh.peer(2), name.key));
                 assert_eq!(code(other), ErrorCode::Denied);
                 assert_eq!(window.state(), WindowState::Bound(name.key));
@@ -101,7 +103,8 @@ pub fn mw_038_mw_040_mw_052_a_type_2_key_is_its_pairs<F: Fabric>() {
     }
 }
 
-/// Type 2A holds its endpoint, type 2B ends with it.
+/// A bound window of type 2A prevents its endpoint from being closed. A window of type 2B is unbound when its endpoint
+/// is closed.
 pub fn mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(1, |domain| domain.windows(two), |_, endpoint| endpoint);
@@ -122,7 +125,7 @@ pub fn mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end<F: Fabric>() {
                 let address = endpoint.address();
                 endpoint.close().expect("a 2B window does not hold it");
                 assert_eq!(window.state(), WindowState::Unbound);
-                // An endpoint that gets its address afterwards cannot use its windows.
+                // A later endpoint at the same address cannot use its windows.
                 let vector = domain.address_vector().build().expect("a vector");
                 let next = domain.endpoint().vector(&vector).bind(address.to_string()).expect("the address is free");
                 let me = vector.insert(next.address()).expect("an address");
@@ -134,7 +137,7 @@ pub fn mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end<F: Fabric>() {
                 let me = vector.insert(next.address()).expect("an address");
                 assert_eq!(code(next.read(me, name, vec![0; 8]).wait()), ErrorCode::KeyRejected);
             }
-            // A dropped endpoint unbinds either.
+            // Dropping an endpoint unbinds windows of either type.
             let Station { endpoint, .. } = second(&mesh, 0);
             endpoint.bind_window(me, &window, &region, how).wait().expect("a bind");
             drop(endpoint);
@@ -145,7 +148,8 @@ pub fn mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end<F: Fabric>() {
     }
 }
 
-/// A peer's message invalidates: eager and offered, expected and not, tagged and not; the completion of the receive names the dead key.
+/// A message of a peer invalidates a window: eager and offered, expected and unexpected, tagged and untagged. The
+/// completion of the receive contains the invalidated key.
 pub fn mw_045_a_peer_gives_its_key_back_with_a_message<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (mesh.endpoint(0), mesh.endpoint(1));
@@ -177,7 +181,7 @@ pub fn mw_045_a_peer_gives_its_key_back_with_a_message<F: Fabric>() {
                 assert_eq!(window.state(), WindowState::Unbound);
                 mesh.finish(send).expect("the send");
                 assert_eq!(user_reads(&mesh, name), REFUSED);
-                // Once only: a second such message is not delivered.
+                // Only once: a second such message is not delivered.
                 let receive = receive();
                 let again = user.tagged_send(mesh.peer(1), 5, content(3, len)).invalidating(name.key);
                 assert_eq!(code(mesh.finish(again)), ErrorCode::KeyRejected);
@@ -194,7 +198,7 @@ pub fn mw_045_a_peer_gives_its_key_back_with_a_message<F: Fabric>() {
     }
 }
 
-/// Bind, key and invalidation in the order in which they were posted, also before there is a connection.
+/// Bind, use and invalidation take effect in the order in which they were posted, also before there is a connection.
 pub fn mw_026_binds_keep_their_place_among_messages<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (mesh.endpoint(0), mesh.endpoint(1));
@@ -226,7 +230,7 @@ pub fn mw_026_binds_keep_their_place_among_messages<F: Fabric>() {
     }
 }
 
-/// Accesses under way while the window is invalidated complete wholly or fail; afterwards nothing is written.
+/// Accesses in progress while the window is invalidated complete entirely or fail. Afterwards nothing is written.
 pub fn mw_050_nothing_is_written_after_an_invalidation<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -237,7 +241,7 @@ pub fn mw_050_nothing_is_written_after_an_invalidation<F: Fabric>() {
             let name = bind(&mesh, &window, &region, how(0..len, WindowAccess::WRITE, round)).expect("a bind");
             let write = |fill| user.write(peer, vec![fill; len as usize], name).start().expect("room");
             if round % 2 == 0 {
-                mesh.finish(write(1)).expect("it is bound"); // From the next on the user may reach it by itself.
+                mesh.finish(write(1)).expect("it is bound"); // From the next access on, the user may access it directly.
             }
             let writes: Vec<_> = (10..40).map(write).collect();
             mesh.turns(usize::from(round));
@@ -254,7 +258,8 @@ pub fn mw_050_nothing_is_written_after_an_invalidation<F: Fabric>() {
     }
 }
 
-/// Windows of both types are read and written while only their user makes progress; over verbs by those of the device.
+/// Windows of both types are read and written while only their user makes progress; over verbs, if the device has
+/// windows.
 pub fn mw_049_a_windows_owner_need_make_no_progress<F: Direct>() {
     let mesh = Mesh::<F>::connected(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -293,7 +298,7 @@ pub fn mw_049_a_windows_owner_need_make_no_progress<F: Direct>() {
     }
 }
 
-/// Returns whether the device has windows, as the owner reports once its peer has a queue pair for accesses.
+/// Returns whether the device has windows, which the owner reports once its peer has a queue pair for accesses.
 fn device_has_windows<F: Fabric>(mesh: &Mesh<F>, name: RemoteMemory) -> bool {
     mesh.until(|| {
         assert!(user_reads(mesh, name).is_ok());

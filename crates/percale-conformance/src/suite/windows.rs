@@ -1,7 +1,8 @@
-//! Memory windows, through the safe API: what each kind is and how it is bound, what its key gives, and how it ends.
+//! Memory windows through the safe API: the types of windows, binding, the access that a key permits, and the end of a
+//! key.
 //!
-//! The owner is station 1, the user station 0. Every test runs on memory of both kinds, and every access is made several times:
-//! local peers reach a window by themselves only from the second one on.
+//! The owner is station 1, the user station 0. Every test runs on memory of both kinds, and every access is made
+//! several times, because local peers access a window directly only from the second access on.
 
 use std::ops::Range;
 
@@ -17,10 +18,10 @@ use crate::fabric::Fabric;
 use crate::memory::{content, same};
 use crate::mesh::Mesh;
 
-/// Bytes of a region here.
+/// The size of a region in these tests.
 pub(super) const LEN: usize = 40_000;
 
-/// Regions of both kinds of memory, which give peers these rights.
+/// Registers regions of both kinds of memory, with these rights for peers.
 pub(super) fn regions<F: Fabric>(mesh: &Mesh<F>, access: Access) -> [Region; 2] {
     let domain = &mesh.station(1).domain;
     let mut allocation = domain.allocate(LEN).expect("memory");
@@ -38,7 +39,7 @@ pub(super) fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
     }
 }
 
-/// How a read by the user ends, each of several times.
+/// Returns the result of a read by the user, which is repeated several times.
 #[track_caller]
 pub(super) fn reads<F: Fabric>(
     mesh: &Mesh<F>,
@@ -98,7 +99,7 @@ pub(super) fn bytes_of(region: &Region) -> Vec<u8> {
     bytes
 }
 
-/// A new window gives access to nothing; the handle reports what the window is, at every point of its life.
+/// A new window permits no access. The handle reports the state of the window at every point of its life.
 pub fn mw_001_mw_002_mw_005_mw_006_mw_034_a_window_says_what_it_is<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(2, |domain| domain.windows(two), |_, endpoint| endpoint);
@@ -133,7 +134,7 @@ pub fn mw_001_mw_002_mw_005_mw_006_mw_034_a_window_says_what_it_is<F: Fabric>() 
     }
 }
 
-/// Deallocating unbinds; a region with bound windows stays, and is as usable as before.
+/// Deallocating a window unbinds it. A region with bound windows cannot be closed, and remains usable.
 pub fn mw_003_mw_004_a_region_stays_while_windows_are_bound<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -156,7 +157,7 @@ pub fn mw_003_mw_004_a_region_stays_while_windows_are_bound<F: Fabric>() {
     }
 }
 
-/// Index and byte must both be right; nothing is done with another key.
+/// Index and byte of the key must both be right. An access with another key has no effect.
 pub fn mw_007_mw_008_mw_010_mw_049_only_the_right_key_is_accepted<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -183,7 +184,7 @@ pub fn mw_007_mw_008_mw_010_mw_049_only_the_right_key_is_accepted<F: Fabric>() {
     }
 }
 
-/// Every combination of rights, over regions that give peers nothing, something, everything.
+/// Tests every combination of rights, over regions that give peers no rights, some rights, or all rights.
 pub fn mw_014_mw_015_mw_017_mw_018_a_windows_rights_are_its_own<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -215,7 +216,7 @@ pub fn mw_014_mw_015_mw_017_mw_018_a_windows_rights_are_its_own<F: Fabric>() {
                 assert_eq!(result.map(drop).map_err(|error| code::<()>(Err(error))), wrote, "{access:?}");
                 assert_eq!(bytes_of(&region) == before, wrote.is_err(), "{access:?}");
             }
-            // The region's own key is as it was (MW-014, MW-018).
+            // The region's own key is unchanged (MW-014, MW-018).
             let part = region.remote().slice(8..24);
             let read = mesh.finish(a.read(peer, part, vec![0; 16]));
             assert_eq!(read.is_ok(), region.access().contains(Access::REMOTE_READ));
@@ -225,7 +226,7 @@ pub fn mw_014_mw_015_mw_017_mw_018_a_windows_rights_are_its_own<F: Fabric>() {
     }
 }
 
-/// Memory that must not change is not given to be changed; nothing comes of the attempt.
+/// A window with write access cannot be bound to a read-only region, and the attempt has no effect.
 pub fn mw_016_a_read_only_region_has_no_windows_that_change_it<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -244,7 +245,8 @@ pub fn mw_016_a_read_only_region_has_no_windows_that_change_it<F: Fabric>() {
     assert_eq!(one.bind(&apart, 0..8, WindowAccess::READ), Err(WindowError::NotAllowed));
 }
 
-/// Inside works, one byte outside does not, wherever the window lies and whatever the region's addresses are.
+/// Accesses inside of the window work, and accesses one byte outside fail, for any position of the window and any
+/// addresses of the region.
 pub fn mw_019_mw_020_a_window_is_exactly_its_range<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -282,7 +284,7 @@ pub fn mw_019_mw_020_a_window_is_exactly_its_range<F: Fabric>() {
     }
 }
 
-/// Windows of both types over one region, overlapping, each with rights of its own; each bind holds at once.
+/// Windows of both types over one region overlap and have separate rights. Each bind takes effect at once.
 pub fn mw_021_mw_022_mw_023_mw_048_windows_of_one_region_do_not_disturb_each_other<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -316,7 +318,7 @@ pub fn mw_021_mw_022_mw_023_mw_048_windows_of_one_region_do_not_disturb_each_oth
     }
 }
 
-/// Each type is bound in its own way; type 1 is never invalidated.
+/// Each type is bound in its own way. Type 1 is never invalidated.
 pub fn mw_024_mw_025_mw_031_mw_047_each_type_has_its_own_operations<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
@@ -355,7 +357,7 @@ pub fn mw_026_mw_044_binds_and_invalidations_send_nothing<F: Fabric>() {
         let entry = only_the_owner(context).expect("it is bound");
         assert_eq!((entry.flags, entry.data), (percale::CompletionFlags::BIND, name.key));
         assert_eq!(user_reads(&mesh, name), bytes(0..8));
-        // Errors are reported as completions, also those of operations without a completion.
+        // Errors are reported as completions, also for operations without a completion.
         let silent = mesh.context();
         owner.post_bind(user, &window, &region, &bind, silent, OpFlags::empty()).expect("room");
         assert_eq!(only_the_owner(silent).expect_err("it is bound").error, ErrorCode::Busy);
@@ -372,7 +374,7 @@ pub fn mw_026_mw_044_binds_and_invalidations_send_nothing<F: Fabric>() {
     }
 }
 
-/// Type 1: a new key with each bind, the old one dead; no bytes unbind it.
+/// Type 1: each bind makes a new key and invalidates the old one. Binding an empty range unbinds the window.
 pub fn mw_028_mw_029_mw_030_a_rebind_kills_the_old_key<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let mut window = mesh.station(1).domain.window(WindowType::One).expect("a window");

@@ -1,4 +1,4 @@
-//! Operations that begin when a device, or here a thread, has written a variable.
+//! Operations that start when a device, or in these tests a thread, has written a variable.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn variables<F: Fabric, const N: usize>(mesh: &Mesh<F>) -> [Variable; N] {
     std::array::from_fn(|_| mesh.station(0).domain.variable())
 }
 
-/// Nothing moves before; what is sent is what the buffer holds when the variable is written.
+/// Nothing is sent before that. The contents are those of the buffer when the variable is written.
 pub fn xpu_012_xpu_013_xpu_019_a_send_waits_for_its_variable<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 300, F::BULK] {
@@ -21,7 +21,7 @@ pub fn xpu_012_xpu_013_xpu_019_a_send_waits_for_its_variable<F: Transport>() {
         let (from, to) = (Memory::content(1, len), Memory::blank(len));
         let received = mesh.receive(1, Receive::into(to));
         let sent = mesh.when_written(0, mesh.sending(1, Send::of(from)), &variable);
-        other.write(); // Another's.
+        other.write(); // Another variable.
         mesh.nothing(received);
         from.write(&content(2, len));
         variable.write();
@@ -30,7 +30,7 @@ pub fn xpu_012_xpu_013_xpu_019_a_send_waits_for_its_variable<F: Transport>() {
     }
 }
 
-/// A variable that was written before the operation was posted begins it at once.
+/// If a variable was written before the operation is posted, the operation starts at once.
 pub fn xpu_013_what_is_written_already_begins_at_once<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let [variable] = variables(&mesh);
@@ -40,7 +40,7 @@ pub fn xpu_013_what_is_written_already_begins_at_once<F: Transport>() {
     mesh.all_done([sent, received]);
 }
 
-/// Writing variables in another order does not change the order in which operations begin.
+/// Writing variables in another order does not change the order in which operations start.
 pub fn xpu_015_xpu_018_operations_begin_in_the_order_of_the_queue<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let all: [Variable; 4] = variables(&mesh);
@@ -62,7 +62,7 @@ pub fn xpu_015_xpu_018_operations_begin_in_the_order_of_the_queue<F: Transport>(
     assert_eq!(receives.iter().map(|memory| memory.read()[0]).collect::<Vec<_>>(), [0, 1, 2, 3]);
 }
 
-/// Every kind of operation, each with its completion.
+/// Every kind of operation can wait for a variable, and has its completion.
 pub fn xpu_013_every_kind_waits_for_its_variable<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let region = mesh.station(1).domain.register(vec![3; 64], Access::REMOTE_READ | Access::REMOTE_WRITE);
@@ -115,11 +115,12 @@ pub fn xpu_017_a_cancelled_operation_of_a_variable_never_begins<F: Transport>() 
     assert_eq!((receives[0].read()[0], receives[1].read()[0]), (2, 3));
     mesh.nothing(received[2]);
     mesh.close(0);
-    never.write(); // Its memory is there.
+    never.write(); // Its memory still exists.
     assert!(never.is_written());
 }
 
-/// The safe API: a waiting thread sees a store that another thread makes without a notification; a counter may count the end.
+/// The safe API: a waiting thread detects a store of another thread without a notification. A counter may count the
+/// end.
 pub fn xpu_013_a_store_of_another_thread_ends_a_wait<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for pause in [0, 5, 30] {

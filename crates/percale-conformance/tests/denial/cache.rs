@@ -1,4 +1,4 @@
-//! The registration cache where the system refuses a call: it may keep less, and is never wrong.
+//! The registration cache if the system denies a call: it may keep fewer registrations, but must never be incorrect.
 
 #![expect(
     unsafe_code,
@@ -19,7 +19,7 @@ use percale_conformance::process::{Helper, say, told};
 use percale_conformance::watchdog::Watchdog;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// What is mapped at the range changes with this number; a registration is of the number that it was made at.
+/// The number of the current mapping of the range. A registration has the number of the mapping at its creation.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 
 struct Device;
@@ -34,7 +34,7 @@ impl Registrar for Device {
     fn unpin(&self, (): ()) {}
 }
 
-/// The monitors that are tried. The last is what a cache has unless told otherwise.
+/// The tested monitors. The last is the default of a cache.
 const MONITORS: [&str; 3] = ["userfaultfd", "sealed", "best"];
 
 fn choice(name: &str) -> Choice {
@@ -47,19 +47,19 @@ fn choice(name: &str) -> Choice {
 
 const PAGES: usize = 4;
 
-/// Maps pages, at the place of those that are there.
+/// Maps pages in place of existing ones.
 fn map(at: *mut std::ffi::c_void) -> *mut std::ffi::c_void {
     let len = PAGES * rustix::param::page_size();
     let (rights, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     let fixed = if at.is_null() { private } else { private | MapFlags::FIXED };
-    // SAFETY: a new mapping, or one in the place of this test's own.
+    // SAFETY: this is a new mapping, or one that replaces a mapping of this test.
     let mapped = unsafe { mmap_anonymous(at, len, rights, fixed) }.expect("memory");
-    // SAFETY: the first byte of the new mapping.
+    // SAFETY: this is the first byte of the new mapping.
     unsafe { mapped.cast::<u8>().write_volatile(1) };
     mapped
 }
 
-/// Registers the same addresses again and again, while what is mapped there changes.
+/// Registers the same addresses repeatedly, while their mapping changes.
 pub(crate) fn cache() {
     let deny = |when: &str| {
         limits::apply(when);
@@ -92,7 +92,7 @@ pub(crate) fn cache() {
             }
         }
         if round % 2 == 0 {
-            // SAFETY: this test's own mapping. The cache must be notified of the change.
+            // SAFETY: the mapping belongs to this test. The cache must be notified of the change.
             unsafe { munmap(start, len) }.expect("an end of the mapping");
         }
         EPOCH.fetch_add(1, Ordering::SeqCst);
@@ -129,7 +129,7 @@ fn run_told(variables: &[(&str, &str)]) -> (Outcome, Option<Outcome>, Duration) 
 fn flt_012_a_cache_that_is_refused_a_call_is_never_stale_and_names_it() {
     let _watchdog =
         Watchdog::within("a cache that is refused a call", Duration::from_secs(if long() { 3600 } else { 900 }));
-    // One of the two transports: here there are none.
+    // Only the cases of one of the two transports, because no transport is used here.
     let cases: Vec<Case> = denial::cases().into_iter().filter(|case| case.transport == "any").collect();
     let mut all = Vec::new();
     for monitor in MONITORS {

@@ -1,4 +1,4 @@
-//! Limits of resources, from the start and from the middle of a run.
+//! Limits of resources, set at the start or in the middle of a run.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::rust::run_two;
 
-/// A limit, its values, and what an error about it says.
+/// A limit, its values, and the words in an error about it.
 struct Limit {
     name: &'static str,
     resource: Resource,
@@ -24,7 +24,7 @@ struct Limit {
 }
 
 const LIMITS: [Limit; 4] = [
-    // The second is less than a pair's memory, and more than a doorbell's.
+    // The second value is less than the memory of a pair, and more than that of a doorbell.
     Limit { name: "RLIMIT_FSIZE", resource: Resource::Fsize, values: &[0, 4096, 1 << 20], says: &["ulimit -f"] },
     Limit {
         name: "RLIMIT_NOFILE",
@@ -33,11 +33,11 @@ const LIMITS: [Limit; 4] = [
         says: &["ulimit -n", "Too many open files", "descriptors"],
     },
     Limit { name: "RLIMIT_MEMLOCK", resource: Resource::Memlock, values: &[0, 4096], says: &["ulimit -l"] },
-    // Beyond what the process has mapped by then.
+    // In addition to the memory that the process has mapped by then.
     Limit { name: "RLIMIT_AS", resource: Resource::As, values: &space::BEYOND, says: &space::SAYS },
 ];
 
-/// Lowers the limit that the test names, if this is when.
+/// Lowers the limit that the test names, if this is the time for it.
 pub(crate) fn apply(when: &str) {
     let Ok(told) = std::env::var("PERCALE_LIMIT") else { return };
     let [name, value, moment] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
@@ -64,7 +64,7 @@ fn flt_013_limits_of_resources_end_in_a_result_or_in_an_error_that_names_them() 
                 let fabric = ("PERCALE_FABRIC", "any");
                 let variables = [&[fabric, ("PERCALE_LIMIT", &told)], &space::HEAP[..]].concat();
                 let (limited, peer, took) = run_two(&variables, &[fabric]);
-                // A process without descriptors reports this to its peer, and the peer's error comes first.
+                // A process without descriptors reports this to its peer. The error of the peer arrives first.
                 let known = match (&limited, &peer) {
                     (Outcome::Error(own), Some(Outcome::Error(peers))) => Outcome::Error(format!("{own}; {peers}")),
                     _ => limited.clone(),
@@ -83,11 +83,12 @@ fn flt_013_limits_of_resources_end_in_a_result_or_in_an_error_that_names_them() 
     assert!(bound > 0, "no limit of address space was one");
 }
 
-/// Processes, and descriptors of each: too few for a pair of memory with each peer, and enough for sockets.
+/// The number of processes, and the number of descriptors of each: too few for the memory of a pair with each peer, and
+/// enough for sockets.
 const PROCESSES: usize = 12;
 const DESCRIPTORS: u32 = 40;
 
-/// Exchanges a message with each peer, and reports over which transports.
+/// Exchanges a message with each peer, and reports the transports used.
 pub(crate) fn mesh() {
     let domain = Info::discover().expect("discovery").domain().open().expect("a domain");
     let (vector, events) = (domain.address_vector().build().expect("a vector"), EventQueue::default());
@@ -119,7 +120,7 @@ pub(crate) fn mesh() {
         }
     }
     say(&format!("works {ways:?}"));
-    // Others may still need it.
+    // Other processes may still need this one.
     let over = std::thread::spawn(ask);
     while !over.is_finished() {
         endpoint.wait(Some(Duration::from_millis(1)));
@@ -146,7 +147,7 @@ fn flt_006_pairs_that_find_few_descriptors_use_tcp() {
     all.into_iter().for_each(Helper::end);
 }
 
-/// Listens with one descriptor left for callers.
+/// Listens with one descriptor left for connections.
 pub(crate) fn last() {
     let domain = Info::discover().expect("discovery").domain().open().expect("a domain");
     let vector = domain.address_vector().build().expect("a vector");
@@ -160,7 +161,7 @@ pub(crate) fn last() {
     }
 }
 
-/// Whether the other side of `stream` keeps it open for a while without sending anything.
+/// Returns whether the other side of `stream` keeps it open for a while without sending anything.
 fn is_kept(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
     matches!(stream.read(&mut [0; 1]), Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))

@@ -1,4 +1,4 @@
-//! The list of system calls is whole.
+//! Checks that the list of system calls is complete.
 
 use std::collections::BTreeSet;
 use std::process::Command;

@@ -1,11 +1,11 @@
-//! What happens where the system refuses calls or resources: see `percale_conformance::denial`.
+//! Tests on a system that denies calls or resources: see `percale_conformance::denial`.
 
 mod cache;
 mod limits;
 mod listed;
 mod rust;
 
-/// The other role of this program.
+/// Runs a helper role of this program.
 #[test]
 fn helper() {
     percale_conformance::process::play(&[

@@ -1,4 +1,4 @@
-//! Two processes that use the Rust API, of which one is refused a system call.
+//! Two processes that use the Rust API, one of which is denied a system call.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,13 @@ use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::watchdog::Watchdog;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// Lengths of messages and accesses: in a line, through a ring, more than a ring holds.
+/// Lengths of messages and accesses: in a line, through a ring, and more than a ring holds.
 const LENGTHS: [usize; 3] = [8, 3000, 700_000];
 
-/// The key of what peers access.
+/// The key of the memory that peers access.
 const KEY: u64 = 7;
 
-/// How long an operation may take: an end by this limit is distinguished from an end by itself.
+/// The time limit of an operation. An end by this limit is distinguished from an end by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
@@ -32,7 +32,7 @@ struct Side {
     _domain: Domain,
 }
 
-/// One of the two.
+/// The role of one of the two processes.
 pub(crate) fn pair() {
     let call = std::env::var("PERCALE_CALL").ok().map(|name| Call::named(&name));
     let deny = |when: &str| {
@@ -57,7 +57,8 @@ pub(crate) fn pair() {
         }
         let how = side.how();
         say(&format!("works {how}"));
-        // Its peer may still be reading. No thread waits for the test's end: there may be no memory for one.
+        // The peer may still be reading. No thread waits for the end of the test, because there may be no memory for a
+        // thread.
         while !is_over() {
             side.endpoint.wait(Some(Duration::from_millis(1)));
         }
@@ -68,7 +69,7 @@ pub(crate) fn pair() {
     }
 }
 
-/// Whether the test has sent a line, or has ended.
+/// Returns whether the test has sent a line, or has ended.
 fn is_over() -> bool {
     let input = std::io::stdin();
     let mut input = [PollFd::new(&input, PollFlags::IN)];
@@ -91,7 +92,7 @@ fn open() -> Result<Side, String> {
 }
 
 impl Side {
-    /// Messages both ways at once, then accesses to the peer's memory.
+    /// Exchanges messages in both directions at once, then accesses the memory of the peer.
     fn exchange(&self, peer: PeerAddress, round: u64) -> Result<(), String> {
         for (number, len) in (10 * round..).zip(LENGTHS) {
             let (what, bytes) = (format!("a message of {len} bytes in round {round}"), content(number, len));
@@ -116,7 +117,7 @@ impl Side {
         let add = self.endpoint.fetch_add(peer, word, 1_u64).start().map_err(|error| error.to_string())?;
         let before = add.wait_for(PATIENCE).map_err(|error| format!("an addition in round {round}: {error}"))?;
         assert_eq!(before, round, "the word");
-        // So that the peer has finished its round before the next.
+        // Waits until the peer has finished its round.
         let tag = 1000 + round;
         let receive = self.endpoint.tagged_recv(tag, 0, vec![0; 1]).from(peer).start().map_err(|e| e.to_string())?;
         self.endpoint.tagged_send(peer, tag, vec![1]).wait().map_err(|error| error.to_string())?;
@@ -127,7 +128,7 @@ impl Side {
         Ok(())
     }
 
-    /// By which transport, and why.
+    /// Returns the transport of the connection, and the reason for its choice.
     fn how(&self) -> String {
         while let Some(event) = self.events.read() {
             if let Event::Connected { transport, reason, .. } = event {
@@ -138,7 +139,7 @@ impl Side {
     }
 }
 
-/// Both sides, of which the first is refused the call.
+/// Runs both sides. The first is denied the call.
 fn run(case: &Case) -> (Outcome, Option<Outcome>, Duration) {
     let error = case.error.to_string();
     let transport = ("PERCALE_FABRIC", case.transport);

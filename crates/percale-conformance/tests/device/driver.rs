@@ -1,4 +1,4 @@
-//! The driver of devices: what it refuses, and what it does apart from operations.
+//! Tests of the device driver: rejected calls, and calls that are not part of operations.
 
 #![expect(unsafe_code, reason = "has a driver copy and close; each block says why the memory is there")]
 
@@ -26,20 +26,21 @@ fn missing() -> String {
     }
 }
 
-/// Without a driver, the error names the missing file.
+/// If the library is missing, the error names the missing file.
 fn hmem_006_a_missing_library_is_named() {
     let said = missing();
     assert!(said.contains("no CUDA here") && said.contains("/nonexistent/libcuda.so.1"), "{said}");
 }
 
-/// A library without the functions is refused with an error of its own.
+/// A library without the functions is rejected with a separate error.
 fn hmem_006_a_library_that_is_no_driver_is_refused() {
     let said = missing();
     assert!(said.contains("libc.so.6 has no cuInit"), "{said}");
 }
 
-/// Without unified addressing a device's addresses could be the host's, too: no memory of it is taken for anything, and the host's is the host's
-/// (fi_mr(3), FI_MR_CUDA_CACHE_MONITOR_ENABLED).
+/// Without unified addressing, the addresses of a device could also be host addresses. Then its memory is not
+/// recognized as device memory, and host memory is still recognized as such (fi_mr(3),
+/// FI_MR_CUDA_CACHE_MONITOR_ENABLED).
 fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
     let said = missing();
     assert!(said.contains("no unified addressing"), "{said}");
@@ -54,7 +55,7 @@ fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
     same(&to.read(), &content(1, 70_000), "what was received");
 }
 
-/// Memory of this process, opened, read and written by another.
+/// Another process opens, reads and writes memory of this process.
 fn hmem_003_another_process_opens_what_was_exported() {
     let memory = DeviceMemory::on_device(&content(1, 100_000));
     if std::env::var_os(POOLS).is_some() {
@@ -72,14 +73,14 @@ fn hmem_003_another_process_opens_what_was_exported() {
     let mut expected = content(1, 100_000);
     expected[40_000..41_000].copy_from_slice(&content(2, 1_000));
     same(&memory.read(), &expected, "what the other process wrote");
-    // Nor does the host's memory have a name.
+    // Host memory cannot be exported.
     assert!(driver().export(0, Memory::blank(8).address() as usize).is_err());
-    // Freed memory is freed, even while another process has it open.
+    // Freeing memory takes effect even while another process has it open.
     helper.tell("close");
     assert_eq!(helper.hear(), "closed");
 }
 
-/// The other process.
+/// The role of the other process.
 pub(crate) fn opener() {
     let line = ask();
     let words: Vec<&str> = line.split(' ').collect();
@@ -97,12 +98,12 @@ pub(crate) fn opener() {
     copy(CopyWay::ToDevice, opened.slice(offset as usize, 1_000), here.segment());
     say("opened");
     assert_eq!(ask(), "close");
-    // SAFETY: opened above, and used no more.
+    // SAFETY: the memory was opened above, and is not used any more.
     unsafe { driver().close(0, opened) };
     say("closed");
 }
 
-/// Sends 64 KiB of a new allocation of the device's to a receive into another one.
+/// Sends 64 KiB of a new allocation of device memory to a receive into another one.
 fn send_between_devices(mesh: &Mesh<Shm>, seed: u64) {
     let (from, to) = (DeviceMemory::on_device(&content(seed, 65_536)), DeviceMemory::blank(65_536));
     let received = mesh.receive(1, Receive::vector(to.segments()).with(OpFlags::DEVICE));
@@ -111,19 +112,20 @@ fn send_between_devices(mesh: &Mesh<Shm>, seed: u64) {
     same(&to.read(), &content(seed, 65_536), "what was received");
 }
 
-/// An application may reset a device. Memory that was used for transfers before is then not the application's, and vice versa.
+/// An application may reset a device. Memory that was used for transfers before must not be freed as memory of the
+/// application, and vice versa.
 fn hmem_003_a_reset_device_leaves_the_hosts_memory_alone() {
     const PAGES: usize = 1 << 16;
     let mesh = Mesh::<Shm>::connected(2);
     send_between_devices(&mesh, 1);
     let library = std::env::var(LIBRARY).expect("the double's file");
-    // SAFETY: the library is loaded already; this gives another handle to it.
+    // SAFETY: the library is loaded already. This returns another handle to it.
     let library = unsafe { libloading::Library::new(&library) }.expect("the double");
-    // SAFETY: the function's type is the driver's.
+    // SAFETY: this is the type of the driver's function.
     let reset = unsafe { library.get::<unsafe extern "C" fn(i32) -> i32>(b"cuDevicePrimaryCtxReset_v2") };
-    // SAFETY: no copy is under way, and no memory of the device is used any more.
+    // SAFETY: no copy is in progress, and no memory of the device is used any more.
     assert_eq!(unsafe { reset.expect("a reset")(100) }, 0);
-    // The kernel places them where the reset has unmapped something: they are no larger than that.
+    // The kernel maps them where the reset has unmapped memory, because they are not larger than that.
     let pages: Vec<Memory> = (0..64).map(|_| Memory::mapped(&content(7, PAGES))).collect();
     for seed in 2..6 {
         send_between_devices(&mesh, seed);
@@ -147,7 +149,8 @@ fn place(memory: &DeviceMemory) -> Place {
     driver().locate(memory.address() as usize).expect("a place")
 }
 
-/// Each allocation has a number that differs from those of all others, also of those that were at its address before; host memory has none.
+/// Each allocation has a number that differs from those of all others, including earlier ones at the same address. Host
+/// memory has none.
 fn rcache_019_an_allocation_has_a_number_of_its_own() {
     let mut numbers = HashSet::new();
     let mut places = HashSet::new();
@@ -166,13 +169,13 @@ fn rcache_019_an_allocation_has_a_number_of_its_own() {
     assert_eq!(place(&pinned), Place { kind: Kind::Pinned, ..Place::HOST });
 }
 
-/// Of memory that is pinned in part all is the host's, whichever part that is.
+/// If only a part of a mapping is pinned, all of the mapping is host memory, for any such part.
 fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
     const HALF: usize = 1 << 16;
     let memory = Memory::blank(2 * HALF);
     for at in [0, HALF] {
         let half = memory.segment().slice(at, HALF);
-        // SAFETY: it stays there until the mapping ends, below.
+        // SAFETY: the memory stays until the mapping ends, below.
         unsafe { driver().register_host(half) }.expect("pinned memory");
         let ends = [0, 2 * HALF - 1].map(|at| driver().locate(memory.address() as usize + at).expect("a place").kind);
         assert_ne!(ends[0], ends[1], "one half is pinned");
@@ -181,24 +184,25 @@ fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
     }
 }
 
-/// If the driver accepts copies and then fails to record an event behind them, no copy is under way when the error is returned: the memory may
-/// be freed then.
+/// If the driver accepts copies and then fails to record an event after them, no copy is in progress when the error is
+/// returned, so the memory may be freed.
 fn hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told() {
     let memory = DeviceMemory::on_device(&content(6, 2_000));
     let to = Memory::blank(2_000);
     let half = |of: Segment, at| of.slice(at, 1_000);
     let copies = [0, 1_000].map(|at| (CopyWay::ToHost, half(to.segment(), at), half(memory.segment(), at)));
-    // SAFETY: memory that is there until the copies are over, and that nothing else uses.
+    // SAFETY: the memory exists until the copies are over, and nothing else uses it.
     let begun = unsafe { driver().begin(0, &copies) };
     let Err(DeviceError::Driver { function: "cuEventRecord", memory: true, .. }) = begun else {
         panic!("there should be no event: {begun:?}")
     };
     same(&to.read(), &content(6, 2_000), "what was copied before it was told");
-    // And the lane serves again.
+    // The lane can be used again.
     same(&memory.read(), &content(6, 2_000), "what the device has");
 }
 
-/// Copies one behind the other, which are over when they are waited for; polled they are over sometime.
+/// Copies that are queued one after the other are over after waiting for them. If they are polled instead, they are
+/// over eventually.
 fn hmem_003_copies_are_begun_and_waited_for() {
     let memory = DeviceMemory::blank(3_000);
     let (from, to) = (Memory::content(5, 1_000), Memory::blank(1_000));
@@ -208,7 +212,7 @@ fn hmem_003_copies_are_begun_and_waited_for() {
         (CopyWay::OnDevice, second, first),
         (CopyWay::ToHost, to.segment(), second),
     ];
-    // SAFETY: memory that is there until the copies are over, below, and that nothing else uses.
+    // SAFETY: the memory exists until the copies are over, below, and nothing else uses it.
     let begun = unsafe { driver().begin(0, &copies) }.expect("copies");
     let mut turns = 0;
     while !driver().is_over(&begun).expect("they go on") {
@@ -217,7 +221,8 @@ fn hmem_003_copies_are_begun_and_waited_for() {
     }
     driver().finish(begun).expect("the copies");
     same(&to.read(), &content(5, 1_000), "what was copied there and back");
-    // A copy to a device is refused if the target is not device memory, except on machines with devices that reach all memory.
+    // A copy to a device is rejected if the target is not device memory, except on machines with devices that can
+    // access all memory.
     let nowhere = [(CopyWay::ToDevice, to.segment(), from.segment())];
     // SAFETY: as above.
     match unsafe { driver().begin(0, &nowhere) } {

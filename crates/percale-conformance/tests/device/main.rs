@@ -1,10 +1,10 @@
-//! Devices' memory, on every transport. See [`percale_conformance::device`].
+//! Tests of device memory on every transport. See [`percale_conformance::device`].
 
 mod driver;
 
 include!(concat!(env!("OUT_DIR"), "/device.rs"));
 
-/// The other role of this program.
+/// Runs a helper role of this program.
 #[test]
 fn helper() {
     percale_conformance::process::play(&[("opener", driver::opener)]);

@@ -1,47 +1,47 @@
-//! An allocator that counts what each thread asks for.
+//! An allocator that counts the allocations of each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, and a count for each thread.
+/// The system's allocator, with a count for each thread.
 struct Counting;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How often this thread has allocated so far.
+/// Returns the number of allocations of this thread so far.
 pub(crate) fn of_this_thread() -> u64 {
     COUNT.get()
 }
 
-/// A thread that is ending has no count any more.
+/// Increments the count of this thread. A thread that is ending has no count any more.
 fn count() {
     COUNT.try_with(|count| count.set(count.get() + 1)).unwrap_or_default();
 }
 
-// SAFETY: everything is passed on to the system's allocator; counting neither allocates nor unwinds.
+// SAFETY: every call is forwarded to the system's allocator. Counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees the requirements.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees the requirements.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees the requirements.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller guarantees the requirements.
         unsafe { System.realloc(ptr, layout, size) }
     }
 }

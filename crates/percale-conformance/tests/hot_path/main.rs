@@ -1,6 +1,6 @@
-//! What the hot path does not do: allocate, or call the system.
+//! Checks that the hot path neither allocates nor makes system calls.
 //!
-//! Both are measured with two endpoints that one thread drives, so that the peer is always awake and nothing depends
+//! Both are measured with two endpoints that one thread drives, so that the peer is always active and nothing depends
 //! on the scheduler.
 
 #![expect(unsafe_code, reason = "an allocator that counts, and posting from memory that is never freed")]
@@ -16,10 +16,10 @@ use percale_conformance::mesh::Mesh;
 use percale_conformance::process::{Helper, play, say, told};
 use percale_conformance::skipped;
 
-/// Lengths on the hot path.
+/// The message lengths that use the hot path.
 const LENS: [usize; 8] = [0, 8, 40, 48, 200, 512, 600, 2048];
 
-/// The other role of this program.
+/// Runs a helper role of this program.
 #[test]
 fn helper() {
     play(&[("rounds", rounds)]);
@@ -74,7 +74,7 @@ impl<F: Fabric> PingPong<F> {
             context,
             flags,
         };
-        // SAFETY: the memory is never freed, and no code touches it before the completion.
+        // SAFETY: the memory is never freed, and no code accesses it before the completion.
         unsafe { b.post_recv(&receive) }.expect("a receive");
         let flags = if inject { OpFlags::INJECT } else { flags };
         let peer = self.mesh.peer(to);
@@ -108,12 +108,12 @@ fn wait(endpoint: &Endpoint, count: usize) {
     }
 }
 
-/// 10,000 ping-pongs once everything has its size.
+/// Checks 10,000 ping-pongs after all buffers have grown to their final size.
 fn allocate_nothing<F: Fabric>() {
     let game = PingPong::<F>::new();
     game.rounds(2000);
     let before = counting::of_this_thread();
-    game.rounds(0); // The verification's own allocations.
+    game.rounds(0); // The verification may allocate.
     let verification = counting::of_this_thread() - before;
     let before = counting::of_this_thread();
     game.rounds(10_000);
@@ -122,7 +122,8 @@ fn allocate_nothing<F: Fabric>() {
     assert!(verification > 0, "the allocator counts");
 }
 
-/// Checks the system calls of a thread under strace while it plays 20,000 ping-pongs. Calls that set up its connection do not count.
+/// Checks the system calls of a thread under strace while it runs 20,000 ping-pongs. Calls that establish its
+/// connection are not counted.
 fn call_no_system(transport: &str) {
     let traced = std::process::Command::new("strace").args(["-f", "-qq", "-o", "/dev/null", "true"]).status();
     if !traced.is_ok_and(|status| status.success()) {
@@ -142,11 +143,12 @@ fn call_no_system(transport: &str) {
     assert_eq!(calls, BTreeMap::new(), "40,000 messages made system calls");
 }
 
-/// What the playing thread asks the system for when it begins, and when it has ended: strace's log shows the names.
+/// The system calls with which the thread marks the beginning and the end of the measurement. They are recognized by
+/// these names in the output of strace.
 const MARKS: [&str; 2] = ["/percale/rounds/begin", "/percale/rounds/end"];
 
-/// How many calls the thread made before the first mark, and which between the two, from the log of `strace -f`: each line
-/// begins with the thread's number, then the call's name.
+/// Returns the number of calls of the thread before the first mark, and the calls between the two marks, from the
+/// output of `strace -f`. Each line begins with the number of the thread, followed by the name of the call.
 fn between_marks(log: &str) -> (usize, BTreeMap<&str, u64>) {
     let begins = log.lines().find(|line| line.contains(MARKS[0])).expect("the first mark");
     let thread = begins.split_whitespace().next().expect("a thread");
@@ -156,7 +158,7 @@ fn between_marks(log: &str) -> (usize, BTreeMap<&str, u64>) {
         if number != thread {
             continue;
         }
-        // What is resumed was counted when it began.
+        // A resumed call was counted when it began.
         let Some((name, _)) = call.trim_start().split_once('(').filter(|(name, _)| !name.starts_with("<...")) else {
             continue;
         };
@@ -197,5 +199,5 @@ fn marked<F: Fabric>(count: usize) {
         game.round(round);
     }
     mark(MARKS[1]);
-    game.rounds(0); // What came is what went.
+    game.rounds(0); // Verify the contents.
 }

@@ -1,8 +1,9 @@
-//! A job in a simulated network: nodes with many endpoints each, all named by one symmetric vector, each sending to others at
-//! random; and what that takes of memory.
+//! A job in a simulated network: nodes with many endpoints each, all in one symmetric range of a vector, each of which
+//! sends to random others. The test measures the memory that the job takes.
 //!
-//! `PERCALE_JOB=100x100x64` (nodes, endpoints of each, peers of each endpoint) is the whole of it: some minutes, and a gigabyte
-//! or two. Bytes are counted by the allocator, as they were asked for, of the one thread that everything is done in.
+//! `PERCALE_JOB=100x100x64` (nodes, endpoints of each node, peers of each endpoint) runs the full size, which takes
+//! some minutes and a gigabyte or two. The allocator counts the requested bytes of the one thread that does all the
+//! work.
 
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
@@ -17,10 +18,10 @@ use percale::{AddressVector, Domain, Endpoint, Info, PeerAddress, PostError};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
-/// Bytes of a message.
+/// The length of a message.
 const MESSAGE: usize = 24;
 
-/// How large the job is.
+/// The size of the job.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     nodes: usize,
@@ -41,7 +42,7 @@ impl Size {
     }
 }
 
-/// The message from one endpoint to another: both numbers, and a value that follows from both.
+/// Returns the message from one endpoint to another: both numbers, and a value that is computed from both.
 fn message(from: usize, to: usize) -> [u8; MESSAGE] {
     let mut bytes = [0; MESSAGE];
     let words = [from as u64, to as u64, (from as u64) << 32 ^ (to as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)];
@@ -55,7 +56,7 @@ fn message(from: usize, to: usize) -> [u8; MESSAGE] {
 struct Job {
     size: Size,
     network: Network,
-    /// First, so that endpoints are closed before what they use.
+    /// The first field, so that endpoints are closed before the objects that they use.
     endpoints: Vec<Endpoint>,
     vector: AddressVector,
     _nodes: Vec<Domain>,
@@ -73,7 +74,7 @@ impl Job {
         Self { size, network, endpoints: Vec::new(), vector, _nodes: nodes }
     }
 
-    /// Inserts all endpoints as one range. Returns the bytes that it takes.
+    /// Inserts all endpoints as one range. Returns the bytes that the range takes.
     fn name(&self) -> isize {
         let before = in_use();
         let inserted =
@@ -98,7 +99,7 @@ impl Job {
         assert_eq!(self.vector.lookup(last), self.endpoints.last().map(Endpoint::address));
     }
 
-    /// Each sends to so many others.
+    /// Sends from each endpoint to a number of others.
     fn send(&self, random: &mut Random) -> Vec<Vec<usize>> {
         let mut expected = vec![Vec::new(); self.endpoints.len()];
         for (from, endpoint) in self.endpoints.iter().enumerate() {
@@ -117,7 +118,7 @@ impl Job {
         expected
     }
 
-    /// Every endpoint receives each message that was sent to it once, with its source.
+    /// Checks that every endpoint receives each message that was sent to it once, with its source.
     fn receive(&self, expected: &mut [Vec<usize>]) {
         for (to, from) in expected.iter_mut().enumerate() {
             from.sort_unstable();
@@ -143,7 +144,7 @@ impl Job {
         }
     }
 
-    /// All make progress until nothing is on its way.
+    /// Makes progress on all endpoints until no message is in transfer.
     fn settle(&self) {
         for _ in 0..1000 {
             let any = self.endpoints.iter().fold(false, |any, endpoint| endpoint.progress() | any);
@@ -227,5 +228,5 @@ mod sim {
     }
 }
 
-/// The most bytes that an endpoint without any communication may take.
+/// The maximum number of bytes of an endpoint without any communication.
 const IDLE: isize = 5 << 10;

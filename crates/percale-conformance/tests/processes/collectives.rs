@@ -1,4 +1,4 @@
-//! Groups of processes: sums over them, what they exchange, and members that are killed.
+//! Groups of processes: sums, exchanges of blocks, and members that are killed.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -19,7 +19,7 @@ crate::on!(shm, tcp: {
     flt_001_flt_003_a_member_that_was_killed_joins_anew,
 });
 
-/// How long a sum may take to fail before a test gives up.
+/// The time limit for the failure of a sum.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The number of sums that show that a group works.
 const SOME: u64 = 30;
@@ -30,7 +30,7 @@ fn group<'e, A: Ownership>(endpoint: &'e Endpoint<A>, members: &AddressSet) -> G
     endpoint.join(members).expect("a group").wait_for(PATIENCE).expect("everybody joins")
 }
 
-/// A member's numbers, of which the sum over all is known.
+/// Returns the numbers of a member. Their sum over all members is known.
 fn numbers(rank: usize, round: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64 / 8).flat_map(|at| (at * round + rank as u64).to_ne_bytes()).collect()
 }
@@ -45,7 +45,7 @@ fn set(open: &Open, addresses: &str) -> AddressSet {
     addresses.split(',').map(|address| open.insert(address)).collect()
 }
 
-/// The members of a group, in processes of their own, that do this; they have joined.
+/// Starts the members of a group in separate processes with this role. They have joined when this returns.
 fn start(transport: &str, role: &str, members: usize, bytes: usize, rounds: u64) -> Vec<Helper> {
     let (bytes, rounds) = (bytes.to_string(), rounds.to_string());
     let variables = [("PERCALE_FABRIC", transport), ("PERCALE_BYTES", &bytes), ("PERCALE_ROUNDS", &rounds)];
@@ -56,7 +56,7 @@ fn start(transport: &str, role: &str, members: usize, bytes: usize, rounds: u64)
     all
 }
 
-/// A member: sums until the test ends it, or a sum fails.
+/// The role of a member that sums until the test ends it, or a sum fails.
 pub(crate) fn summand() {
     rounds("a member of a group of processes that sums", |group, round, bytes| {
         let sum = group.allreduce(AtomicOp::Sum, Datatype::U64, numbers(group.rank(), round, bytes));
@@ -66,8 +66,8 @@ pub(crate) fn summand() {
     });
 }
 
-/// A member: joins one group after the other, as members die and others take their place. Reports when the sums of a group are right, and
-/// when the group ends.
+/// The role of a member that joins one group after the other, as members are killed and replaced. Reports when the sums
+/// of a group are right, and when the group ends.
 pub(crate) fn rejoiner() {
     let _watchdog = Watchdog::new("a member of one group after the other");
     let open = open_as_told();
@@ -76,7 +76,7 @@ pub(crate) fn rejoiner() {
     loop {
         let joined = open.endpoint.join(&members).expect("a group").wait_for(PATIENCE);
         let Ok(group) = joined.inspect_err(|error| eprintln!("no group: {}", error.cause)) else {
-            std::thread::sleep(Duration::from_millis(3)); // A member is missing, or has learned late which one was.
+            std::thread::sleep(Duration::from_millis(3)); // A member is missing, or has learned late which one was missing.
             continue;
         };
         for round in 0.. {
@@ -96,12 +96,13 @@ pub(crate) fn rejoiner() {
     }
 }
 
-/// The number that a member has for another in a round.
+/// Returns the number that a member has for another in a round.
 const fn number(from: usize, to: usize, round: u64) -> u64 {
     (from as u64) << 32 | (to as u64) << 16 | round & 0xFFFF
 }
 
-/// A member: exchanges blocks until the test ends it, or an exchange fails. Each member is the root in turn.
+/// The role of a member that exchanges blocks until the test ends it, or an exchange fails. Each member is the root in
+/// turn.
 pub(crate) fn exchanger() {
     rounds("a member of a group of processes that exchanges", |group, round, bytes| {
         let (rank, members) = (group.rank(), group.size());
@@ -135,7 +136,7 @@ pub(crate) fn exchanger() {
     });
 }
 
-/// A member of a group: makes rounds until the test ends it, or a round fails.
+/// Runs rounds as a member of a group until the test ends it, or a round fails.
 fn rounds(
     name: &'static str,
     mut act: impl FnMut(&Group<'_, percale::endpoint::Owned>, u64, usize) -> Result<(), OperationError>,
@@ -159,7 +160,7 @@ fn rounds(
             break;
         }
     }
-    // The others may still wait for this one to hear them, as of any message.
+    // The others may still need the progress of this member to receive its messages.
     std::thread::scope(|scope| {
         let told = scope.spawn(ask);
         while !told.is_finished() {
@@ -182,7 +183,8 @@ fn exchanges_of_processes_are_right(transport: &str) {
     are_right(transport, "exchanger", &all);
 }
 
-/// So many members, with so many bytes, get what they should so often.
+/// Checks that groups of these numbers of members, with these numbers of bytes, get the right results in these numbers
+/// of rounds.
 fn are_right(transport: &str, role: &str, all: &[(usize, usize, u64)]) {
     for &(members, bytes, rounds) in all {
         let mut all = start(transport, role, members, bytes, rounds);
@@ -194,7 +196,7 @@ fn are_right(transport: &str, role: &str, all: &[(usize, usize, u64)]) {
     }
 }
 
-/// A member is killed during sums: every sum of the others ends in an error, and no member hangs.
+/// A member is killed during sums. Every sum of the others ends with an error, and no member hangs.
 fn flt_001_a_killed_member_ends_every_sum(transport: &str) {
     let _watchdog = Watchdog::new("a killed member ends every sum");
     let all = [(2, SHORT), (3, SHORT), (4, SHORT), (8, SHORT), (2, LONG), (4, LONG), (8, LONG)];
@@ -226,7 +228,8 @@ fn a_killed_member_ends_it(transport: &str, role: &str, all: &[(usize, usize)]) 
     }
 }
 
-/// Members are killed, one after the other, and started anew at their addresses: each time all the others' group fails, and all join again.
+/// Members are killed one after the other and started again at their addresses. Each time the group of all others
+/// fails, and all join again.
 fn flt_001_flt_003_a_member_that_was_killed_joins_anew(transport: &str) {
     let _watchdog = Watchdog::new("a member that was killed joins anew");
     for members in [2, 3, 5] {
@@ -244,7 +247,7 @@ fn flt_001_flt_003_a_member_that_was_killed_joins_anew(transport: &str) {
                 println!("{rank} is to fail");
                 hear_at_last(helper, "failed");
             }
-            // The others try to join meanwhile, or not for long.
+            // In the meantime the others try to join, for a short or a longer time.
             std::thread::sleep(Duration::from_millis(if round % 2 == 0 { 0 } else { 50 }));
             let variables = [("PERCALE_FABRIC", transport), ("PERCALE_BIND", &addresses[victim])];
             all[victim] = Helper::start("rejoiner", &variables);
@@ -255,7 +258,7 @@ fn flt_001_flt_003_a_member_that_was_killed_joins_anew(transport: &str) {
     }
 }
 
-/// Waits for this line.
+/// Reads lines until this one.
 fn hear_at_last(helper: &mut Helper, wanted: &str) {
     while helper.hear() != wanted {}
 }

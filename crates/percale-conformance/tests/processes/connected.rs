@@ -1,4 +1,4 @@
-//! Endpoints of one connection each, in several processes: deaths, and several connections between the same two.
+//! Connected endpoints in several processes: deaths, and several connections between the same two processes.
 
 use std::time::{Duration, Instant};
 
@@ -20,10 +20,10 @@ crate::on!(shm, tcp, verbs: {
     con_020_two_processes_have_two_connections,
 });
 
-/// How long something may take before a test gives up.
+/// The time limit for every wait of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Endpoints of one process, driven together, and what happened to them.
+/// Endpoints of one process that are driven together, and their events.
 struct Party {
     domain: Domain,
     listener: Listener,
@@ -80,7 +80,7 @@ impl Party {
         assert!(matches!(event, Event::Connected { .. }), "{event:?}");
     }
 
-    /// Waits for the end of a connection by its peer's death; there must be no other event.
+    /// Waits for the end of a connection by the death of its peer. There must be no other event.
     #[track_caller]
     fn dies(&self, end: usize) {
         match self.event() {
@@ -96,7 +96,8 @@ impl Party {
     }
 }
 
-/// A server that accepts `PERCALE_COUNT` requests, and echoes on all of them in turn, until the test asks it to be quiet.
+/// The role of a server that accepts `PERCALE_COUNT` requests, and echoes on all connections in turn, until the test
+/// stops it.
 pub(crate) fn server() {
     let mut party = Party::new(&told("PERCALE_FABRIC"));
     say(&party.listener.address().to_string());
@@ -112,7 +113,7 @@ pub(crate) fn server() {
         let end = &party.ends[turn % count];
         let got = match end.recv(vec![0; 4096]).wait() {
             Ok(got) => got,
-            // The test is over, and has closed its ends.
+            // The test is over, and has closed its endpoints.
             Err(error) if error.errno() == ErrorCode::Closed.errno() => return,
             Err(error) => panic!("no message: {error}"),
         };
@@ -124,7 +125,7 @@ pub(crate) fn server() {
     }
 }
 
-/// A client that connects, and then waits to be killed.
+/// The role of a client that connects, and then waits to be killed.
 pub(crate) fn client() {
     let mut party = Party::new(&told("PERCALE_FABRIC"));
     let end = party.open(|builder| builder.answer_timeout(PATIENCE).connect(told("PERCALE_PEER"), b"me"));
@@ -136,7 +137,7 @@ pub(crate) fn client() {
     drop(party.until(|| party.events.read()));
 }
 
-/// A listener that answers no request.
+/// The role of a listener that answers no request.
 pub(crate) fn silent_listener() {
     let party = Party::new(&told("PERCALE_FABRIC"));
     say(&party.listener.address().to_string());
@@ -187,7 +188,7 @@ fn con_019_flt_001_a_killed_client_ends_its_connection(transport: &str) {
     assert_eq!(helper.hear(), "connected");
     helper.signal(Signal::KILL);
     party.dies(end);
-    // What it sent before is still there.
+    // Messages that it sent before can still be received.
     let got = party.ends[end].recv(vec![0; 100]).wait().expect("it was sent before");
     assert_eq!(got.to_vec(), b"the last word");
     party.ends[end].recv(vec![0; 100]).wait().map(drop).expect_err("there is no more");
@@ -206,7 +207,7 @@ fn con_016_the_request_of_a_killed_client_is_gone(transport: &str) {
     let accepted = party.domain.endpoint().accept(&request, b"").map(drop);
     assert!(matches!(accepted, Err(ConnectionError::Gone)), "{accepted:?}");
     assert!(matches!(request.reject(b""), Err(ConnectionError::Gone)));
-    // The listener continues.
+    // The listener can still be used.
     let mut helper = Helper::start("client", &[variables[0], variables[1], ("PERCALE_STAGE", "connected")]);
     let request = party.request();
     party.open(|builder| builder.accept(&request, b""));
@@ -255,14 +256,14 @@ fn con_020_two_processes_have_two_connections(transport: &str) {
             let end = &party.ends[usize::from(number % 2)];
             end.inject(end.peer(), &[number; 100]).expect("room");
         }
-        // The server takes turns.
+        // The server takes messages from the connections in turn.
         for number in numbers {
             let end = &party.ends[usize::from(number % 2)];
             let echo = end.recv(vec![0; 100]).start().expect("a receive").wait_for(PATIENCE).expect("the echo");
             assert_eq!(echo.to_vec(), [number; 100], "each connection has its own messages");
         }
     }
-    // One ends, the other continues.
+    // One connection ends, and the other continues.
     party.ends[1].shutdown().expect("it stands");
     let end = &party.ends[0];
     end.send(end.peer(), "still here").wait().expect("a send");

@@ -1,4 +1,4 @@
-//! Peers of scalable endpoints, and of endpoints that share receives, that are killed.
+//! Tests in which peers of scalable endpoints, and of endpoints that share receives, are killed.
 
 use std::collections::HashMap;
 use std::future::IntoFuture;
@@ -17,10 +17,10 @@ crate::on!(shm, tcp: {
     flt_001_ctx_009_a_killed_peer_ends_shared_receives_from_it,
 });
 
-/// Bits of addresses for receive contexts.
+/// The number of bits for receive contexts in addresses.
 const BITS: u32 = 2;
 
-/// A helper that sends on request: to one of the contexts in `PERCALE_PEER`, with a given number of bytes.
+/// The role of a helper that sends on request to one of the contexts in `PERCALE_PEER`, with a given number of bytes.
 pub(crate) fn caller() {
     let domain = domain(&told("PERCALE_FABRIC"), |domain| domain);
     let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");
@@ -56,7 +56,7 @@ impl Party {
         std::thread::yield_now();
     }
 
-    /// Drives all until an operation is over.
+    /// Drives all endpoints until an operation is over.
     fn finish<T>(&self, operation: impl IntoFuture<Output = T>) -> T {
         let mut poll = polled(operation);
         loop {
@@ -74,14 +74,14 @@ impl Party {
         receiving.take().expect("it is ready")
     }
 
-    /// Starts a caller of these contexts.
+    /// Starts a helper that sends to these contexts.
     fn caller(&self, there: &str) -> (Helper, PeerAddress) {
         let mut helper = Helper::start("caller", &[("PERCALE_FABRIC", &self.transport), ("PERCALE_PEER", there)]);
         let peer = self.vector.insert(helper.hear()).expect("an address");
         (helper, peer)
     }
 
-    /// Lets a caller send to one of its contexts.
+    /// Makes a helper send to one of its contexts.
     fn send(&self, helper: &mut Helper, to: usize, len: usize) {
         helper.tell(&format!("{to} {len}"));
         while helper.try_hear().is_none() {
@@ -89,7 +89,7 @@ impl Party {
         }
     }
 
-    /// A caller sends to the first two endpoints.
+    /// Makes a helper send to the first two endpoints.
     fn meet(&self, (helper, peer): &mut (Helper, PeerAddress)) {
         for (to, end) in self.ends.iter().enumerate().take(2) {
             let receive = end.recv(vec![0; 100]).start().expect("a receive");
@@ -113,7 +113,8 @@ fn message(got: Result<Received, OperationError>, from: PeerAddress, to: usize, 
     assert_eq!(got.source, Some(from));
 }
 
-/// The killed peer had sent to two of three contexts: operations that wait for it there end; the contexts and the other peer continue.
+/// The killed peer had sent to two of three contexts. Operations that wait for it there end; the contexts and the other
+/// peer continue.
 fn flt_001_ctx_005_a_killed_peer_ends_what_two_contexts_wait_for(transport: &str) {
     let _watchdog = Watchdog::new("a killed peer ends what two contexts wait for");
     let domain = domain(transport, |domain| domain);
@@ -144,11 +145,12 @@ fn flt_001_ctx_005_a_killed_peer_ends_what_two_contexts_wait_for(transport: &str
     for end in &party.ends {
         party.finish(end.send(survivor.1, content(1, 100))).expect("the other peer lives");
     }
-    // Another one is served as the dead one was.
+    // Another peer is served like the dead one before.
     party.meet(&mut party.caller(&there));
 }
 
-/// The killed peer had sent to two endpoints that share receives: shared receives from it end, others still wait, and its messages are kept.
+/// The killed peer had sent to two endpoints that share receives. Shared receives from it end, others still wait, and
+/// its messages are kept.
 fn flt_001_ctx_009_a_killed_peer_ends_shared_receives_from_it(transport: &str) {
     let _watchdog = Watchdog::new("a killed peer ends shared receives from it");
     let domain = domain(transport, |domain| domain);

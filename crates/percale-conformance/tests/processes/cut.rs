@@ -10,19 +10,19 @@ use percale_conformance::watchdog::Watchdog;
 
 crate::on!(tcp: { msg_013_half_arrived_messages_of_the_dead_count_no_more });
 
-/// A message that travels with its head, in many segments.
+/// The length of a message that is sent together with its head, in many segments.
 const LEN: usize = 300_000;
-/// The bytes of a caller that reach its target: the set-up, and about half of a message.
+/// The number of bytes of a caller that are passed to its target: the handshake, and about half of a message.
 const PASSED: usize = LEN / 2;
 
-/// Passes one connection on to `to`, and cuts it when the caller has sent [`PASSED`] bytes.
+/// Forwards one connection to `to`, and cuts it when the caller has sent [`PASSED`] bytes.
 fn pass_some(listener: &TcpListener, to: SocketAddr) {
     let (caller, _) = listener.accept().expect("a caller");
     let called = TcpStream::connect(to).expect("somebody listens");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut from, mut to) = (&called, &caller);
-            // It ends when the other direction is cut.
+            // This ends when the other direction is cut.
             drop(std::io::copy(&mut from, &mut to));
         });
         let (mut from, mut to) = (&caller, &called);
@@ -34,7 +34,8 @@ fn pass_some(listener: &TcpListener, to: SocketAddr) {
     });
 }
 
-/// Unexpected messages are accounted for from when they begin; those that will never be whole are given back.
+/// Unexpected messages are counted from their first byte on. The bytes of messages that will never be complete are
+/// subtracted again.
 fn msg_013_half_arrived_messages_of_the_dead_count_no_more(transport: &str) {
     let _watchdog = Watchdog::new("half-arrived messages of the dead count no more");
     let receiver = open(transport, "127.0.0.1:0", |domain| domain.unexpected_cap(LEN));
@@ -56,7 +57,7 @@ fn msg_013_half_arrived_messages_of_the_dead_count_no_more(transport: &str) {
             drop(sending);
         });
     }
-    // A sender that the receiver has asked to offer its messages may not inject.
+    // A sender from which the receiver has requested offers may not inject.
     let friend = open(transport, "127.0.0.1:0", |domain| domain);
     let peer = friend.insert(&receiver.endpoint.address().to_string());
     friend.inject(peer, 2, b"hello");

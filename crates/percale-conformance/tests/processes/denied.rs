@@ -1,4 +1,4 @@
-//! The system has no more memory to share, or forbids calls that shared memory needs, once endpoints are open.
+//! After endpoints are open, the system has no more memory to share, or denies calls that shared memory needs.
 
 #![expect(
     unsafe_code,
@@ -10,8 +10,8 @@ use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::skipped;
 use percale_conformance::watchdog::Watchdog;
 
-/// Calls that make memory for a pair of processes, or give it pages, and how they fail from some moment on. EINTR stands for a sandbox that
-/// always returns it.
+/// Calls that allocate memory for a pair of processes, and the errors with which they fail from some moment on. EINTR
+/// stands for a sandbox that always returns it.
 const FAILURES: [(&str, i64, i32); 8] = [
     ("memfd_create", libc::SYS_memfd_create, libc::EPERM),
     ("memfd_create", libc::SYS_memfd_create, libc::ENOMEM),
@@ -23,10 +23,11 @@ const FAILURES: [(&str, i64, i32); 8] = [
     ("ftruncate", libc::SYS_ftruncate, libc::EINTR),
 ];
 
-/// Lengths of messages: in a line, through the ring, more than a ring holds.
+/// Lengths of messages: in a line, through the ring, and more than a ring holds.
 const LENGTHS: [usize; 4] = [8, 3000, 200_000, (1 << 20) + 3];
 
-/// From now on this call fails so, in every thread. False if there are no filters here.
+/// Makes this call fail with this error in every thread, from now on. Returns false if the system does not permit
+/// filters.
 fn deny(call: i64, error: i32) -> bool {
     let filter = [
         libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 },
@@ -35,9 +36,9 @@ fn deny(call: i64, error: i32) -> bool {
         libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x7fff_0000 },
     ];
     let program = libc::sock_fprog { len: 4, filter: filter.as_ptr().cast_mut() };
-    // SAFETY: changes this process only.
+    // SAFETY: the call changes only this process.
     let privileges = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    // SAFETY: the filter is read during the call; all threads get it (flag 1: TSYNC).
+    // SAFETY: the filter is read only during the call. All threads get it (flag 1: TSYNC).
     let done = unsafe { libc::syscall(libc::SYS_seccomp, 1, 1, &raw const program) };
     privileges == 0 && done == 0
 }
@@ -45,18 +46,19 @@ fn deny(call: i64, error: i32) -> bool {
 /// Starts signals at short intervals. Their handler makes calls return EINTR.
 fn interrupt() {
     extern "C" fn nothing(_: libc::c_int) {}
-    // SAFETY: all fields of this structure may be zero: no flags, so that calls are not restarted.
+    // SAFETY: all fields of this structure may be zero. Without flags, calls are not restarted.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = nothing as *const () as usize;
     // SAFETY: the handler does nothing.
     unsafe { libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()) };
     let interval = libc::timeval { tv_sec: 0, tv_usec: 300 };
     let timer = libc::itimerval { it_interval: interval, it_value: interval };
-    // SAFETY: changes this process's timer only.
+    // SAFETY: the call changes only the timer of this process.
     unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
 }
 
-/// A process in which a call begins to fail before or after it has a connection: it continues with the remaining transports.
+/// The role of a process in which a call starts to fail before or after it has a connection. It continues with the
+/// remaining transports.
 pub(crate) fn denied() {
     let open = open_as_told();
     open.say_address();
@@ -81,7 +83,7 @@ pub(crate) fn denied() {
     say(&format!("{transport}: {reason}"));
 }
 
-/// What such a process finds. The peer, which can do everything, calls it or is called.
+/// Returns the result of such a process. Its peer, for which all calls work, calls it or is called.
 fn found(when: &str, call: i64, error: i32) -> String {
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let (call, error) = (call.to_string(), error.to_string());

@@ -1,4 +1,4 @@
-//! Connections that one side ends, and endpoints that make none.
+//! Connections that one side ends, and endpoints that do not connect by themselves.
 
 use std::time::{Duration, Instant};
 
@@ -61,19 +61,20 @@ fn a_connection_that_one_side_ends_is_over_on_both_and_can_be_made_again() {
         for round in 0..20 {
             let message = vec![round; 100];
             one.endpoint.tagged_send(to_other, 7, message.clone()).start().unwrap().wait_for(PATIENCE).unwrap();
-            // A receive that is posted before the connection is known here calls the peer, and may reach it after the connection's end.
+            // A receive that is posted before this side knows the connection calls the peer, and may reach it after the
+            // end of the connection.
             other.event(|event| matches!(event, Event::Connected { peer, .. } if *peer == to_one));
             let received = other.endpoint.tagged_recv(7, 0, vec![0; 100]).from(to_one).start().unwrap();
             assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), message);
             assert!(one.endpoint.is_connected(to_other) && other.endpoint.is_connected(to_one));
-            // Both wait for the other when it ends.
+            // Both wait for each other when the connection ends.
             let waiting = one.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_other).start().unwrap();
             assert!(one.endpoint.disconnect(to_other));
             assert_eq!(code(waiting.wait_for(PATIENCE)), ErrorCode::Closed);
             assert!(!one.endpoint.is_connected(to_other));
             other.event(|event| matches!(event, Event::PeerDown { peer, .. } if *peer == to_one));
         }
-        // An endpoint's connection to itself is there as long as the endpoint.
+        // The connection of an endpoint to itself exists as long as the endpoint.
         let own = one.knows(&one);
         one.endpoint.tagged_send(own, 7, vec![1]).start().unwrap().wait_for(PATIENCE).unwrap();
         assert!(!one.endpoint.disconnect(own));
@@ -89,14 +90,14 @@ fn an_endpoint_that_only_answers_calls_nobody() {
         let (to_client, to_server) = (server.knows(&client), client.knows(&server));
         let sent = server.endpoint.tagged_send(to_client, 7, vec![1; 8]).start().unwrap().wait_for(PATIENCE);
         assert_eq!(code(sent), ErrorCode::NotConnected);
-        // Once the client has connected, its connection is used.
+        // After the client has connected, its connection is used.
         client.endpoint.tagged_send(to_server, 7, vec![2; 8]).start().unwrap().wait_for(PATIENCE).unwrap();
         let received = server.endpoint.tagged_recv(7, 0, vec![0; 8]).from(to_client).start().unwrap();
         assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), [2; 8]);
         server.endpoint.tagged_send(to_client, 7, vec![3; 8]).start().unwrap().wait_for(PATIENCE).unwrap();
         let received = client.endpoint.tagged_recv(7, 0, vec![0; 8]).from(to_server).start().unwrap();
         assert_eq!(received.wait_for(PATIENCE).unwrap().to_vec(), [3; 8]);
-        // And when that has ended, nothing more: neither a send nor a receive calls the client.
+        // After that connection has ended, neither a send nor a receive calls the client.
         let waiting = server.endpoint.tagged_recv(8, 0, vec![0; 8]).from(to_client).start().unwrap();
         assert!(client.endpoint.disconnect(to_server));
         assert!(waiting.wait_for(PATIENCE).is_err());

@@ -1,4 +1,5 @@
-//! Discovery on a host where something is missing: it succeeds, reports what is missing and why, and the rest works.
+//! Discovery on a host where something is missing: it succeeds, reports the missing part and the reason, and the rest
+//! works.
 
 #![expect(unsafe_code, reason = "forbids itself system calls, in a process of its own; each block states its reason")]
 
@@ -10,7 +11,7 @@ use percale_conformance::watchdog::Watchdog;
 
 use crate::environment::possible;
 
-/// Runs the helper `info` in a network namespace of its own, where this is missing; returns what it found.
+/// Runs the helper `info` in a separate network namespace without this part. Returns its report.
 fn found_without(what: &str) -> Option<String> {
     if !possible("a host where something is missing", &["unshare", "ip"]) {
         return None;
@@ -46,14 +47,14 @@ fn con_011_discovery_without_cma_says_so() {
     assert!(answer.contains("shm: true") && answer.contains("(process_vm_readv: "), "{answer}");
 }
 
-/// Removes what its test named, discovers, and uses the remaining transports.
+/// The role of a helper that removes the part named by the test, runs discovery, and uses the remaining transports.
 pub(crate) fn info() {
     let part = told("PERCALE_PART");
     if part == "CMA" {
         forbid_cma();
     } else {
         if let Err(error) = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1") {
-            eprintln!("IPv6 stays: {error}"); // A kernel without it.
+            eprintln!("IPv6 stays: {error}"); // A kernel without IPv6.
         }
         if part == "IPv6" {
             let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
@@ -71,7 +72,7 @@ pub(crate) fn info() {
         assert!(part != "lo" || device.name != "lo" || !device.available, "lo is down");
     }
     for one in info.transports().iter().filter(|one| one.available) {
-        // TCP without IPv6 is bound to IPv4.
+        // Without IPv6, TCP is bound to IPv4.
         let domain = info.domain().transport(one.kind).open().expect("what is there works");
         let bind = || {
             let vector = domain.address_vector().build().expect("a vector");
@@ -79,7 +80,7 @@ pub(crate) fn info() {
         };
         let (from, vector) = bind();
         let (to, _) = bind();
-        // Where `lo` is down, an endpoint can reach only itself.
+        // If `lo` is down, an endpoint can reach only itself.
         let alone = one.kind == TransportKind::Loopback || part == "lo";
         let to = if alone { &from } else { &to };
         let peer = vector.insert(to.address()).expect("an address");
@@ -96,13 +97,13 @@ pub(crate) fn info() {
     say(&all.join("; "));
 }
 
-/// From here on the kernel copies nothing between processes for this thread, nor for those that it starts.
+/// Forbids the kernel to copy between processes, for this thread and the threads that it will start.
 fn forbid_cma() {
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    // The number of the system call is the first word of what the filter sees.
+    // The number of the system call is the first word of the filter's input.
     let mut steps = [
         step(load, 0, 0, 0),
         step(equal, 2, 0, libc::SYS_process_vm_readv as u32),
@@ -111,10 +112,10 @@ fn forbid_cma() {
         step(answer, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
     ];
     let filter = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: takes integers only.
+    // SAFETY: the call takes only integers.
     let promised = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     assert_eq!(promised, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: the filter names its steps, which live until the call returns; the kernel copies them.
+    // SAFETY: the filter points to its steps, which live until the call returns. The kernel copies them.
     let filtered = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
     assert_eq!(filtered, 0, "{}", std::io::Error::last_os_error());
 }

@@ -1,4 +1,4 @@
-//! Strangers that send without end, and peers that begin to send random bytes.
+//! Strangers that send without end, and peers that start to send random bytes.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -12,12 +12,12 @@ use percale_conformance::watchdog::Watchdog;
 
 crate::on!(shm, tcp: { flt_008_endless_and_cut_bytes_end_their_connection_and_fill_no_memory });
 
-/// What is endless here: more than any buffer of the kernel's holds.
+/// The number of bytes that counts as endless: more than the buffers of the kernel hold.
 const BYTES: usize = 64 << 20;
-/// What the victim may need more afterwards, in KiB: far less than it was sent.
+/// The permitted growth of the victim's memory in KiB, far less than it was sent.
 const GROWTH_KIB: usize = 8 << 10;
 
-/// Strangers send to the helper `endured`, which measures its own memory; a friend of it is served all the time.
+/// Strangers send to the helper `endured`, which measures its own memory. Meanwhile it serves a well-behaved peer.
 fn flt_008_endless_and_cut_bytes_end_their_connection_and_fill_no_memory(transport: &str) {
     let _watchdog = Watchdog::new("endless and cut bytes fill no memory");
     let mut victim = Helper::start("endured", &[("PERCALE_FABRIC", transport)]);
@@ -33,7 +33,7 @@ fn flt_008_endless_and_cut_bytes_end_their_connection_and_fill_no_memory(transpo
     let mut random = Random::new(seed);
     println!("PERCALE_SEED={seed}");
     let at: SocketAddr = address.parse().expect("an address");
-    // A first round, after which whatever is kept for reuse is there.
+    // After a first round, all memory that is kept for reuse is allocated.
     let mut before = 0;
     for round in 0..3 {
         let taken = endless(at, &mut random) + cut(at, &mut random);
@@ -49,8 +49,8 @@ fn flt_008_endless_and_cut_bytes_end_their_connection_and_fill_no_memory(transpo
     victim.end();
 }
 
-/// Sends random bytes without end to the listener at this address. Returns how many were taken. The strangers begin differently: some
-/// begin as percale does.
+/// Sends random bytes without end to the listener at this address. Returns the number of accepted bytes. The strangers
+/// start in different ways, some like percale.
 fn endless(at: SocketAddr, random: &mut Random) -> usize {
     let mut taken = 0;
     for stranger in 0..8 {
@@ -62,7 +62,7 @@ fn endless(at: SocketAddr, random: &mut Random) -> usize {
         let mut stream = TcpStream::connect(at).expect("anybody may connect");
         stream.set_write_timeout(Some(Duration::from_secs(1))).expect("a limit");
         let mut said = 0;
-        // The connection was closed, or there is no listener any longer.
+        // The connection was closed, or there is no listener any more.
         while let Ok(written @ 1..) = stream.write(&bytes) {
             said += written;
             assert!(said < BYTES, "nobody stops a stranger that began with {:?}", &bytes[..10]);
@@ -72,7 +72,8 @@ fn endless(at: SocketAddr, random: &mut Random) -> usize {
     taken
 }
 
-/// Sends beginnings that look like percale's, cut anywhere. Returns how many bytes were taken.
+/// Sends beginnings of connections like those of percale, truncated at a random position. Returns the number of
+/// accepted bytes.
 fn cut(at: SocketAddr, random: &mut Random) -> usize {
     let said = |_| {
         let mut bytes = vec![0; 1 + random.below(300)];
@@ -86,7 +87,7 @@ fn cut(at: SocketAddr, random: &mut Random) -> usize {
     (0..200).map(said).sum()
 }
 
-/// Runs two real peers that send random bytes once they are connected. Returns how many bytes were taken.
+/// Runs two real peers that send random bytes once they are connected. Returns the number of accepted bytes.
 fn babble(told: &[(&str, &str)], victim: &mut Helper) -> usize {
     let one = |_| {
         let mut peer = Helper::start("babbler", told);
@@ -99,7 +100,7 @@ fn babble(told: &[(&str, &str)], victim: &mut Helper) -> usize {
     (0..2).map(one).sum()
 }
 
-/// Connects as it should, then writes without end to whatever sockets it has.
+/// The role of a peer that connects correctly, and then writes without end to all of its sockets.
 pub(crate) fn babbler() {
     let open = open_as_told();
     open.say_address();
@@ -110,7 +111,7 @@ pub(crate) fn babbler() {
     let mut bytes = vec![0; 4 << 10];
     let (mut said, mut refused) = (0, 0);
     let sockets = crate::hostile::sockets();
-    // Ends when no byte was taken for a while.
+    // Ends when no byte was accepted for a while.
     while said < BYTES && refused < 500 {
         random.fill(&mut bytes);
         let written: usize = sockets.iter().map(|&socket| crate::hostile::write(socket, &bytes)).sum();
@@ -126,7 +127,8 @@ pub(crate) fn babbler() {
     drop(ask());
 }
 
-/// Exchanges messages with its friend all the time, and reports its memory on request.
+/// The role of the victim: exchanges messages with its well-behaved peer all the time, and reports its memory on
+/// request.
 pub(crate) fn endured() {
     let open = open_as_told();
     open.say_address();

@@ -1,4 +1,4 @@
-//! Other hosts, other users, things that are forbidden or switched off.
+//! Tests with other hosts, other users, and features that are forbidden or switched off.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -10,10 +10,11 @@ use percale_conformance::process::{Helper, ask, copy_program, say, told};
 use percale_conformance::skipped;
 use percale_conformance::watchdog::Watchdog;
 
-/// The user without rights.
+/// The user ID of `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// Returns whether a test is possible here: it needs root and these programs. If it is not, reports the test as skipped.
+/// Returns whether a test is possible here. It needs root and these programs. If it is not possible, reports the test
+/// as skipped.
 pub(crate) fn possible(what: &str, programs: &[&str]) -> bool {
     if !rustix::process::geteuid().is_root() {
         skipped(what, "it needs root");
@@ -90,12 +91,12 @@ fn con_008_another_user_is_reached_by_tcp_and_told_why() {
     assert!(reason.contains("user"), "{reason}");
 }
 
-/// A copy of this program that every user may run, in a directory of its own; removed when dropped.
+/// A copy of this program that every user may run, in a separate directory. It is removed when this is dropped.
 struct Copy {
     directory: std::path::PathBuf,
 }
 
-/// Copies this program to where another user can run it.
+/// Copies this program to a directory where another user can run it.
 fn copy_for_all() -> Option<Copy> {
     use std::os::unix::fs::PermissionsExt;
     let name = format!("percale-test-{}-{:?}", std::process::id(), std::thread::current().id());
@@ -118,7 +119,7 @@ impl Copy {
     fn start(&self, role: &str, told: &[(&str, &str)]) -> Helper {
         let program = self.directory.join("program");
         let program = program.to_str().expect("a plain name");
-        // `env` runs the copy; the name of this program, which follows, is only an argument that matches no test.
+        // `env` runs the copy. The name of this program, which follows, is only an argument that matches no test.
         Helper::through(&["/usr/bin/env", program], role, told, |command| {
             command.uid(NOBODY).gid(NOBODY).current_dir("/");
         })
@@ -153,7 +154,7 @@ fn con_009_the_environment_chooses_the_transport() {
 fn con_009_a_chosen_transport_that_cannot_be_used_is_an_error_that_says_so() {
     let _watchdog = Watchdog::new("a chosen transport that cannot be used");
     for (mine, theirs) in [("shm", "tcp"), ("tcp", "shm"), ("loopback", "tcp"), ("loopback", "shm")] {
-        // The peer knows no other endpoint; it only has to exist.
+        // The peer needs no other endpoint; it only has to exist.
         let mut peer = Helper::start("silent", &[("PERCALE_FABRIC", theirs)]);
         let told = [("PERCALE_TRANSPORT", mine), ("PERCALE_PEER", &peer.hear())];
         let mut helper = Helper::start("by-name-to", &told);
@@ -164,7 +165,7 @@ fn con_009_a_chosen_transport_that_cannot_be_used_is_an_error_that_says_so() {
     }
 }
 
-/// Sends to a peer over the transports that the environment allows, and reports how that failed.
+/// The role of a helper that sends to a peer over the transports that the environment permits, and reports the error.
 pub(crate) fn by_name_to() {
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let peer = open.insert(&told("PERCALE_PEER"));
@@ -175,7 +176,7 @@ pub(crate) fn by_name_to() {
     say(&format!("{error}; {event:?}"));
 }
 
-/// Two endpoints of one process, over what the environment allows.
+/// The role of a helper with two endpoints in one process, over the transports that the environment permits.
 pub(crate) fn by_name() {
     if let Err(error) = Info::discover().expect("discovery").domain().open() {
         return say(&error.to_string());
@@ -200,7 +201,7 @@ struct Hosts {
     link: [String; 2],
 }
 
-/// Runs a program that has to succeed.
+/// Runs a program that must succeed.
 fn command(line: &str) {
     let mut words = line.split_whitespace();
     let status = Command::new(words.next().expect("a program")).args(words).status();
@@ -213,7 +214,7 @@ fn within(helper: &Helper, line: &str) {
 }
 
 impl Hosts {
-    /// Both hosts run the helper `host`, the second one as a client of the first.
+    /// Starts both hosts with the helper `host`, the second one as a client of the first.
     fn new(number: u8) -> Self {
         let start = |part: &str| {
             let mut helper = Helper::through(&["unshare", "-n"], "host", &[("PERCALE_PART", part)], |_| {});
@@ -233,7 +234,7 @@ impl Hosts {
         Self { helpers, link }
     }
 
-    /// Opens both endpoints, and sends each helper the other's address.
+    /// Opens both endpoints, and sends the address of each to the other.
     fn meet(&mut self) {
         let addresses = [0, 1].map(|at| {
             self.helpers[at].tell("open");
@@ -244,20 +245,20 @@ impl Hosts {
         self.helpers[1].tell(&addresses[0]);
     }
 
-    /// Cuts the connection, or restores it.
+    /// Cuts the link, or restores it.
     fn cut(&self, cut: bool) {
         within(&self.helpers[1], &format!("ip link set {} {}", self.link[1], if cut { "down" } else { "up" }));
     }
 }
 
-/// How long a peer of these tests may be unreachable.
+/// The peer timeout of these tests.
 const PEER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A server that echoes, or a client that follows the test's orders.
+/// The role of a host: a server that echoes, or a client that executes commands of the test.
 pub(crate) fn host() {
     say("ready");
     drop(ask());
-    // A wildcard: what is advertised has to be the interface between the hosts.
+    // A wildcard, so the advertised address must be that of the interface between the hosts.
     let open = open("any", "0.0.0.0:0", |domain| domain.peer_timeout(PEER_TIMEOUT));
     open.say_address();
     let peer = open.insert(&ask());
@@ -335,7 +336,7 @@ fn flt_004_a_partition_ends_what_waits_and_a_short_one_does_not() {
     println!("{answer}");
     assert!(answer.contains("PeerDown"));
     hosts.cut(false);
-    // The way is there again; an attempt may still meet the old connection's end.
+    // The link works again. An attempt may still detect the end of the old connection.
     let again = (0..20).any(|_| {
         hosts.helpers[1].tell("exchange");
         let answer = hosts.helpers[1].hear();
@@ -364,7 +365,7 @@ fn long_messages_arrive_where_processes_are_guarded() {
     client.end();
 }
 
-/// A process that its own user may not look into.
+/// The role of a process that other processes of the same user may not inspect.
 pub(crate) fn guarded() {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).expect("not dumpable");
     let open = open_as_told();

@@ -1,4 +1,4 @@
-//! Peers that die, stop, leave, come back; descriptors that run out; forked children.
+//! Peers that die, stop, leave and come back; running out of descriptors; forked children.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ mod patient {
     crate::on!(tcp: { flt_009_a_peer_that_does_not_read_for_a_while_is_not_dead });
 }
 
-/// How long operations may take to fail before a test gives up; the measured time is printed.
+/// The time limit for operations to fail. The measured time is printed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn connected(open: &Open, helper: &mut Helper) -> percale::PeerAddress {
@@ -42,7 +42,8 @@ fn connected(open: &Open, helper: &mut Helper) -> percale::PeerAddress {
     peer
 }
 
-/// 1,000 operations under way to a peer that receives nothing, or receives all the time, when it is killed.
+/// The test kills a peer with 1,000 outstanding operations, either while it receives nothing or while it receives all
+/// the time.
 fn flt_001_all_that_waits_for_a_killed_peer_fails(transport: &str) {
     let _watchdog = Watchdog::new("all that waits for a killed peer fails");
     let seed = seed();
@@ -94,7 +95,7 @@ fn flt_001_all_that_waits_for_a_killed_peer_fails(transport: &str) {
     }
 }
 
-/// The operations end, and the port is free for a successor, while the child lives.
+/// The operations end, and a successor can use the port, while the child lives.
 fn flt_002_a_forked_child_does_not_hide_the_death_of_its_parent(transport: &str) {
     let _watchdog = Watchdog::new("a forked child does not hide the death of its parent");
     let mut helper = Helper::start("forker", &[("PERCALE_FABRIC", transport)]);
@@ -112,7 +113,7 @@ fn flt_002_a_forked_child_does_not_hide_the_death_of_its_parent(transport: &str)
     let error = sending.wait_for(PATIENCE).expect_err("the peer is dead");
     println!("{transport}: {error}, {:?} after the kill", killed.elapsed());
     let got = receiving.wait_for(PATIENCE).expect_err("the peer is dead");
-    // A process that exits gives its memory back before its descriptors, and by the memory its end was noticed.
+    // A process that exits releases its memory before its descriptors, and its end was detected through the memory.
     helper.kill();
     let successor = std::net::TcpListener::bind(&address);
     rustix::process::kill_process(child, Signal::KILL).expect("the child lived on");
@@ -132,7 +133,7 @@ fn flt_002_a_forked_child_does_not_hide_that_its_parent_executes_another_program
     assert_eq!(error.errno(), libc::ECONNRESET);
 }
 
-/// A helper that forks a child, which lives on with all its descriptors, and executes another program.
+/// The role of a helper that forks a child, which keeps all its descriptors, and executes another program.
 pub(crate) fn executor() {
     use std::os::unix::process::CommandExt;
     let open = open_as_told();
@@ -141,7 +142,7 @@ pub(crate) fn executor() {
     drop(ask());
     let parent = rustix::process::getpid();
     let _child = fork(|| {
-        // The process id stays with the other program.
+        // The process ID stays with the other program.
         while rustix::process::getppid() == Some(parent) {
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -151,7 +152,7 @@ pub(crate) fn executor() {
     panic!("{error}");
 }
 
-/// A helper that forks a child, which lives on with all its descriptors.
+/// The role of a helper that forks a child, which keeps all its descriptors.
 pub(crate) fn forker() {
     let open = open_as_told();
     open.say_address();
@@ -167,7 +168,7 @@ pub(crate) fn forker() {
     }
 }
 
-/// What was sent before arrives; then operations fail.
+/// Messages that were sent before arrive. Later operations fail.
 fn flt_003_what_was_sent_before_a_farewell_arrives(transport: &str) {
     let _watchdog = Watchdog::new("what was sent before a farewell arrives");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
@@ -194,7 +195,7 @@ fn flt_003_what_was_sent_before_a_farewell_arrives(transport: &str) {
     assert!(error.errno() != ErrorCode::TimedOut.errno(), "it fails at once: {error}");
 }
 
-/// An event reports the death; the operations in between fail; the next life is reached by the same address.
+/// An event reports the death. Operations until the restart fail. The restarted peer is reached under the same address.
 fn flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
     let _watchdog = Watchdog::new("a killed peer is reached again once it is back");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
@@ -209,7 +210,7 @@ fn flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back(transport: &st
         if life == 3
             && let Err(error) = open.exchange(peer, 77, 8)
         {
-            println!("{transport}: {error}"); // The first use found the last life's end.
+            println!("{transport}: {error}"); // The first operation detected the end of the previous life.
         }
         for len in [8, 2048, 100_000] {
             open.exchange(peer, life * 10 + 1, len).unwrap_or_else(|error| panic!("life {life}: {error}"));
@@ -218,7 +219,7 @@ fn flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back(transport: &st
         println!("{used}: {reason}");
         assert_eq!(used, transport);
         if life == 2 {
-            continue; // Dropped without waiting: found dead at the next use.
+            continue; // Dropped without waiting: the death is detected at the next use.
         }
         helper.kill();
         let mut down = false;
@@ -232,7 +233,7 @@ fn flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back(transport: &st
     }
 }
 
-/// The helper `exhaust` runs it, in a process of its own.
+/// Runs the helper `exhaust` in a separate process.
 fn flt_006_without_descriptors_only_new_connections_fail(transport: &str) {
     let _watchdog = Watchdog::new("without descriptors only new connections fail");
     let mut exhausted = Helper::start("exhaust", &[("PERCALE_FABRIC", transport)]);
@@ -242,12 +243,12 @@ fn flt_006_without_descriptors_only_new_connections_fail(transport: &str) {
         let mut peer = Helper::start("echo", &told);
         exhausted.tell(&peer.hear());
         println!("{transport}: {}", exhausted.hear());
-        std::mem::forget(peer); // It dies with this thread; until then it echoes.
+        std::mem::forget(peer); // It echoes until it dies with this thread.
     }
     exhausted.end();
 }
 
-/// Talks to one peer, then to another without descriptors, then with them.
+/// The role of a helper that uses one peer, then another while there are no descriptors, then again when there are.
 pub(crate) fn exhaust() {
     let open = open_as_told();
     open.say_address();
@@ -274,7 +275,8 @@ pub(crate) fn exhaust() {
     say(&format!("without descriptors: {failed}"));
 }
 
-/// The operations of a stopped peer wait; another peer's do not; then the first one's complete.
+/// The operations of a stopped peer wait, and those of another peer do not. After the stopped peer continues, its
+/// operations complete.
 fn flt_009_a_stopped_peer_holds_up_nobody_else(transport: &str) {
     let _watchdog = Watchdog::new("a stopped peer holds up nobody else");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
@@ -286,7 +288,7 @@ fn flt_009_a_stopped_peer_holds_up_nobody_else(transport: &str) {
     open.exchange(second, 1, 100).expect("an echo");
     helpers[0].signal(Signal::STOP);
     while !is_stopped(helpers[0].pid()) {
-        std::thread::yield_now(); // A thread that runs on another processor stops a moment later.
+        std::thread::yield_now(); // A thread that runs on another processor stops a little later.
     }
     let echo = open.endpoint.tagged_recv(5, 0, vec![0; 300_000]).from(first).start().expect("a receive");
     let sending = open.endpoint.tagged_send(first, 5, content(5, 300_000)).start().expect("a send");
@@ -301,8 +303,8 @@ fn flt_009_a_stopped_peer_holds_up_nobody_else(transport: &str) {
     sending.wait().expect("the send");
 }
 
-/// A peer that is stopped, or too busy to answer, when it is called for the first time: its host accepts, so it is waited for, and the
-/// connection is of the transport that it would have been.
+/// A peer is stopped, or too busy to answer, when it is called for the first time. Its host accepts the connection, so
+/// the caller waits for it, and the connection uses the same transport as otherwise.
 fn con_003_a_peer_that_is_stopped_when_it_is_called_is_waited_for(transport: &str) {
     let _watchdog = Watchdog::new("a peer that is stopped when it is called is waited for");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
@@ -326,7 +328,8 @@ fn con_003_a_peer_that_is_stopped_when_it_is_called_is_waited_for(transport: &st
     assert_eq!(open.connected().0, transport);
 }
 
-/// A peer that is stopped for four times the timeout, while more is sent than its kernel keeps, is not dead.
+/// A peer that is stopped for four times the timeout, while more data is sent than its kernel buffers, is not reported
+/// dead.
 fn flt_009_a_peer_that_does_not_read_for_a_while_is_not_dead(transport: &str) {
     let _watchdog = Watchdog::new("a peer that does not read for a while is not dead");
     let timeout = Duration::from_secs(2);
@@ -358,7 +361,7 @@ fn flt_009_a_peer_that_does_not_read_for_a_while_is_not_dead(transport: &str) {
     }
 }
 
-/// Whether all threads of a process are stopped.
+/// Returns whether all threads of a process are stopped.
 pub(crate) fn is_stopped(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
     let stopped = |thread: std::fs::DirEntry| {
@@ -375,7 +378,8 @@ fn flt_010_a_forked_child_is_told_so() {
     helper.end();
 }
 
-/// Forks with endpoints open; the child's calls fail, its own domain works, and the parent goes on.
+/// The role of a helper that forks with open endpoints. The child's calls fail, its own domain works, and the parent
+/// continues.
 pub(crate) fn fork_calls() {
     let mesh = Mesh::<Shm>::connected(2);
     let waiting = mesh.receive(0, Receive::into(Memory::blank(8)));
@@ -391,7 +395,7 @@ pub(crate) fn fork_calls() {
         true
     });
     let crowded = fork(|| {
-        // Another process on the same processor makes yields late: a waiter then looks at what is shared, if it is there.
+        // Another process on the same processor delays yields. A waiter then checks the shared memory, if it exists.
         let one = sched_getaffinity(None).expect("an affinity");
         let one = (0..CpuSet::MAX_CPU).find(|&processor| one.is_set(processor)).expect("a processor");
         let mut set = CpuSet::new();

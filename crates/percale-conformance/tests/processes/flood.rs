@@ -1,4 +1,4 @@
-//! More under way between two processes than either would keep.
+//! More outstanding messages between two processes than either keeps.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ crate::on!(shm, tcp: { msg_014_two_processes_send_a_thousand_long_messages_befor
 const COUNT: u64 = 1000;
 const LEN: usize = 1 << 20;
 
-/// Both report that they have posted all sends before either is asked to post a receive.
+/// Both processes report that they have posted all sends before either posts a receive.
 fn msg_014_two_processes_send_a_thousand_long_messages_before_either_receives(transport: &str) {
     let _watchdog = Watchdog::new("two processes send a thousand long messages before either receives");
     let mut both =
@@ -29,7 +29,7 @@ fn msg_014_two_processes_send_a_thousand_long_messages_before_either_receives(tr
     both.into_iter().for_each(Helper::end);
 }
 
-/// One of the two: all messages of a side are one buffer, their tags count them.
+/// The role of one of the two processes. All messages of a side use one buffer, and are numbered by their tags.
 pub(crate) fn flood() {
     let open = open_as_told();
     open.say_address();

@@ -1,4 +1,4 @@
-//! A peer that writes random bytes over everything that it shares with its victim.
+//! A peer that writes random bytes over all memory that it shares with its victim.
 
 #![expect(unsafe_code, reason = "scribbles over shared memory on purpose, in a process of its own")]
 
@@ -14,7 +14,8 @@ use percale_conformance::watchdog::Watchdog;
 
 crate::on!(shm, tcp: { flt_007_flt_008_a_scribbling_peer_harms_only_its_own_connection });
 
-/// Again and again a peer connects and scribbles; meanwhile another one's messages are verified.
+/// Peers connect and overwrite the shared memory, one after the other. Meanwhile the messages of another peer are
+/// verified.
 fn flt_007_flt_008_a_scribbling_peer_harms_only_its_own_connection(transport: &str) {
     let _watchdog = Watchdog::new("a scribbling peer harms only its own connection");
     let time = Duration::from_secs(if percale_conformance::long() { 60 } else { 6 });
@@ -40,7 +41,7 @@ fn flt_007_flt_008_a_scribbling_peer_harms_only_its_own_connection(transport: &s
             let begun = Instant::now();
             open.exchange(friend, exchanged, len).unwrap_or_else(|error| panic!("the friend (seed {seed}): {error}"));
             longest = longest.max(begun.elapsed());
-            // A message to the attacker arrives, or fails, or waits; it never holds up the victim.
+            // A message to the attacker arrives, fails or waits. It never blocks the victim.
             match open.endpoint.tagged_inject(peer, 1, &[1; 100]) {
                 Ok(()) | Err(PostError::Again) => {}
                 Err(error) => panic!("{error}"),
@@ -63,8 +64,8 @@ fn flt_007_flt_008_a_scribbling_peer_harms_only_its_own_connection(transport: &s
     assert!(failed > 0, "an attack was noticed");
 }
 
-/// Exchanges a little, then writes random bytes into everything shared: mapped memory, descriptors of sockets and
-/// events.
+/// The role of the attacker: exchanges a few messages, then writes random bytes into everything shared: mapped memory,
+/// descriptors of sockets and events.
 pub(crate) fn scribbler() {
     let open = open_as_told();
     open.say_address();
@@ -75,16 +76,17 @@ pub(crate) fn scribbler() {
     }
     drop(open.connected());
     say("scribbling");
-    // Half of them leave the descriptors alone: what wakes the victim by accident hides what keeps it from waking.
+    // Half of the attackers do not use the descriptors, because an accidental wake-up of the victim hides missing
+    // wake-ups.
     let sockets = if random.below(2) == 0 { sockets() } else { Vec::new() };
-    // From here on nothing calls percale in this process: it would notice, and end the connection itself.
+    // From now on this process makes no calls of percale, which would detect the damage and end the connection itself.
     let maps = shared_maps();
     let (burst, pause) = (1 + random.below(200), random.below(300) as u64);
     loop {
         for _ in 0..burst {
             if !maps.is_empty() {
                 let (start, len) = maps[random.below(maps.len())];
-                // Rings begin with their indices: half of the writes go there.
+                // Rings begin with their indices, which are the target of half of the writes.
                 let reach = if random.below(2) == 0 { len.min(4096) } else { len };
                 let at = start + random.below(reach - 8) / 8 * 8;
                 let value = if random.below(4) == 0 { random.next() % 70_000 } else { random.next() };
@@ -102,7 +104,7 @@ pub(crate) fn scribbler() {
     }
 }
 
-/// Shared writable mappings.
+/// Returns the shared writable mappings.
 fn shared_maps() -> Vec<(usize, usize)> {
     let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
     let parse = |line: &str| {
@@ -115,7 +117,7 @@ fn shared_maps() -> Vec<(usize, usize)> {
     maps.lines().filter_map(parse).collect()
 }
 
-/// Sockets and event descriptors (writing to one that listens does nothing).
+/// Returns sockets and event descriptors. (Writing to a listening socket has no effect.)
 pub(crate) fn sockets() -> Vec<i32> {
     let own = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
     let shared = |entry: fs::DirEntry| {
@@ -126,10 +128,10 @@ pub(crate) fn sockets() -> Vec<i32> {
     own.flatten().filter_map(shared).collect()
 }
 
-/// Writes to one of [`sockets`]; returns how much was taken.
+/// Writes to one of [`sockets`]. Returns the number of accepted bytes.
 pub(crate) fn write(socket: i32, bytes: &[u8]) -> usize {
-    // SAFETY: the descriptor is open for as long as the endpoint, which is never closed.
+    // SAFETY: the descriptor is open as long as the endpoint, which is never closed.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
-    // Full, or closed by the peer.
+    // The socket is full, or the peer has closed it.
     rustix::io::write(socket, bytes).unwrap_or(0)
 }

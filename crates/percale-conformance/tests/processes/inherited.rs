@@ -1,5 +1,5 @@
-//! A forked child opens a domain of its own beside what it inherited: this revives no object of the parent, neither in the child nor for the
-//! parent and its peer.
+//! A forked child opens its own domain in addition to the inherited objects. This makes no object of the parent usable
+//! in the child, and does not affect the parent and its peer.
 
 #![expect(
     unsafe_code,
@@ -32,12 +32,12 @@ crate::on!(shm, untrusting, tcp, verbs: {
 });
 
 const LEN: usize = 300_000;
-/// The last message of the peer's, for which the parent waits as a task does.
+/// The tag of the last message of the peer, for which the parent waits as a task does.
 const AWAITED: u64 = 9;
-/// What the child has in its memory.
+/// The contents of the child's memory.
 const CHILDS: u8 = 0xc4;
 
-/// What a parent has, and its child inherits.
+/// The objects of the parent, which its child inherits.
 struct Parents {
     open: Open,
     peer: PeerAddress,
@@ -45,7 +45,7 @@ struct Parents {
     allocation: Allocation,
 }
 
-/// The parent: gets the task of its child, forks, and reports how the child ended.
+/// The role of the parent: receives the task of its child, forks, and reports how the child ended.
 pub(crate) fn parent() {
     let open = open_as_told();
     let peer = open.insert(&told("PERCALE_PEER"));
@@ -82,7 +82,7 @@ pub(crate) fn parent() {
             part => {
                 let places = shared_with_peers();
                 let child = fork(|| {
-                    // SAFETY: sets this process's own timer, which ends it if it hangs.
+                    // SAFETY: the call sets the timer of this process, which ends the process if it hangs.
                     unsafe { libc::alarm(100) };
                     let planted = places.iter().map(|&(start, len)| plant(start, len)).collect::<Vec<_>>();
                     let good = child(part, &mut parents, &planted);
@@ -118,7 +118,7 @@ fn child(part: &str, parents: &mut Option<Parents>, planted: &[&'static [u8]]) -
             let receiving = own.endpoint.tagged_recv(AWAITED, 0, vec![0; 8]);
             std::thread::scope(|scope| {
                 let sender = scope.spawn(move || {
-                    // By then the other one sleeps.
+                    // By then the other thread sleeps.
                     std::thread::sleep(Duration::from_millis(300));
                     let sending = other.endpoint.tagged_send(to, AWAITED, vec![7; 8]).start();
                     sending.expect("a send").wait_for(PATIENCE).is_ok()
@@ -128,7 +128,7 @@ fn child(part: &str, parents: &mut Option<Parents>, planted: &[&'static [u8]]) -
             })
         }
         _ => {
-            // Of the parent's arenas it has none, but it may have other memory there.
+            // The parent's arenas are not mapped here, but other memory may be mapped at their addresses.
             let long = planted.iter().filter(|bytes| bytes.len() >= 1 << 20).count();
             planted.iter().for_each(|&bytes| talk(&own, &other, bytes.into()));
             let mut memory = own.domain.allocate(1000).expect("memory");
@@ -143,14 +143,14 @@ fn child(part: &str, parents: &mut Option<Parents>, planted: &[&'static [u8]]) -
                 std::panic::catch_unwind(AssertUnwindSafe(|| sealed.read(0, &mut [0; 8]))).is_err(),
             ];
             std::panic::set_hook(quiet);
-            // What is no arena's is the child's as any other memory.
+            // Memory outside of arenas belongs to the child like any other memory.
             region.read(0, &mut [0; 8]);
             right && long > 0 && told == [true; 2]
         }
     }
 }
 
-/// The parent's endpoint and domain do nothing in the child.
+/// Checks that the parent's endpoint and domain return errors in the child.
 fn refused(inherited: &Parents) {
     let Parents { open, peer, .. } = inherited;
     assert_eq!(open.endpoint.inject(*peer, b"child"), Err(PostError::Forked));
@@ -180,7 +180,8 @@ fn talk(to: &Open, from: &Open, bytes: Buffer) {
     same(&got, &sent, "a message of the child's own");
 }
 
-/// Where this process has memory that percale shares with peers, which a child does not inherit.
+/// Returns the addresses of the memory that percale shares with peers in this process. A child does not inherit that
+/// memory.
 fn shared_with_peers() -> Vec<(usize, usize)> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
     let ours = maps.lines().filter(|line| line.contains("memfd:percale"));
@@ -189,19 +190,19 @@ fn shared_with_peers() -> Vec<(usize, usize)> {
     places.map(|(start, end)| (address(start), address(end) - address(start))).collect()
 }
 
-/// Memory of a child's own, at addresses where its parent has other memory.
+/// Maps memory of the child at an address where the parent has other memory.
 fn plant(start: usize, len: usize) -> &'static [u8] {
     let (at, flags) = (std::ptr::without_provenance_mut(start), MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
-    // SAFETY: a new mapping, which replaces none.
+    // SAFETY: the mapping is new, and replaces none.
     let mapped = unsafe { rustix::mm::mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, flags) };
     let mapped = mapped.expect("the child has nothing there").cast::<u8>();
-    // SAFETY: so many bytes were just mapped.
+    // SAFETY: this range was just mapped.
     unsafe { mapped.write_bytes(CHILDS, len) };
-    // SAFETY: the bytes stay mapped, and no code writes them: that is what is tested.
+    // SAFETY: the bytes stay mapped, and no code writes them, which is what the test checks.
     unsafe { std::slice::from_raw_parts(mapped, len) }
 }
 
-/// Wakes a thread.
+/// A waker that unparks a thread.
 struct Unpark {
     thread: Thread,
     woken: AtomicBool,
@@ -214,7 +215,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for a future as a task does: looks again only when it was woken. `None` if it never is.
+/// Waits for a future as a task does: polls it only after it was woken. Returns `None` if it is never woken.
 fn block_on<R>(future: impl IntoFuture<Output = R>) -> Option<R> {
     let mut future = pin!(future.into_future());
     let unpark = Arc::new(Unpark { thread: std::thread::current(), woken: AtomicBool::new(true) });
@@ -244,7 +245,7 @@ fn flt_010_a_child_has_memory_of_its_own_where_its_parent_had_some_for_peers(kin
     has_a_child_that(kind, "memory");
 }
 
-/// The parent's peer uses all that the parent has, while the parent has one child after another.
+/// The peer uses all objects of the parent, while the parent forks one child after another.
 fn has_a_child_that(kind: &str, part: &str) {
     let _watchdog = Watchdog::new("a child with a domain of its own");
     let open = open_kind(kind, |domain| domain);

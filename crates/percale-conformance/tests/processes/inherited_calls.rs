@@ -1,5 +1,5 @@
-//! Every public call on inherited objects, each in a forked child of its own: it is refused, and neither ends the child by a signal nor
-//! keeps it. Threads of the parent are in the middle of such calls when it forks.
+//! Every public call on inherited objects, each in a separate forked child: it must return an error, and must neither
+//! end the child by a signal nor hang. Threads of the parent are in the middle of such calls when it forks.
 
 #![expect(unsafe_code, reason = "an alarm that ends a child which hangs; the block states its reason")]
 
@@ -30,13 +30,13 @@ fn flt_010_each_call_on_what_a_child_inherited_is_refused(kind: &str) {
     Helper::start("inherited-calls", &[("PERCALE_FABRIC", kind)]).end();
 }
 
-/// A moment: no call on an inherited object waits for as long.
+/// A short time. Every call on an inherited object must return sooner.
 pub(crate) const MOMENT: Duration = Duration::from_millis(100);
 
-/// Makes a call in a forked child. `call` returns whether the call was refused.
+/// Makes a call in a forked child. `call` returns whether the call returned an error.
 pub(crate) fn case(name: &str, call: impl FnOnce() -> bool) {
     let child = fork(|| {
-        // SAFETY: ends this child, and nothing else, if the call hangs.
+        // SAFETY: if the call hangs, this ends only this child.
         unsafe { libc::alarm(20) };
         call()
     });
@@ -54,7 +54,7 @@ pub(crate) fn polled<F: Future>(future: &mut Pin<Box<F>>) -> Option<F::Output> {
     }
 }
 
-/// Calls of an endpoint, of one owner or of many threads.
+/// The calls of an exclusively owned or shared endpoint.
 macro_rules! endpoint_calls {
     ($who:literal, $endpoint:expr, $peer:expr) => {{
         let (endpoint, peer) = ($endpoint, $peer);
@@ -113,7 +113,7 @@ fn exchange<'e>(
     (got, sent)
 }
 
-/// An endpoint of many threads, and the queues and the counter that it reports to.
+/// A shared endpoint, and the queues and the counter to which it reports.
 struct SharedObjects {
     endpoint: SharedEndpoint,
     events: EventQueue,
@@ -132,7 +132,7 @@ impl SharedObjects {
         Self { endpoint, events, counter, queue }
     }
 
-    /// The calls of all objects, while threads of the parent are in the middle of such calls.
+    /// Makes the calls of all objects, while threads of the parent are in the middle of such calls.
     fn call_while_busy(&self, peer: PeerAddress) {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -162,7 +162,7 @@ impl SharedObjects {
         });
     }
 
-    /// The calls of the completion queue.
+    /// Makes the calls of the completion queue.
     fn queue_calls(&self) {
         let queue = &self.queue;
         case("queue: read", || queue.read(&mut [Entry::default()]) == Ok(0));
@@ -176,7 +176,7 @@ impl SharedObjects {
         });
     }
 
-    /// The calls of the counter.
+    /// Makes the calls of the counter.
     fn counter_calls(&self) {
         let counter = &self.counter;
         case("counter: wait", || counter.wait(u64::MAX, None).is_err());
@@ -187,7 +187,7 @@ impl SharedObjects {
         case("counter: try_wait", || counter.try_wait().is_err());
     }
 
-    /// The calls of the event queue.
+    /// Makes the calls of the event queue.
     fn event_calls(&self) {
         let events = &self.events;
         case("events: read", || events.read().is_none());
@@ -198,12 +198,12 @@ impl SharedObjects {
     }
 }
 
-/// The calls of regions. Returns the regions, which the parent still has.
+/// Makes the calls of regions. Returns the regions, which the parent still uses.
 fn region_calls(domain: &Domain) -> Option<(Region, Region)> {
     let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let region = domain.register(domain.allocate(1 << 20).expect("memory"), both).expect("a region");
     let heap = domain.register(vec![0; 4096], both).expect("a region");
-    // Calls without a result to report the refusal panic, as documented: the memory is not there.
+    // Calls that cannot return an error panic, as documented, because the memory does not exist.
     case("region: read of what a child does not have", || {
         std::panic::set_hook(Box::new(|_| ()));
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.read(0, &mut [0; 8]))).is_err()
@@ -220,7 +220,7 @@ fn region_calls(domain: &Domain) -> Option<(Region, Region)> {
     regions
 }
 
-/// Two endpoints of a domain, and the vector of both.
+/// Opens two endpoints of a domain, and a vector with both.
 pub(crate) fn two_endpoints(domain: &Domain) -> (AddressVector, Endpoint, Endpoint) {
     let vector = domain.address_vector().build().expect("a vector");
     let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0").expect("an endpoint");
@@ -228,7 +228,7 @@ pub(crate) fn two_endpoints(domain: &Domain) -> (AddressVector, Endpoint, Endpoi
     (vector, one, two)
 }
 
-/// The parent process. Its children make the calls.
+/// The role of the parent process. Its children make the calls.
 pub(crate) fn parent() {
     let open = open_as_told();
     let domain = &open.domain;

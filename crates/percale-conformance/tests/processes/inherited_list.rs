@@ -1,10 +1,11 @@
-//! The lists of calls that a forked child makes on inherited objects are whole: each public function of `percale` has a case, or is named
-//! here with the reason why it needs none. A new public function without either fails this test.
+//! Checks that the lists of calls on inherited objects in a forked child are complete: each public function of
+//! `percale` has a case, or is named here with the reason why it needs none. A new public function without either fails
+//! this test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// What a case's first word means: `"queue: read"` is a case of `CompletionQueue::read`.
+/// The types that the first words of cases stand for: `"queue: read"` is a case of `CompletionQueue::read`.
 const SUBJECTS: &[(&str, &str)] = &[
     ("accessing", "Accessing"),
     ("cache", "Cache"),
@@ -45,7 +46,7 @@ const MEMORY: &str = "memory, whose copy or absence in a child is the kernel's";
 const DEVICE: &str = "asks a device's driver; nothing of a domain is touched";
 const TOGETHER: &str = "in one case with another function of its type";
 
-/// Types, or functions of a type, without a case of their own.
+/// Types, or functions of a type, without a separate case.
 const WITHOUT: &[(&str, &str)] = &[
     ("AddressSet", VALUE),
     ("AtomicOp", VALUE),
@@ -172,7 +173,7 @@ fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// The type of which a line begins inherent functions.
+/// Returns the type whose inherent functions begin on a line.
 fn implements(line: &str) -> Option<&str> {
     let mut rest = line.strip_prefix("impl")?;
     if rest.starts_with('<') {
@@ -188,7 +189,7 @@ fn implements(line: &str) -> Option<&str> {
     (!rest.contains(" for ") && !name.is_empty()).then_some(name)
 }
 
-/// The name of the public function that a line begins, in an `impl` block or in a macro that makes several.
+/// Returns the name of the public function that begins on a line, in an `impl` block or in a macro that makes several.
 fn function(line: &str) -> Option<&str> {
     let mut rest = line.trim_start().strip_prefix("pub ")?;
     for word in ["const ", "async ", "unsafe "] {
@@ -197,7 +198,7 @@ fn function(line: &str) -> Option<&str> {
     rest.strip_prefix("fn ")?.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }
 
-/// Each public function, by its type.
+/// Returns each public function, with its type.
 fn functions() -> BTreeSet<(String, String)> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (mut files, mut found) = (Vec::new(), BTreeSet::new());
@@ -231,7 +232,7 @@ fn functions() -> BTreeSet<(String, String)> {
     found
 }
 
-/// Each case: the type, and the function's name, which is the first word after the colon.
+/// Returns each case: the type, and the name of the function, which is the first word after the colon.
 fn cases() -> BTreeSet<(String, String)> {
     let subjects: BTreeMap<_, _> = SUBJECTS.iter().copied().collect();
     let mut found = BTreeSet::new();

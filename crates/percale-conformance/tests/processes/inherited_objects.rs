@@ -1,5 +1,6 @@
-//! Every call on what a domain gives besides endpoints, each in a forked child of its own: it is refused, and neither ends the child by a
-//! signal nor keeps it. Threads of the parent are in the middle of such calls when it forks, and the parent uses all of it afterwards.
+//! Every call on the objects of a domain other than endpoints, each in a separate forked child: it must return an
+//! error, and must neither end the child by a signal nor hang. Threads of the parent are in the middle of such calls
+//! when it forks, and the parent uses all objects afterwards.
 
 #![expect(unsafe_code, reason = "posts what its owner vouches for; each block states its own reason")]
 
@@ -46,20 +47,20 @@ impl Registrar for Device {
     fn unpin(&self, _start: u64) {}
 }
 
-/// Whether a call neither hung nor ended the child, where there is nothing that it could refuse.
+/// Returns true, for a call that cannot return an error and neither hangs nor ends the child.
 pub(crate) fn harmless<T>(_: T) -> bool {
     true
 }
 
-/// As [`harmless`], of a call that returns nothing.
+/// Like [`harmless`], for a call that returns nothing.
 pub(crate) fn done(call: impl FnOnce()) -> bool {
     call();
     true
 }
 
-/// Calls `fork` while threads do these things over and over.
+/// Calls `fork` while threads execute these functions repeatedly.
 pub(crate) fn while_busy(what: &[&(dyn Fn(&AtomicBool) + Sync)], fork: impl FnOnce()) {
-    /// Ends the threads, also if a case fails.
+    /// Ends the threads, even if a case fails.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {
@@ -92,7 +93,7 @@ fn vectors(domain: &Domain) {
         let events = EventQueue::new(16);
         let mut inserter = Some(Inserter::new(vector, &events));
         let before = vector.len();
-        // The iterator is asked while the vector is locked: it is when the process forks.
+        // The iterator is called while the vector is locked, so the vector is locked when the process forks.
         let endless = |over: &AtomicBool| {
             let addresses = std::iter::from_fn(|| {
                 while !over.load(Ordering::Relaxed) {
@@ -157,7 +158,7 @@ fn shared_receives(domain: &Domain) {
                 let segments = Segments::EMPTY;
                 let flags = OpFlags::empty();
                 let work = ReceiveWork { from: PeerAddress::UNSPECIFIED, segments, tag: None, context: 1, flags };
-                // SAFETY: it is of no memory.
+                // SAFETY: the work has no memory.
                 unsafe { shared.post_recv(&work) }.is_err()
             });
             case("shared receive: cancel", || !shared.cancel(1));
@@ -210,7 +211,7 @@ fn windows(domain: &Domain, one: &Endpoint, to_two: PeerAddress) {
     case("window operation: wait", || operation.take().is_some_and(|operation| operation.wait().is_err()));
     case("window operation: drop", || operation.take().is_some());
     operation.expect("a child took it").wait().expect("it is bound");
-    // Accesses that wait for a counter, so that they are under way.
+    // Accesses that wait for a counter, so that they are outstanding.
     let remote = region.remote();
     let start = || one.read(to_two, remote, vec![0; 4096]).when(&counter, 1).start().expect("a read");
     let (mut access, mut future) = (Some(start()), Box::pin(start()));
@@ -307,7 +308,7 @@ fn triggered(domain: &Domain, one: &Endpoint) {
                 harmless(())
             });
             case("variable: drop", || dropped.take().is_some());
-            // SAFETY: they are of no memory.
+            // SAFETY: the operations have no memory.
             case("endpoint: post_when", || unsafe { one.post_when(&receive(), &when, 1) }.is_err());
             // SAFETY: as above.
             case("endpoint: post_when_written", || unsafe { one.post_when_written(&receive(), &variable) }.is_err());
@@ -362,11 +363,11 @@ fn collectives(one: &Endpoint, two: &Endpoint, members: &AddressSet, to_two: Pee
             context: 0,
             flags,
         };
-        // SAFETY: it is of no memory.
+        // SAFETY: the work has no memory.
         unsafe { one.post_collective(&work) }.is_err()
     });
     case("group: drop", || group.take().is_some());
-    // Both barriers of the parent's end.
+    // Both barriers of the parent's side.
     let theirs = [other.barrier().start().expect("a barrier"), other.barrier().start().expect("a barrier")];
     let under_way = under_way.expect("a child took it");
     while !under_way.is_ready() | !theirs[0].is_ready() | !theirs[1].is_ready() {}
@@ -494,7 +495,7 @@ fn builders(domain: &Domain) {
     });
 }
 
-/// The parent process. Its children make the calls.
+/// The role of the parent process. Its children make the calls.
 pub(crate) fn parent() {
     let open = open_as_told();
     let domain = &open.domain;

@@ -1,5 +1,5 @@
-//! Every raw posting call, and what else of the API the other two lists of calls leave out, each in a forked child of its own: it is
-//! refused, and neither ends the child by a signal nor keeps it.
+//! Every raw posting call, and the calls of the API that the other two lists omit, each in a separate forked child: it
+//! must return an error, and must neither end the child by a signal nor hang.
 
 #![expect(unsafe_code, reason = "posts what its owner vouches for; each block states its own reason")]
 
@@ -37,7 +37,7 @@ fn flt_010_each_posting_call_on_what_a_child_inherited_is_refused(kind: &str) {
 const NONE: OpFlags = OpFlags::empty();
 const FORKED: Result<(), PostError> = Err(PostError::Forked);
 
-/// Posting calls of an endpoint, of one owner or of many threads. None of them names memory.
+/// The posting calls of an exclusively owned or shared endpoint. None of them uses memory.
 macro_rules! posting_calls {
     ($who:literal, $endpoint:expr, $peer:expr, $remote:expr) => {{
         let (endpoint, peer, remote): (_, PeerAddress, RemoteMemory) = ($endpoint, $peer, $remote);
@@ -58,7 +58,7 @@ macro_rules! posting_calls {
             context,
             flags: NONE,
         };
-        // SAFETY: here and below: no memory is named.
+        // SAFETY: here and below, the work has no memory.
         case(concat!($who, ": post_send"), || FORKED == unsafe { endpoint.post_send(&send) });
         case(concat!($who, ": post_send_one"), || {
             // SAFETY: as above.
@@ -119,7 +119,7 @@ macro_rules! posting_calls {
     }};
 }
 
-/// Threads do such things to a completion queue, a counter and an event queue while the process forks.
+/// Tests a completion queue, a counter and an event queue that threads use while the process forks.
 fn completion() {
     let (queue, counter, events) = (CompletionQueue::default(), Counter::new(), EventQueue::new(16));
     let fill = |_: &AtomicBool| {
@@ -172,12 +172,12 @@ fn domain_calls(domain: &Domain, endpoint: &percale::SharedEndpoint) {
     let mut imported = Some(imported);
     let churn = |_: &AtomicBool| drop(domain.variable());
     while_busy(&[&churn], || {
-        // SAFETY: it names no memory.
+        // SAFETY: the work has no memory.
         case("domain: queue_work", || unsafe { domain.queue_work(work()) }.is_err());
         // SAFETY: as above.
         case("domain: queue_named_work", || unsafe { domain.queue_named_work(work(), |_| ()) }.is_err());
         case("domain: import_monitor", || {
-            // SAFETY: nothing is registered with the domain's caches.
+            // SAFETY: no memory is registered with the domain's caches.
             imported.take().is_some_and(|imported| unsafe { domain.import_monitor(imported) }.is_err())
         });
         case("domain: open_cache", || domain.open_cache(domain.cache_settings(), Registrar).is_err());
@@ -250,7 +250,7 @@ fn fixed_buffers(domain: &Domain) {
     case("fixed lane: receive", || lane.receive(&mut page, &file).is_err());
 }
 
-/// The parent process. Its children make the calls.
+/// The role of the parent process. Its children make the calls.
 pub(crate) fn parent() {
     let open = open_as_told();
     let domain = &open.domain;

@@ -7,20 +7,21 @@ use percale_conformance::watchdog::Watchdog;
 
 use super::environment::possible;
 
-/// What a container host has besides its network: a bridge with a carrier, a virtual cable with a link-local address.
+/// The interfaces of a container host in addition to its network: a bridge with a carrier, and a virtual cable with a
+/// link-local address.
 const CONTAINERS: &str = "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && \
     ip link add plug0 type veth peer name plug1 && ip link set plug1 master docker0 && ip link set docker0 up && \
     ip link set plug0 up && ip link set plug1 up && \
     ip link add pod0 type veth peer name pod1 && ip addr add 169.254.1.1/16 dev pod0 && ip link set pod0 up && \
     ip link set pod1 up && ip link set lo up";
 
-/// A network: here the other end of a virtual cable, under a name that says nothing, which has the default route.
+/// A network: the end of a virtual cable, with a name that has no special meaning and with the default route.
 const NETWORK: &str = "ip link add net0 type veth peer name net1 && ip addr add 10.77.0.9/24 dev net0 && \
     ip link set net0 up && ip link set net1 up";
 
 const ROUTE: &str = "ip route add default via 10.77.0.1 dev net0";
 
-/// Reports the addresses that it advertises.
+/// The role of a helper that reports the address that it advertises.
 pub(crate) fn bound() {
     let open = open("any", "0.0.0.0:0", |domain| domain);
     say(&format!("{}", open.endpoint.address().ip()));
@@ -38,11 +39,11 @@ fn con_010_a_host_of_containers_advertises_what_others_reach() {
     for (script, wanted, why) in [
         (with_route.as_str(), "10.77.0.9", "the default route"),
         (route_first.as_str(), "10.77.0.9", "the default route"),
-        // Nothing better: a bridge rather than an address of one link.
+        // If there is nothing better, a bridge is preferred to a link-local address.
         (CONTAINERS, "172.17.0.1", "bridges"),
     ] {
         let run = format!("{script} && exec \"$0\" \"$@\"");
-        // Links take a moment to have a carrier.
+        // A link needs some time until it has a carrier.
         let settled = run.replace("&& exec", "&& sleep 1 && exec");
         let mut helper = Helper::through(&["unshare", "-n", "sh", "-c", &settled], "bound", &[], |_| {});
         let (address, reason) = (helper.hear(), helper.hear());

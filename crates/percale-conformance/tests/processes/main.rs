@@ -1,7 +1,7 @@
-//! Several processes: faults, hostile peers, one-sided operations, other hosts and users, resources.
+//! Tests with several processes: faults, hostile peers, one-sided operations, other hosts and users, resources.
 //!
-//! Helpers are this program in another role; they are started, signalled and ended by their process ids. A test that
-//! needs root, or a program that is missing, prints a message and is skipped.
+//! Helpers are this program in another role. They are started, signalled and ended by their process IDs. A test that
+//! needs root or a program that is missing prints a message and is skipped.
 
 mod collectives;
 mod connected;
@@ -32,8 +32,8 @@ mod unmapped;
 
 use percale_conformance::peers;
 
-/// Makes tests of functions that take a transport's name, in a module for each transport. Without that transport, a test prints why it is
-/// skipped.
+/// Makes tests of functions that take the name of a transport, in a module for each transport. Without that transport,
+/// a test prints why it is skipped.
 macro_rules! on {
     ($($transport:ident),+: $names:tt) => {
         $($crate::on!(@one $transport $names);)+
@@ -56,7 +56,7 @@ macro_rules! on {
 }
 pub(crate) use on;
 
-/// The other role of this program.
+/// Runs a helper role of this program.
 #[test]
 fn helper() {
     percale_conformance::process::play(&[

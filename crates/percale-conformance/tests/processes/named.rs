@@ -1,4 +1,4 @@
-//! Named address vectors, shared by processes that come, change them, and die.
+//! Named address vectors that processes share, change, and leave by dying.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use percale::{AddressVector, PeerAddress};
 use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::random::Random;
 
-/// Entries that are inserted and removed while others look.
+/// The number of entries that are inserted and removed while other processes read.
 const CHURNED: u64 = 3000;
 
 fn new_name() -> String {
@@ -23,7 +23,7 @@ fn builder(name: &str) -> VectorBuilder {
     VectorBuilder::default().name(name).kind(VectorType::Map)
 }
 
-/// An address that shows whether it is whole: port and halves are made of one number.
+/// Returns an address that shows whether it is torn: port and both halves are computed from one number.
 fn whole(n: u64) -> SocketAddr {
     let port = (n % 65_000) as u16 + 1;
     match n % 3 {
@@ -32,22 +32,22 @@ fn whole(n: u64) -> SocketAddr {
     }
 }
 
-/// Whether an address is whole.
+/// Returns whether an address is not torn.
 fn is_whole(address: SocketAddr) -> bool {
     match address.ip() {
-        // Of a range (10.200/16, ports from 7000 on), or by itself.
+        // An address of a range (10.200/16, ports from 7000 on), or a single one.
         IpAddr::V4(ip) if ip.octets()[..2] == [10, 200] => (7000..7010).contains(&address.port()),
         IpAddr::V4(ip) => whole(u64::from(ip.to_bits() & 0xff_ffff)) == address,
         IpAddr::V6(ip) => whole(ip.to_bits() as u64) == address,
     }
 }
 
-/// Numbers below 10.200.0.0's, so that no single address looks like one of a range.
+/// Returns a number below that of 10.200.0.0, so that no single address is mistaken for one of a range.
 fn number(random: &mut Random) -> u64 {
     random.below(0xc0_0000) as u64
 }
 
-/// Opens a vector, and inserts and looks up entries on request.
+/// The role of a process that opens a vector, and inserts and looks up entries on request.
 pub(crate) fn holder() {
     let name = told("VECTOR");
     let vector = match told("MODE").as_str() {
@@ -77,7 +77,7 @@ pub(crate) fn holder() {
     }
 }
 
-/// Inserts and removes for ever.
+/// The role of a process that inserts and removes without end.
 pub(crate) fn churner() {
     let vector = builder(&told("VECTOR")).build().expect("a vector");
     let mut random = Random::new(told("SEED").parse().unwrap());
@@ -98,7 +98,7 @@ fn churn(vector: &AddressVector, random: &mut Random) {
         4..=10 if (vector.len() as u64) < CHURNED => vector.insert(whole(number(random))).map(drop),
         _ => {
             for _ in 0..40 {
-                // What is removed may not be there.
+                // The entry to remove may not exist.
                 let _gone: Result<(), _> = vector.remove(PeerAddress(base + random.below(CHURNED as usize * 2) as u64));
             }
             Ok(())
@@ -107,7 +107,7 @@ fn churn(vector: &AddressVector, random: &mut Random) {
     done.expect("the vector takes it");
 }
 
-/// Looks everything up for ever.
+/// The role of a process that looks up all entries without end.
 pub(crate) fn reader() {
     let vector = builder(&told("VECTOR")).read_only().build().expect("a vector");
     say("open");
@@ -128,7 +128,8 @@ pub(crate) fn reader() {
     say(&format!("whole {seen} {rounds}"));
 }
 
-/// Looks up every entry, reports whether all are right, and then how much memory of the vector this process has.
+/// The role of a process that looks up every entry, and reports whether all are right and how much memory of the vector
+/// it uses.
 pub(crate) fn resident() {
     let vector = builder(&told("VECTOR")).read_only().build().expect("a vector");
     say("open");
@@ -141,13 +142,13 @@ pub(crate) fn resident() {
     let _end = ask();
 }
 
-/// The address of an entry that stays.
+/// Returns the address of an entry that is never removed.
 fn single(n: u64) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::from_bits(0x0a00_0000 + n as u32).into(), 7471)
 }
 
-/// Resident KiB of the vectors that are mapped here, and this process's share of them: what it has alone, and of what several
-/// processes have a part each.
+/// Returns the resident KiB of the mapped vectors, and this process's share of them, in which memory that several
+/// processes use counts in parts.
 fn memory_of_vectors() -> (u64, u64) {
     let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
     let (mut ours, mut resident, mut share) = (false, 0, 0);
@@ -164,10 +165,11 @@ fn memory_of_vectors() -> (u64, u64) {
     (resident, share)
 }
 
-/// That the table agrees with itself: what is there is whole, counted, and found; what is free is given out, lowest first.
+/// Checks the consistency of the table: existing entries are not torn, are counted, and are found; free entries are
+/// assigned, lowest first.
 fn check(vector: &AddressVector) {
     let base = vector.options().base;
-    // This also repairs the table, if a process died while it changed it.
+    // This also repairs the table if a process died while it changed the table.
     let peer = vector.insert(whole(5)).unwrap();
     vector.remove(peer).unwrap();
     let there: Vec<_> = (0..CHURNED * 4).map(|index| vector.lookup(PeerAddress(base + index))).collect();
@@ -212,12 +214,12 @@ mod shm {
             assert_eq!(vector.lookup(peer), "10.1.1.1:5".parse().ok());
             let mut second = start("vector-holder", &name, ("MODE", "write"));
             assert_eq!(asked(&mut second, &format!("lookup {}", peer.0)), "10.1.1.1:5");
-            // Counting from elsewhere the numbers are others, in this process only.
+            // With another base the numbers are different, in this process only.
             let elsewhere = builder(&name).base(1 << 20).build().unwrap();
             assert_eq!(elsewhere.lookup(PeerAddress(1 << 20)), "10.1.1.1:5".parse().ok());
             assert_eq!(elsewhere.find("10.1.1.1:5".parse().unwrap()), Some(PeerAddress(1 << 20)));
             assert_eq!(elsewhere.lookup(peer), None);
-            // With the last of them it is gone.
+            // The vector ends with the last process that uses it.
             drop((vector, elsewhere));
             second.kill();
             let fresh = builder(&name).build().unwrap();
@@ -263,7 +265,7 @@ mod shm {
             check(&vector);
         }
 
-        /// `PERCALE_VECTOR_ENTRIES=1000000`: the whole of it.
+        /// `PERCALE_VECTOR_ENTRIES=1000000` runs the full size.
         #[test]
         fn av_011_what_eight_processes_read_is_in_memory_once() {
             const READERS: u64 = 8;
@@ -277,7 +279,7 @@ mod shm {
             for reader in &mut readers {
                 assert_eq!(reader.hear(), "whole");
             }
-            // Each has read all of it, and none has ended.
+            // Each has read all entries, and none has ended.
             let entries = count * 8 / 1024;
             let (own, mut sum) = memory_of_vectors();
             assert!(own >= entries, "{own} KiB here");
@@ -291,7 +293,7 @@ mod shm {
             }
             let all = vector_bytes(count) / 1024;
             println!("{count} entries: {all} KiB; {READERS} readers have {sum} KiB together with this process's all");
-            // Other tests of this process have vectors as well, small ones.
+            // Other tests of this process have small vectors as well.
             assert!(sum <= all + 1024, "{sum} KiB for {all}");
         }
 
@@ -300,7 +302,7 @@ mod shm {
             let times: u64 = std::env::var("PERCALE_VECTOR_DEATHS").map_or(25, |times| times.parse().unwrap());
             let name = new_name();
             let (mut random, mut readers) = (Random::new(7), 0);
-            // Mostly the process that made the vector is among the dead.
+            // In most cases the process that made the vector is among the dead.
             let mut last = start("vector-churner", &name, ("SEED", "99"));
             for seed in 0..times {
                 let next = start("vector-churner", &name, ("SEED", &seed.to_string()));
@@ -328,17 +330,18 @@ mod shm {
     }
 }
 
-/// Bytes of a vector of so many IPv4 entries: their words and their numbers, by whole pages, and some pages beside.
+/// Returns the bytes of a vector of `count` IPv4 entries: their words and their numbers, in whole pages, and some
+/// additional pages.
 const fn vector_bytes(count: u64) -> u64 {
     count.next_multiple_of(512) * (8 + 8) + (64 << 10)
 }
 
-/// As [`check`], as far as it can be said while others write.
+/// Like [`check`], as far as possible while others write.
 fn check_among(vector: &AddressVector) {
     let base = vector.options().base;
     let mut there = (0..CHURNED * 4).filter_map(|index| vector.lookup(PeerAddress(base + index)));
     assert!(there.all(is_whole), "an entry is torn");
     let peer = vector.insert(whole(5)).expect("it can be written");
-    // Another process may have removed it, and put something else there.
+    // Another process may have removed the entry, and inserted another one there.
     assert!(vector.lookup(peer).is_none_or(is_whole));
 }

@@ -1,4 +1,5 @@
-//! What is held: after many peers were killed, with many peers connected, with many processes at once.
+//! The resources that are held after many peers were killed, with many connected peers, and with many processes at
+//! once.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ mod scale {
     }
 }
 
-/// The helper `cycles` does it, in a process of its own.
+/// Runs the helper `cycles` in a separate process.
 fn res_001_con_012_killed_peers_leave_nothing(transport: &str) {
     let _watchdog = Watchdog::within("killed peers leave nothing", Duration::from_secs(if long() { 900 } else { 120 }));
     let mut helper = Helper::start("cycles", &[("PERCALE_FABRIC", transport)]);
@@ -48,7 +49,8 @@ fn res_001_con_012_killed_peers_leave_nothing(transport: &str) {
     helper.end();
 }
 
-/// 50 times (1,000 with PERCALE_LONG): connect, exchange, kill the peer with something under way.
+/// The role of a helper that repeats 50 times (1,000 times with PERCALE_LONG): connect, exchange, kill the peer with an
+/// outstanding operation.
 pub(crate) fn cycles() {
     let transport = told("PERCALE_FABRIC");
     let open = open_as_told();
@@ -62,11 +64,11 @@ pub(crate) fn cycles() {
         (0..number % 20).for_each(|_| _ = open.endpoint.progress());
         peer.kill();
         for sending in sends {
-            // It may have been echoed already; the point is that it ends.
+            // It may have been echoed already; only its end matters.
             drop(sending.wait_for(Duration::from_secs(10)));
         }
         while open.events.read().is_some() {}
-        // Messages that the peer echoed before it died have arrived, and stay until they are received.
+        // Messages that the peer echoed before it died have arrived, and are kept until they are received.
         let any = || open.endpoint.tagged_recv(0, u64::MAX, vec![0; 300_001]).start().expect("a receive");
         while any().wait_for(Duration::from_millis(1)).is_ok() {}
         open.vector.remove(address).expect("the peer is there");
@@ -96,12 +98,12 @@ pub(crate) fn cycles() {
     }
 }
 
-/// Peers in one helper process.
+/// The number of peers in one helper process.
 const SPOKES: usize = 200;
-/// Exchanges with every peer: what a peer costs must not grow with them.
+/// The number of exchanges with every peer. The cost of a peer must not grow with it.
 const ROUNDS: usize = 4;
 
-/// An endpoint with many peers; the helper `hub` measures its own memory.
+/// Tests an endpoint with many peers. The helper `hub` measures its own memory.
 fn many_idle_peers_cost_little(transport: &str, peers: usize, limit_kib: usize) {
     let _watchdog = Watchdog::within("many idle peers cost little", Duration::from_secs(300));
     let limits = rustix::process::getrlimit(Resource::Nofile);
@@ -121,7 +123,7 @@ fn many_idle_peers_cost_little(transport: &str, peers: usize, limit_kib: usize) 
         let here = here.to_string();
         let told = [("PERCALE_FABRIC", transport), ("PERCALE_PEERS", &*here), ("PERCALE_PEER", &*address)];
         spokes.push(Helper::start("spokes", &told));
-        // Each group is connected before the next begins.
+        // Each group is connected before the next is started.
         assert_eq!(spokes.last_mut().expect("the last").hear(), "exchanged");
     }
     println!("{transport}: {}", hub.hear());
@@ -145,18 +147,19 @@ fn many_descriptors() {
     rustix::process::setrlimit(Resource::Nofile, most).expect("the most that is allowed");
 }
 
-/// Echoes one message of each peer, several times, and measures what the peers cost once they are idle.
+/// The role of the hub: echoes one message of each peer, several times, and measures the cost of the peers once they
+/// are idle.
 pub(crate) fn hub() {
     many_descriptors();
     let number = |name| told(name).parse::<usize>().expect("a number");
     let (peers, limit) = (number("PERCALE_PEERS"), number("PERCALE_LIMIT"));
     let open = open_as_told();
-    // Endpoint, allocator and vector in use, before the first measurement; the vector knows its peers by their first
-    // message.
+    // The endpoint, the allocator and the vector are used before the first measurement. The vector learns the peers
+    // from their first messages.
     let me = open.insert(&open.endpoint.address().to_string());
     open.inject(me, 1, b"warm");
     open.endpoint.tagged_recv(1, 0, vec![0; 4]).wait().expect("a message to oneself");
-    // Among the mappings, rings are those of a pair; doorbells are pages of the peers.
+    // Of the mappings, rings belong to a pair, and doorbells are pages of the peers.
     let measure = || [resident_kib(), status_kib("RssAnon"), mapped_kib("percale-pair"), mapped_kib("percale-bell")];
     let before = measure();
     open.say_address();
@@ -188,7 +191,7 @@ pub(crate) fn hub() {
     }
 }
 
-/// Many endpoints in one process, each of which exchanges a message with the hub when told to.
+/// The role of a process with many endpoints, each of which exchanges a message with the hub on request.
 pub(crate) fn spokes() {
     many_descriptors();
     let count: usize = told("PERCALE_PEERS").parse().expect("a number");
@@ -215,7 +218,7 @@ pub(crate) fn spokes() {
     }
 }
 
-/// More processes than cores: everyone sends to everyone, short and long.
+/// More processes than cores, each of which sends short and long messages to all others.
 fn four_and_sixteen_processes_exchange_all_to_all(transport: &str) {
     let _watchdog = Watchdog::new("four and sixteen processes exchange all to all");
     for count in [4, 16] {
@@ -237,10 +240,10 @@ fn four_and_sixteen_processes_exchange_all_to_all(transport: &str) {
     }
 }
 
-/// Lengths of what everyone sends to everyone, several times.
+/// The lengths of the messages, each of which is sent to all several times.
 const LENS: [usize; 6] = [0, 8, 600, 2048, 10_000, 200_000];
 
-/// Pinned to two processors: receives from all, in order, while sending to all.
+/// The role of one process, pinned to two processors: receives from all, in order, while it sends to all.
 pub(crate) fn all_to_all() {
     let mut two = rustix::thread::CpuSet::new();
     let allowed = rustix::thread::sched_getaffinity(None).expect("an affinity");

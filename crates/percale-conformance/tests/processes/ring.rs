@@ -1,4 +1,4 @@
-//! More processes than processors, of which one at a time has something to do.
+//! More processes than processors, of which one at a time has work to do.
 
 use percale_conformance::ring::{context_switch, measure, processors};
 use percale_conformance::skipped;
@@ -13,14 +13,15 @@ mod shm {
 }
 
 const HOPS: u64 = 10_000;
-/// The factor above which hops of many processes, compared to those of two and a context switch, show that a process spins.
+/// The factor between a hop of many processes, and a hop of two processes plus a context switch, above which a process
+/// must be spinning.
 const SPINNING: f64 = 50.0;
-/// The most measurements: other load on the processors spoils some.
+/// The maximum number of measurements. Other load on the processors affects some of them.
 const ROUNDS: u32 = 12;
 
-/// No process spins without yielding: one that did would delay each hop for the rest of its time slice, milliseconds, which is
-/// thousands of times what a hop takes. The example `token_ring` measures how close hops come to the wanted ratio; a busy machine must
-/// not fail a test.
+/// No process spins without yielding: a spinning process would delay each hop for the rest of its time slice, that is
+/// milliseconds, thousands of times the time of a hop. The example `token_ring` measures the exact ratio, which a test
+/// must not check because the machine may be busy.
 fn a_token_goes_round() {
     let [first, second, ..] = processors()[..] else {
         return skipped("a token on two processors", "there is only one");

@@ -1,11 +1,11 @@
-//! The search with several processes ends its rounds, whatever became of its workers.
+//! The search with several processes ends its rounds, regardless of the fate of its workers.
 
 use std::process::Command;
 use std::time::Duration;
 
 use percale_conformance::watchdog::Watchdog;
 
-/// A round over shared memory, with these kinds of events.
+/// Runs a round over shared memory with these kinds of events.
 fn round(seed: u64, kinds: &str) -> (bool, String) {
     let _watchdog = Watchdog::within("a round of the search", Duration::from_secs(300));
     let mut search = Command::new(env!("CARGO_BIN_EXE_search-processes"));
@@ -14,7 +14,8 @@ fn round(seed: u64, kinds: &str) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A forked child holds the output of a worker that executed another program, or was killed, longer than the round waits.
+/// A forked child holds the output of a worker that executed another program, or was killed, longer than the round
+/// waits.
 #[test]
 fn a_round_does_not_wait_for_workers_that_became_other_programs_or_were_killed() {
     let (is_good, printed) = round(1, "exec,fork,kill");

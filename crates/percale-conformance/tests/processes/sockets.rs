@@ -1,4 +1,4 @@
-//! What a process opens, and when.
+//! The sockets that a process opens, and the time at which it opens them.
 
 use percale_conformance::peers::open_as_told;
 use percale_conformance::process::{Helper, ask, say};
@@ -6,7 +6,7 @@ use percale_conformance::watchdog::Watchdog;
 
 crate::on!(shm, tcp, verbs: { con_001_no_socket_is_opened_before_the_first_operation });
 
-/// The helper `lazy` looks, in a process of its own.
+/// Runs the helper `lazy`, which makes the check, in a separate process.
 fn con_001_no_socket_is_opened_before_the_first_operation(transport: &str) {
     let _watchdog = Watchdog::new("no socket is opened before the first operation");
     let mut lazy = Helper::start("lazy", &[("PERCALE_FABRIC", transport)]);
@@ -17,14 +17,14 @@ fn con_001_no_socket_is_opened_before_the_first_operation(transport: &str) {
     lazy.end();
 }
 
-/// Sockets that this process has open.
+/// Returns the number of sockets that this process has open.
 fn sockets() -> usize {
     let own = std::fs::read_dir("/proc/self/fd").expect("/proc is mounted");
     let targets = own.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
     targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// Fills a vector, posts a receive, and only then sends something.
+/// The role of a helper that fills a vector, posts a receive, and only then sends a message.
 pub(crate) fn lazy() {
     let open = open_as_told();
     let before = sockets();

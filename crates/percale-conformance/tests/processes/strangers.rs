@@ -1,4 +1,5 @@
-//! Strangers in numbers, at an endpoint that has no authorization key: what they cost it, and what its peers notice. Figures are printed.
+//! Many strangers at an endpoint without an authorization key: their cost, and their effect on its peers. The measured
+//! values are printed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,13 +21,14 @@ crate::on!(tcp: {
     flt_007_frames_that_are_not_for_it_take_bounded_memory_and_keep_nobody_out,
 });
 
-/// More than an endpoint keeps of any kind.
+/// More strangers than an endpoint keeps of any kind.
 const MANY: usize = 3000;
 
-/// The most that an endpoint's memory may grow, whatever strangers do: 1,024 of each kind, of a few kilobytes each.
+/// The maximum growth of an endpoint's memory, regardless of the behaviour of strangers: 1,024 of each kind, of a few
+/// kilobytes each.
 const BOUND: usize = 16 << 20;
 
-/// As many descriptors as this process may have, for itself and its helpers.
+/// Raises the limit of descriptors of this process and its helpers to the maximum. Returns the limit.
 fn descriptors() -> u64 {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -36,14 +38,14 @@ fn descriptors() -> u64 {
     rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Resident memory, in bytes.
+/// Returns the resident memory in bytes.
 fn resident(pid: u32) -> usize {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("the process is there");
     let pages: usize = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number");
     pages * rustix::param::page_size()
 }
 
-/// The median time of an echo.
+/// Returns the median time of an echo.
 fn latency(open: &Open, peer: PeerAddress) -> Duration {
     let mut times: Vec<Duration> = (0..200)
         .map(|number| {
@@ -56,7 +58,7 @@ fn latency(open: &Open, peer: PeerAddress) -> Duration {
     times[times.len() / 2]
 }
 
-/// A stranger that sends a hello, and takes the connection that it is given, if it is given one.
+/// A stranger that sends a hello, and accepts the connection if it is offered one.
 fn meet(to: SocketAddr, advertised: SocketAddr, number: u64) -> Option<TcpStream> {
     let mut incarnation = [7; 16];
     incarnation[..8].copy_from_slice(&number.to_le_bytes());
@@ -84,8 +86,9 @@ fn meet(to: SocketAddr, advertised: SocketAddr, number: u64) -> Option<TcpStream
     Some(stream)
 }
 
-/// Has strangers at an endpoint in another process: `flood` gets its address and the number of the stranger, and gives what the stranger
-/// keeps. A peer goes on meanwhile, and another one connects.
+/// Runs strangers at an endpoint in another process. `flood` receives the address of the endpoint and the number of the
+/// stranger, and returns the objects that the stranger keeps. A peer continues to exchange messages, and another one
+/// connects.
 fn endure<S>(name: &'static str, mut flood: impl FnMut(SocketAddr, usize) -> S) {
     let _watchdog = Watchdog::new(name);
     let limit = descriptors();
@@ -131,7 +134,7 @@ fn endure<S>(name: &'static str, mut flood: impl FnMut(SocketAddr, usize) -> S) 
 }
 
 fn flt_007_silent_strangers_take_bounded_memory_and_keep_nobody_out(_: &str) {
-    // Some send nothing, some half a hello.
+    // Some send nothing, others half a hello.
     endure("silent strangers", |to, number| {
         let mut stream = TcpStream::connect(to).expect("the kernel takes calls");
         if number % 2 == 1 {
@@ -162,7 +165,7 @@ fn flt_007_frames_that_are_not_for_it_take_bounded_memory_and_keep_nobody_out(_:
     endure("strangers that send control frames", |to, number| {
         let mut stream = meet(to, nowhere, number as u64)?;
         stream.set_write_timeout(Some(Duration::from_secs(20))).ok()?;
-        // It is cut off at some point.
+        // The endpoint cuts the connection at some point.
         stream.write_all(&bytes).err();
         Some(stream)
     });

@@ -1,4 +1,4 @@
-//! Operations on memory that is not there.
+//! Operations on memory that does not exist.
 
 use percale::{ErrorCode, Event, EventQueue};
 use percale_conformance::fabric::Shm;
@@ -8,7 +8,7 @@ use percale_conformance::skipped;
 
 crate::on!(shm: { flt_011_memory_that_is_not_there_fails_its_operation_only });
 
-/// Long messages from and to addresses with nothing behind them, which the kernel notices, between good ones.
+/// Long messages from and to unmapped addresses, which the kernel detects, between valid ones.
 fn flt_011_memory_that_is_not_there_fails_its_operation_only(transport: &str) {
     let events = EventQueue::default();
     let mesh = Mesh::<Shm>::with(2, |domain| domain, |_, endpoint| endpoint.event_queue(&events));

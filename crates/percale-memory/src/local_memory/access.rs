@@ -5,37 +5,38 @@ use bitflags::bitflags;
 use crate::types::ErrorCode;
 
 bitflags! {
-    /// Rights to a region (fi_mr(3), "access"). Remote rights are enforced for every access of a peer, on every transport; the
-    /// local ones state what a region is for. The values are libfabric's.
+    /// Rights to a region (fi_mr(3), "access"). Remote rights are enforced for every access by a peer, on every
+    /// transport; local rights state the purpose of a region. The values are libfabric's.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u64 {
-        /// Results of this endpoint's own reads and fetching atomics are put here.
+        /// Results of this endpoint's own reads and fetching atomics are written to the region.
         const READ = 1 << 8;
-        /// This endpoint's own writes and atomics take their source from here.
+        /// This endpoint's own writes and atomics read their source from the region.
         const WRITE = 1 << 9;
-        /// Messages are received here.
+        /// Messages are received into the region.
         const RECEIVE = 1 << 10;
-        /// Messages are sent from here.
+        /// Messages are sent from the region.
         const SEND = 1 << 11;
-        /// Peers may read (and fetch by atomics, if they may also write).
+        /// Peers may read the region (and fetch with atomics, if they may also write).
         const REMOTE_READ = 1 << 12;
-        /// Peers may write, and change by atomics.
+        /// Peers may write the region, and change it with atomics.
         const REMOTE_WRITE = 1 << 13;
-        /// Peers may change, and fetch, by atomics alone. Not libfabric's: verbs has this right.
+        /// Peers may change and fetch only with atomics. This right is not libfabric's; verbs has it.
         const REMOTE_ATOMIC = 1 << 62;
-        /// Peers may fetch by atomics. Follows from the others.
+        /// Peers may fetch with atomics. Implied by other rights.
         #[doc(hidden)]
         const REMOTE_FETCH = 1 << 61;
     }
 }
 
-/// What [`Access`] lets peers do. For the crates of percale, not for programs.
+/// The rights of peers in an [`Access`]. For the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait AccessExt: Sized {
-    /// All rights of peers: a right to write includes changing by atomics, a right to read includes fetching (ATM-006).
+    /// Returns all rights of peers: a right to write includes changing with atomics, a right to read includes fetching
+    /// (ATM-006).
     fn remote_rights(self) -> Self;
 
-    /// Whether peers may change the memory, one way or another.
+    /// Returns whether peers may change the memory in any way.
     fn changes(self) -> bool;
 }
 
@@ -54,46 +55,46 @@ impl AccessExt for Access {
     }
 }
 
-/// Checks an access to `len` bytes from `address` on, to a region of `size` bytes from `base` on that gives the right or not. Returns the
-/// offset of the access's first byte.
+/// Checks an access to `len` bytes from `address` on, in a region of `size` bytes from `base` on that does or does not
+/// give the right. Returns the offset of the first byte of the access.
 #[inline(always)]
 pub const fn admit(right: bool, (base, size): (u64, u64), (address, len): (u64, u64)) -> Result<u64, Refusal> {
     if !right {
         return Err(Refusal::Right);
     }
-    // Neither subtraction wraps: the first is checked, the second compares before it subtracts.
+    // Neither subtraction wraps: the first is checked, and the second follows a comparison.
     match address.checked_sub(base) {
         Some(offset) if offset <= size && len <= size - offset => Ok(offset),
         _ => Err(Refusal::Range),
     }
 }
 
-/// Why a remote access is not allowed (MR-001, MR-002, MR-014, MR-050, MR-052).
+/// The reasons why a remote access is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The domain has no region with this key, or it was closed.
+    /// The domain has no region with this key, or the region was closed.
     #[error("no region of the peer's domain has this key")]
     Key,
-    /// The region does not give this right.
+    /// The region does not give peers this right.
     #[error("the region does not give peers this right")]
     Right,
-    /// Some byte is outside of the region.
+    /// A part of the access is outside the region.
     #[error("the access leaves the region")]
     Range,
-    /// The memory behind the region is not there (MR-028).
+    /// The memory of the region is not accessible at the target.
     #[error("the region's memory cannot be read or written there")]
     Fault,
-    /// An atomic's target is not aligned to its size.
+    /// The target of an atomic operation is not aligned to its size.
     #[error("the target of an atomic operation is not aligned to its size")]
     Misaligned,
-    /// The target has no memory for a copy on the way.
+    /// The target has no memory for an intermediate copy.
     #[error("the peer is out of memory")]
     Memory,
 }
 
 impl Refusal {
-    /// The code that libfabric has for this error (positive), which the access ends with.
+    /// Returns libfabric's positive code for the error that the access completes with.
     #[must_use]
     #[inline]
     pub const fn errno(self) -> i32 {
@@ -110,10 +111,10 @@ impl Refusal {
 /// The representation of a [`Refusal`] on the wire. For the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait RefusalExt: Sized {
-    /// The error code of the operation that was refused.
+    /// Returns the error code of the operation that was refused.
     fn code(self) -> ErrorCode;
 
-    /// The number on the wire, in `Kind::Done`; never 0.
+    /// Returns the number on the wire, in `Kind::Done`; never 0.
     fn number(self) -> u64;
 
     /// Decodes the number on the wire. Returns `None` if it is invalid.

@@ -1,9 +1,10 @@
 //! A fence on every processor that runs a thread of a registered process: `membarrier(GLOBAL_EXPEDITED)`.
 //!
-//! It moves the cost of Dekker's fence from the side that publishes often to the side that looks rarely (16 µs for the
-//! latter, nothing for the former): to a receiver that goes to sleep, to a target that revokes a right. It reaches only
-//! processes that registered, and the kernel does not report which did. So a process that wants to omit its fences registers
-//! before it announces that, and a process that would fence for it allows that only after it has tested that it can fence.
+//! It moves the cost of Dekker's fence from the side that publishes often to the side that checks rarely (16 µs for the
+//! latter, nothing for the former): to a receiver that goes to sleep, or to a target that revokes a right. It reaches
+//! only processes that have registered, and the kernel does not report which have. So a process that wants to omit its
+//! fences registers before it announces this. A process that would fence on behalf of others allows this only after it
+//! has tested that it can.
 
 #![expect(unsafe_code, reason = "rustix has no membarrier(2); each block states its own reason")]
 
@@ -16,15 +17,17 @@ const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
 fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: membarrier takes integers and touches no memory of ours.
+    // SAFETY: membarrier takes integers and accesses no memory of this process.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// A forked child registers for itself: the fork may have happened while the parent registered, and in the child that would never end.
+/// A forked child registers for itself: the fork may have happened while a thread of the parent registered, and in the
+/// child a wait for that thread would never end.
 static REGISTERED: PerProcess<OnceLock<bool>> = PerProcess::new();
 
-/// Registers this process, so that other processes' [`everywhere`] reaches it. The first time that takes some 10 ms (the
-/// kernel waits until no processor uses the process's old state): not for a thread that has messages to send.
+/// Registers this process, so that other processes' [`everywhere`] reaches it. The first time this takes some 10 ms
+/// (the kernel waits until no processor uses the process's old state), so a thread that has messages to send must not
+/// call it.
 #[inline]
 pub fn register() {
     match REGISTERED.get_or_make() {
@@ -33,20 +36,20 @@ pub fn register() {
     }
 }
 
-/// Whether this process is registered.
+/// Returns whether this process is registered.
 #[inline]
 pub fn is_registered() -> bool {
     REGISTERED.get().and_then(OnceLock::get) == Some(&true)
 }
 
-/// Whether this process can fence others.
+/// Returns whether this process can fence others.
 #[inline]
 pub fn available() -> bool {
     static AVAILABLE: PerProcess<OnceLock<bool>> = PerProcess::new();
     AVAILABLE.get_or_make().is_ok_and(|available| *available.get_or_init(everywhere))
 }
 
-/// Makes every registered process fence. False if the system refused.
+/// Makes every registered process fence. Returns false if the system refused.
 #[must_use]
 #[inline]
 pub fn everywhere() -> bool {

@@ -59,9 +59,9 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::system::call::call;
 use crate::system::event::EventDescriptor;
 
-/// Rings that one bell can serve.
+/// The number of rings that one bell can serve.
 pub const BELL_BITS: u32 = 4096;
-/// Bytes of a bell's page.
+/// The size of a bell's page in bytes.
 pub const BELL_BYTES: usize = 4096;
 const WORDS: usize = BELL_BITS as usize / 64;
 
@@ -186,8 +186,9 @@ impl Page {
     }
 }
 
-/// Whether the endpoint sleeps, as known within its own process: a word that peers cannot reach. It is armed before the
-/// page's word, and taken only by threads of this process, so none of their wake-ups depends on what peers did to the page.
+/// Whether the endpoint sleeps, as recorded within its own process, in a word that peers cannot reach. It is armed
+/// before the page's word, and taken only by threads of this process, so none of their wake-ups depends on what peers
+/// did to the page.
 #[derive(Debug)]
 pub(super) struct Asleep(AtomicU32);
 
@@ -238,7 +239,7 @@ impl Mapped {
     #[cold]
     fn wake(&self) {
         if !self.mapping.is_here() {
-            return; // A forked child wakes no peer: the page is not mapped in it.
+            return; // A forked child wakes no peer, since the page is not mapped in it.
         }
         if let Some(rouse) = self.page().must_wake() {
             self.rouse(rouse);
@@ -271,7 +272,7 @@ impl Mapped {
     }
 }
 
-/// An endpoint's own doorbell.
+/// The doorbell of an endpoint in this process.
 #[derive(Debug)]
 pub struct Bell {
     mapped: Mapped,
@@ -415,13 +416,13 @@ impl Bell {
             return;
         }
         if let Some(rouse) = self.asleep.must_wake() {
-            self.mapped.page().disarm(); // Keeps an endpoint that is about to sleep on the word from sleeping.
+            self.mapped.page().disarm(); // Prevents an endpoint that is about to sleep on the word from sleeping.
             self.mapped.rouse(rouse);
         }
     }
 
-    /// Fences on behalf of senders that do not fence (`ShmLink::prepare_sleep` returns whether
-    /// there are any). Returns false if the system refuses: the endpoint must then not sleep.
+    /// Fences on behalf of senders that do not fence (`ShmLink::prepare_sleep` returns whether there are any). Returns
+    /// false if the system refuses: the endpoint must then not sleep.
     #[must_use]
     #[inline]
     pub fn barrier() -> bool {
@@ -438,7 +439,8 @@ pub trait BellExt: Sized {
     /// The error of the system call.
     fn try_futex(&self) -> io::Result<()>;
 
-    /// Takes the sleeping mark from the page without waking the endpoint, like a peer that dies at that moment.
+    /// Takes the sleeping mark from the page without waking the endpoint, like a peer process that exits at that
+    /// moment.
     #[cfg(all(any(test, feature = "testing"), not(loom)))]
     fn steal(&self) -> bool;
 }
@@ -456,7 +458,7 @@ impl BellExt for Bell {
     }
 }
 
-/// A peer's doorbell, and the bit of it that belongs to this link.
+/// A peer's doorbell, and the bit in it that belongs to this link.
 #[derive(Debug)]
 pub struct PeerBell {
     mapped: Mapped,

@@ -1,5 +1,5 @@
-//! The doorbell's loom models (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). They fail if any of the
-//! fences (`publish_fenced`, `arm`, the one in `going_cold` here, `ring`) is removed.
+//! Loom models of the doorbell (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). They fail if any
+//! of the fences (in `publish_fenced`, `arm`, `going_cold` of this module, `ring`) is removed.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -7,7 +7,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use super::{Asleep, Page, Rouse};
 use crate::sync::publish_fenced;
 
-/// A page, an event descriptor, and rings of one line.
+/// A page, an event descriptor, and rings with one line each.
 struct Shared {
     asleep: Asleep,
     page: Page,
@@ -60,7 +60,7 @@ impl Shared {
         self.marks[ring].load(Ordering::Acquire) != 0
     }
 
-    /// Like `ShmLink::set_cold`: returns false if something arrived.
+    /// Like `ShmLink::set_cold`: returns false if a message arrived.
     fn going_cold(&self, ring: usize) -> bool {
         self.cold[ring].store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -117,7 +117,7 @@ fn res_008_loom_a_sleeper_with_cold_rings_is_woken_by_one() {
         for ring in [0, 1] {
             seen[ring] = !shared.going_cold(ring);
         }
-        // Ring 0 is hot again; ring 1 stays cold.
+        // Ring 0 is hot again, and ring 1 stays cold.
         shared.cold[0].store(0, Ordering::Relaxed);
         shared.arm();
         seen[0] |= shared.arrived(0);
@@ -143,7 +143,7 @@ fn res_008_loom_own_threads_wake_a_sleeper_whose_page_a_peer_clears() {
         };
         let hostile = {
             let shared = Arc::clone(&shared);
-            loom::thread::spawn(move || _ = shared.page.must_wake()) // It rings nothing, as if it were killed here.
+            loom::thread::spawn(move || _ = shared.page.must_wake()) // Does not wake the endpoint, like a process that is killed here. 
         };
         shared.arm();
         let sleeps = !shared.arrived(0);

@@ -1,4 +1,4 @@
-//! Tests of the doorbell: which sleepers are woken, by which method, and how often.
+//! Tests of the doorbell: which sleeping endpoints are woken, by which method, and how often.
 
 use super::*;
 
@@ -92,7 +92,7 @@ fn nobody_waits_for_an_event_whose_flags_a_peer_has_changed() {
     assert_eq!(done.recv_timeout(LONG), Ok(u64::MAX - 1));
 }
 
-/// Longer than anything in these tests takes.
+/// Longer than these tests take.
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]

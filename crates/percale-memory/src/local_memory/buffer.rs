@@ -1,9 +1,9 @@
 //! The memory that a safe operation owns while it is under way.
 //!
-//! A [`Buffer`] holds bytes that can be sent, and perhaps received into, by a caller that has nothing but the buffer: it
-//! owns its memory (or shares memory that is never written), and that memory stays in place while the buffer itself is
-//! moved. The engine takes a buffer, lends its memory to transports as a [`Segment`], and returns it once the
-//! operation is over. In between no other code can reach it, which makes the operation safe.
+//! A [`Buffer`] contains bytes that can be sent, and in some cases received into. It owns its memory (or shares memory
+//! that is never written), and the memory stays in place while the buffer itself is moved. The engine takes a buffer,
+//! lends its memory to transports as a [`Segment`], and returns it when the operation has completed. Until then no
+//! other code can access it, which makes the operation safe.
 
 #![expect(unsafe_code, reason = "lends owned memory as segments; each block says why it stays valid")]
 
@@ -13,14 +13,14 @@ use super::sealed::Allocation;
 use super::volatile::Segment;
 use crate::local_memory::sealed::AllocationExt as _;
 
-/// Memory for one operation. Anything that owns its bytes becomes one: `Vec<u8>`, `Box<[u8]>`, `String`, an
-/// [`Allocation`]; for sending, `&'static [u8]`, `&'static str` and `Arc<[u8]>` as well.
+/// Memory for one operation. Types that own their bytes convert to it: `Vec<u8>`, `Box<[u8]>`, `String`, an
+/// [`Allocation`]; for sending, also `&'static [u8]`, `&'static str` and `Arc<[u8]>`.
 pub struct Buffer {
     memory: Memory,
 }
 
 impl std::fmt::Debug for Buffer {
-    /// Prints the kind and the length, never the content: a message may be large, or secret.
+    /// Prints the kind and the length, never the content, which may be large or secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = match &self.memory {
             Memory::Heap(_) => "heap",
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Buffer {
 }
 
 enum Memory {
-    /// Holds boxed slices too: to the compiler, a vector's address survives moves, while a box's does not.
+    /// Also contains boxed slices: to the compiler, a vector's address survives moves, while a box's does not.
     Heap(Vec<u8>),
     Sealed(Allocation),
     Static(&'static [u8]),
@@ -41,14 +41,15 @@ enum Memory {
 }
 
 impl Buffer {
-    /// A buffer of `len` zeros to receive into.
+    /// Creates a buffer of `len` zeros to receive into.
     #[must_use]
     #[inline]
     pub fn zeroed(len: usize) -> Self {
         Self::from(vec![0; len])
     }
 
-    /// Length in bytes: what is sent, or the most that is received. Of a vector, its length, not its capacity.
+    /// Returns the length in bytes: the number of bytes that are sent, or the maximum that is received. For a vector
+    /// this is its length, not its capacity.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
@@ -60,21 +61,22 @@ impl Buffer {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it can be received into: it owns its bytes alone.
+    /// Returns whether the buffer can be received into: it is the only owner of its bytes.
     #[must_use]
     #[inline]
     pub const fn is_writable(&self) -> bool {
         matches!(self.memory, Memory::Heap(_) | Memory::Sealed(_))
     }
 
-    /// The bytes; `None` for an [`Allocation`], which peers may be writing: copy from that ([`copy_to`](Self::copy_to)).
+    /// Returns the bytes; `None` for an [`Allocation`], which peers may be writing and which has to be
+    /// [copied](Self::copy_to).
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> Option<&[u8]> {
@@ -86,7 +88,7 @@ impl Buffer {
         }
     }
 
-    /// Copies the bytes from `offset` on into `to`; returns how many there were.
+    /// Copies the bytes from `offset` on into `to`. Returns the number of bytes copied.
     #[inline]
     pub fn copy_to(&self, offset: usize, to: &mut [u8]) -> usize {
         let offset = offset.min(self.len());
@@ -100,7 +102,7 @@ impl Buffer {
         count
     }
 
-    /// The bytes as a vector: the one that went in, or a copy of anything else.
+    /// Converts the buffer to a vector: the one that it was made from, or a copy of any other memory.
     #[must_use]
     #[inline]
     pub fn into_vec(self) -> Vec<u8> {
@@ -112,10 +114,10 @@ impl Buffer {
         }
     }
 
-    /// The allocation that went in.
+    /// Converts the buffer to the allocation that it was made from.
     ///
     /// # Errors
-    /// The buffer itself, if it is none.
+    /// The buffer itself, if it was not made from an allocation.
     #[inline]
     pub fn into_allocation(self) -> Result<Allocation, Self> {
         match self.memory {
@@ -136,12 +138,12 @@ pub trait BufferExt: Sized {
     #[track_caller]
     fn check_here(&self);
 
-    /// The memory, to be read by an operation. The caller keeps the buffer, untouched, until that operation is over,
-    /// and does not write through the segment.
+    /// Returns the memory as a segment to be read by an operation. Until that operation has completed, the caller keeps
+    /// the buffer, does not access it, and does not write through the segment.
     fn segment_for_send(&self) -> Segment;
 
-    /// The memory, to be written by an operation; `None` if it is not the buffer's alone. The caller keeps the buffer,
-    /// untouched, until that operation is over.
+    /// Returns the memory as a segment to be written by an operation; `None` if the buffer is not its only owner. Until
+    /// that operation has completed, the caller keeps the buffer and does not access it.
     fn segment_for_receive(&mut self) -> Option<Segment>;
 }
 
@@ -157,7 +159,7 @@ impl BufferExt for Buffer {
     fn segment_for_send(&self) -> Segment {
         let (start, len) = match &self.memory {
             Memory::Sealed(allocation) => return allocation.segment(),
-            // No slice of it is made: an operation may be writing other parts of it.
+            // No slice of the vector is created, since an operation may be writing other parts of it.
             Memory::Heap(bytes) => (Vec::as_ptr(bytes), Vec::len(bytes)),
             Memory::Static(bytes) => (bytes.as_ptr(), bytes.len()),
             Memory::Shared(bytes) => (bytes.as_ptr(), bytes.len()),
@@ -170,7 +172,7 @@ impl BufferExt for Buffer {
     #[inline]
     fn segment_for_receive(&mut self) -> Option<Segment> {
         match &mut self.memory {
-            // SAFETY: as above; the pointer comes from an exclusive borrow, and the caller does not touch the vector
+            // SAFETY: as above; the pointer comes from an exclusive borrow, and the caller does not access the vector
             // while the segment is in use.
             Memory::Heap(bytes) => Some(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }),
             Memory::Sealed(allocation) => Some(allocation.segment()),
@@ -179,11 +181,11 @@ impl BufferExt for Buffer {
     }
 }
 
-/// A segment of exclusively borrowed memory, for a region that is closed before the borrow ends.
+/// Returns a segment of exclusively borrowed memory, for a region that is closed before the borrow ends.
 #[inline]
 pub fn borrowed(bytes: &mut [u8]) -> Segment {
-    // SAFETY: the borrow is exclusive and, as the caller guarantees, outlives all use of the segment; in the meantime the borrower
-    // touches the memory through nothing else.
+    // SAFETY: the borrow is exclusive and, as the caller guarantees, outlives all use of the segment. Meanwhile the
+    // borrower accesses the memory only through the segment.
     unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }
 }
 

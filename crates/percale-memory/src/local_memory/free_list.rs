@@ -1,4 +1,4 @@
-//! The list of an arena's free parts.
+//! The list of the free ranges of an arena.
 //!
 //! The list lives in ordinary memory, never in the arena, because peers map the arena and can write it. Allocation is first fit by offset;
 //! adjacent free ranges are always merged. The list has no lock of its own: the owner's lock protects it.
@@ -8,19 +8,19 @@ use std::collections::BTreeMap;
 /// The free ranges of one arena.
 #[derive(Debug)]
 pub(super) struct FreeList {
-    /// Length by offset; ranges neither overlap nor touch.
+    /// The length of each range, by offset. Ranges neither overlap nor touch.
     ranges: BTreeMap<usize, usize>,
     size: usize,
     free: usize,
 }
 
 impl FreeList {
-    /// An arena of `size` bytes, all free.
+    /// Creates the list of an arena of `size` bytes, all free.
     pub(super) fn new(size: usize) -> Self {
         Self { ranges: BTreeMap::from([(0, size)]), size, free: size }
     }
 
-    /// Takes `len` bytes (not 0) at a multiple of `align` (a power of two); `None` if no range has them.
+    /// Takes `len` bytes (not 0) at a multiple of `align` (a power of two). Returns `None` if no range is large enough.
     pub(super) fn take(&mut self, len: usize, align: usize) -> Option<usize> {
         let (start, have, at) = self.ranges.iter().find_map(|(&start, &have)| {
             let at = start.checked_next_multiple_of(align)?;
@@ -37,7 +37,7 @@ impl FreeList {
         Some(at)
     }
 
-    /// Returns `len` bytes at `offset`, which were taken and not returned yet.
+    /// Returns `len` bytes at `offset` to the list. They were taken before and not returned yet.
     pub(super) fn give(&mut self, offset: usize, len: usize) {
         let (mut start, mut end) = (offset, offset + len);
         if let Some((&before, &have)) = self.ranges.range(..offset).next_back() {
@@ -53,7 +53,7 @@ impl FreeList {
         self.free += len;
     }
 
-    /// Whether everything is free.
+    /// Returns whether all bytes are free.
     pub(super) const fn is_unused(&self) -> bool {
         self.free == self.size
     }
@@ -83,7 +83,7 @@ mod tests {
                         prop_assert!(live.iter().all(|&(other, size)| at + len <= other || other + size <= at));
                         live.push((at, len));
                     } else {
-                        // A refusal is right only if every gap is too small once aligned.
+                        // Returning `None` is correct only if every gap is too small after alignment.
                         live.sort_unstable();
                         let mut from = 0usize;
                         for &(at, size) in live.iter().chain([&(8192, 0)]) {

@@ -1,8 +1,10 @@
-//! Copies that the kernel makes, by process_vm_readv and process_vm_writev, so that a bad address is an error and not a signal.
+//! Copies made by the kernel, with process_vm_readv and process_vm_writev, so that an invalid address causes an error
+//! and not a signal.
 //!
-//! [`cross`] is the call, to and from any process that permits it. The rest is about memory of this process that may not be mapped
-//! (MR-028, MR-029): it is copied by the same call on this process or, where a sandbox forbids that, through a pipe, because reading from a
-//! pipe into bad memory, or writing bad memory to one, fails as well.
+//! [`cross`] makes the call, to and from any process that permits it. The rest of the module is about memory of this
+//! process that may not be mapped (MR-028, MR-029). It is copied by the same call on this process. If a sandbox forbids
+//! the call, the memory is copied through a pipe: reading from a pipe into invalid memory, or writing invalid memory to
+//! a pipe, fails as well.
 
 #![expect(unsafe_code, reason = "system calls on addresses that the kernel checks; each block states its own reason")]
 
@@ -16,7 +18,7 @@ use super::volatile::{Segment, Segments, View};
 use crate::local_memory::volatile::ViewExt as _;
 use crate::system::call::call;
 
-/// The direction of a copy, from the caller's point of view: it reads from the remote memory, or writes to it.
+/// The direction of a copy: the caller reads from the remote memory, or writes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the remote memory.
@@ -25,18 +27,19 @@ pub enum Direction {
     Write,
 }
 
-/// One system call between our memory and `remote`, of process `pid`: how many bytes it copied, at least one.
+/// Makes one system call that copies between local memory and `remote` of process `pid`. Returns the number of bytes
+/// copied, at least one.
 ///
 /// # Safety
-/// The local vectors name memory that the caller lends: for writing if the call reads, else for reading. If `pid` is this process, the
-/// reverse holds for as much of `remote` as is mapped.
+/// The caller lends the memory of the local vectors: for writing if the call reads, else for reading. If `pid` is this
+/// process, the caller also lends the mapped part of `remote`, for the opposite access.
 #[inline]
 pub unsafe fn cross(pid: i32, direction: Direction, local: &[libc::iovec], remote: libc::iovec) -> io::Result<usize> {
     let (vectors, count) = (local.as_ptr(), local.len() as libc::c_ulong);
     let copied = match direction {
-        // SAFETY: as the caller promised; the remote vector is the kernel's to check.
+        // SAFETY: guaranteed by the caller; the kernel checks the remote vector.
         Direction::Read => unsafe { libc::process_vm_readv(pid, vectors, count, &raw const remote, 1, 0) },
-        // SAFETY: as the caller promised; the remote vector is the kernel's to check.
+        // SAFETY: guaranteed by the caller; the kernel checks the remote vector.
         Direction::Write => unsafe { libc::process_vm_writev(pid, vectors, count, &raw const remote, 1, 0) },
     };
     match usize::try_from(copied) {
@@ -46,8 +49,8 @@ pub unsafe fn cross(pid: i32, direction: Direction, local: &[libc::iovec], remot
     }
 }
 
-/// One system call between our memory and the address space of a `/proc/PID/mem`, at address `remote`: how many bytes it copied; 0 once
-/// no process has that address space any more.
+/// Makes one system call that copies between local memory and the address space of a `/proc/PID/mem`, at address
+/// `remote`. Returns the number of bytes copied; 0 once no process has that address space any more.
 ///
 /// # Safety
 /// As for [`cross`].
@@ -58,23 +61,24 @@ pub unsafe fn through(
     local: &[libc::iovec],
     remote: u64,
 ) -> io::Result<usize> {
-    // No process has memory there.
+    // No process has memory at such an address.
     let remote = libc::off_t::try_from(remote).map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
     let (vectors, count) = (local.as_ptr(), local.len() as libc::c_int);
     let copied = match direction {
-        // SAFETY: as the caller promised; the address there is the kernel's to check.
+        // SAFETY: guaranteed by the caller; the kernel checks the remote address.
         Direction::Read => unsafe { libc::preadv(space.as_raw_fd(), vectors, count, remote) },
-        // SAFETY: as the caller promised; the address there is the kernel's to check.
+        // SAFETY: guaranteed by the caller; the kernel checks the remote address.
         Direction::Write => unsafe { libc::pwritev(space.as_raw_fd(), vectors, count, remote) },
     };
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Reads `remote` of process `pid` into `local`, and then the word at `proof` of the same address space. One system call looks up the process
-/// ID only once, so the word proves which process's memory was read. True if all was read and the word is `value`.
+/// Reads `remote` of process `pid` into `local`, and then the word at `proof` of the same address space. One system
+/// call looks up the process ID only once, so the word proves which process's memory was read. Returns true if all
+/// bytes were read and the word is `value`.
 ///
 /// # Safety
-/// As for [`cross`]; `local` has room for one vector behind those that are used.
+/// As for [`cross`]; `local` has room for one vector after those that are used.
 pub unsafe fn read_with_proof(
     pid: i32,
     local: &mut [libc::iovec],
@@ -88,13 +92,15 @@ pub unsafe fn read_with_proof(
     let remotes =
         [remote, libc::iovec { iov_base: std::ptr::without_provenance_mut(proof as usize), iov_len: size_of::<u64>() }];
     let (vectors, count) = (local.as_ptr(), local.len() as libc::c_ulong);
-    // SAFETY: as the caller promised, and the last vector is the word of this call; the remote vectors are the kernel's to check.
+    // SAFETY: guaranteed by the caller, and the last vector is the word of this call; the kernel checks the remote
+    // vectors.
     let copied = unsafe { libc::process_vm_readv(pid, vectors, count, remotes.as_ptr(), 2, 0) };
     let copied = usize::try_from(copied).map_err(|_| io::Error::last_os_error())?;
     Ok(copied == remote.iov_len + size_of::<u64>() && word == value)
 }
 
-/// Whether the process of this pidfd has been waited for, so that its ID may belong to another process. False if the kernel does not report it.
+/// Returns whether the process of this pidfd has been waited for, so that its ID may belong to another process. Returns
+/// false if the kernel does not report it.
 #[inline]
 pub fn is_reaped(process: BorrowedFd<'_>) -> bool {
     // SAFETY: signal 0 is not delivered to any process; no memory is passed.
@@ -104,9 +110,9 @@ pub fn is_reaped(process: BorrowedFd<'_>) -> bool {
     sent == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Writes `local` to `remote` of process `pid`, after the word at `guard`, which is set to the value that it already has: the kernel stops at
-/// the first address that is not mapped, so nothing is written to a process without that word. Returns how many bytes were written after the
-/// word; `None` if not even the word was.
+/// Writes `local` to `remote` of process `pid`, after the word at `guard`, which is set to the value that it already
+/// has. The kernel stops at the first address that is not mapped, so nothing is written to a process without that word.
+/// Returns how many bytes were written after the word; `None` if not even the word was written.
 ///
 /// # Safety
 /// As for [`cross`]; the first vector of `local` is reserved for this call.
@@ -122,37 +128,38 @@ pub unsafe fn write_behind_word(
     let remotes =
         [libc::iovec { iov_base: std::ptr::without_provenance_mut(guard as usize), iov_len: size_of::<u64>() }, remote];
     let (vectors, count) = (local.as_ptr(), local.len() as libc::c_ulong);
-    // SAFETY: as the caller promised, and the first vector is the word of this call; the remote vectors are the kernel's to check.
+    // SAFETY: guaranteed by the caller, and the first vector is the word of this call; the kernel checks the remote
+    // vectors.
     let copied = unsafe { libc::process_vm_writev(pid, vectors, count, remotes.as_ptr(), 2, 0) };
     let copied = usize::try_from(copied).map_err(|_| io::Error::last_os_error())?;
     Ok(copied.checked_sub(size_of::<u64>()))
 }
 
-/// Reads the word at an address of a process, to test whether it can be read.
+/// Reads the word at an address of a process, to check that it can be read.
 pub fn word_at(pid: i32, address: u64) -> io::Result<u64> {
     let mut word = 0_u64;
     let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
     let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address as usize), ..local };
-    // SAFETY: the word is this call's own.
+    // SAFETY: the word belongs to this call.
     match unsafe { cross(pid, Direction::Read, &[local], remote) }? {
         8 => Ok(word),
         _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
     }
 }
 
-/// A limit of this process (`RLIMIT_*`). `None` if there is none, or the kernel does not report it.
+/// Returns a limit of this process (`RLIMIT_*`). Returns `None` if there is none, or the kernel does not report it.
 #[inline]
 pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limits = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limits` is valid, and every bit pattern is one.
+    // SAFETY: `limits` is valid, and every bit pattern is a valid value of its type.
     let read = unsafe { libc::getrlimit64(resource, &raw mut limits) };
     (read == 0 && limits.rlim_cur != libc::RLIM64_INFINITY).then_some(limits.rlim_cur)
 }
 
-/// Bytes of this machine's memory, and of its swap. `None` if the kernel does not report them.
+/// Returns the sizes in bytes of this machine's memory and of its swap; `None` if the kernel does not report them.
 #[inline]
 pub fn system_memory() -> Option<(u64, u64)> {
-    // SAFETY: every bit pattern is one, so zeros are.
+    // SAFETY: every bit pattern is a valid value, so zeros are.
     let mut system: libc::sysinfo = unsafe { std::mem::zeroed() };
     // SAFETY: `system` is valid.
     let read = unsafe { libc::sysinfo(&raw mut system) };
@@ -179,30 +186,30 @@ pub fn load(from: &Segments) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes sure that the pages of `memory` are present and writable, for an instruction that the kernel cannot execute for us. The owner of the
-/// memory has promised not to unmap them at the same time.
+/// Makes the pages of `memory` present and writable, for an instruction that the kernel cannot execute on behalf of
+/// this process. The owner of the memory has guaranteed not to unmap them at the same time.
 pub fn populate(memory: Segment) -> io::Result<()> {
     fault_in(memory, rustix::mm::Advice::LinuxPopulateWrite)
 }
 
-/// Makes sure that the pages of `memory` are present and readable, and also writable if `writable`.
+/// Makes the pages of `memory` present and readable, and also writable if `writable`.
 pub fn check(memory: Segment, writable: bool) -> io::Result<()> {
     if memory.is_empty() {
         return Ok(());
     }
     let advice = if writable { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
     match fault_in(memory, advice) {
-        // The right may be missing; or it is memory of a device, or a kernel before 5.14, where this advice does not work.
+        // The right may be missing; or it is device memory, or a kernel before 5.14, where this advice does not work.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => check_maps(memory, writable),
         result => result,
     }
 }
 
-/// Whether the process's mappings cover all of `memory`, with these rights.
+/// Checks that the process's mappings cover all of `memory`, with these rights.
 fn check_maps(memory: Segment, writable: bool) -> io::Result<()> {
     let (mut at, end) = (memory.as_ptr().addr(), memory.as_ptr().addr().saturating_add(memory.len()));
     for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
-        // "55e0c000-55e0d000 rw-p ...": in the order of addresses.
+        // A line reads "55e0c000-55e0d000 rw-p ..."; lines are in the order of addresses.
         let (Some((range, rest)), true) = (line.split_once(' '), at < end) else { break };
         let parsed =
             range.split_once('-').map(|(from, to)| (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16)));
@@ -221,10 +228,10 @@ fn check_maps(memory: Segment, writable: bool) -> io::Result<()> {
 fn fault_in(memory: Segment, advice: rustix::mm::Advice) -> io::Result<()> {
     let page = rustix::param::page_size();
     let start = memory.as_ptr().addr() & !(page - 1);
-    // A region of the whole address space has bytes in the very last page, and the end of that page is not an address.
+    // A region of the whole address space includes the last page, whose end is not an address.
     let end = memory.as_ptr().addr().checked_add(memory.len()).and_then(|end| end.checked_next_multiple_of(page));
     let len = end.ok_or(rustix::io::Errno::FAULT)? - start;
-    // SAFETY: this advice changes no contents, and fails on what is not mapped.
+    // SAFETY: this advice changes no contents, and fails if the memory is not mapped.
     unsafe { rustix::mm::madvise(std::ptr::without_provenance_mut(start), len, advice) }?;
     Ok(())
 }
@@ -246,7 +253,7 @@ fn copy(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> 
         let local = libc::iovec { iov_base: ours.wrapping_add(done).cast(), iov_len: len };
         let remote = libc::iovec { iov_base: theirs.as_ptr().wrapping_add(done).cast(), iov_len: len };
         let pid = std::process::id().cast_signed();
-        // SAFETY: `ours` is lent for as many bytes, and so is `theirs` if it is there.
+        // SAFETY: `ours` is lent for this many bytes, and so is `theirs`, as far as it is mapped.
         match unsafe { cross(pid, direction, &[local], remote) } {
             Ok(copied) => done += copied,
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
@@ -258,7 +265,7 @@ fn copy(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> 
     Ok(())
 }
 
-/// Like [`copy`], but through a pipe, where the kernel does not copy between processes.
+/// Like [`copy`], but through a pipe, for systems on which the kernel does not copy between processes.
 fn through_pipe(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Result<()> {
     let (source, sink) = call("pipe2", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK))?;
     let (from, to) = match direction {
@@ -267,20 +274,20 @@ fn through_pipe(theirs: Segment, ours: *mut u8, direction: Direction) -> io::Res
     };
     let (mut written, mut read) = (0, 0);
     while read < theirs.len() {
-        // The pipe is empty here, so that something fits into it.
+        // The pipe is empty here, so the write makes progress.
         let (at, left) = (from.wrapping_add(written).cast(), theirs.len() - written);
         // SAFETY: the kernel checks the addresses that it reads.
         written += moved("write", || unsafe { libc::write(sink.as_raw_fd(), at, left) })?;
         while read < written {
             let (at, left) = (to.wrapping_add(read).cast(), written - read);
-            // SAFETY: the kernel checks the addresses that it writes; the caller lends one of both ends.
+            // SAFETY: the kernel checks the addresses that it writes; the caller lends one of the two ends.
             read += moved("read", || unsafe { libc::read(source.as_raw_fd(), at, left) })?;
         }
     }
     Ok(())
 }
 
-/// How many bytes a call moved, which is not none.
+/// Makes a call, and returns the number of bytes that it moved. 0 bytes are an error.
 fn moved(name: &'static str, make: impl Fn() -> isize) -> io::Result<usize> {
     let moved = call(name, || match usize::try_from(make()) {
         Ok(moved) => Ok(moved),
@@ -294,10 +301,10 @@ mod tests {
     use super::*;
     use crate::system::call::errno;
 
-    /// A page that is there, and behind it one that is not.
+    /// Returns a mapped page that is followed by an unmapped one.
     fn edge() -> (*mut u8, usize) {
         let page = rustix::param::page_size();
-        // SAFETY: a new anonymous mapping, at no particular place.
+        // SAFETY: a new anonymous mapping, at an address of the kernel's choice.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -313,7 +320,7 @@ mod tests {
     }
 
     fn segment(ptr: *mut u8, len: usize) -> Segment {
-        // SAFETY: only the kernel is given it, which checks.
+        // SAFETY: the segment is only passed to the kernel, which checks it.
         unsafe { Segment::new(ptr, len) }
     }
 
@@ -325,7 +332,7 @@ mod tests {
         for (rights, reads, writes) in
             [(rustix::mm::MprotectFlags::READ, true, false), (rustix::mm::MprotectFlags::empty(), false, false)]
         {
-            // SAFETY: our own page, which is not used.
+            // SAFETY: the page belongs to this test and is not used.
             unsafe { rustix::mm::mprotect(start.cast(), page, rights) }.unwrap();
             for looks in [check, check_maps] {
                 assert_eq!(looks(segment(start.wrapping_add(5), 9), false).is_ok(), reads);

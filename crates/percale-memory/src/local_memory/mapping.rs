@@ -1,11 +1,12 @@
-//! The one place that maps and unmaps pages shared with other processes.
+//! The only module that maps and unmaps pages shared with other processes.
 //!
-//! A [`Mapping`] is a shared, writable mapping of a sealed memfd. Its size can never change (F_SEAL_SHRINK and F_SEAL_GROW are set by the
-//! process that created it and checked by each process that receives it), so no access within it can raise SIGBUS by truncation. A process
-//! can still punch holes in it: they read as zero, as long as the system has memory for another page. There may be no huge pages left for
-//! that, so memory of huge pages is not mapped.
-//! A mapping is MADV_DONTFORK: a forked child must not use its parent's rings. In the child the mapping is only an address, where the child
-//! may have mapped something else by now.
+//! A [`Mapping`] is a shared, writable mapping of a sealed memfd. Its size can never change (the process that creates
+//! it sets F_SEAL_SHRINK and F_SEAL_GROW, and each process that receives it checks them), so no access within it can
+//! raise SIGBUS because of a truncation. A process can still punch holes in it. They read as zero, as long as the
+//! system has memory for another page; since there may be no huge page left, memory of huge pages is not mapped.
+//!
+//! A mapping is MADV_DONTFORK: a forked child must not use its parent's rings. In the child the mapping is only an
+//! address, where the child may have mapped other memory by now.
 
 #![expect(unsafe_code, reason = "mmap, munmap and madvise; each block states its own reason")]
 
@@ -31,13 +32,13 @@ const HUGE_PAGES: rustix::fs::FsWord = 0x9584_58F6;
 pub struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
-    /// The only process that it is mapped in.
+    /// The only process in which it is mapped.
     process: Process,
 }
 
-// SAFETY: a mapping is an address range that stays valid until it is dropped, from whatever thread.
+// SAFETY: a mapping is an address range that stays valid until it is dropped, on any thread.
 unsafe impl Send for Mapping {}
-// SAFETY: it gives out only its address; its users order their accesses.
+// SAFETY: the value only returns its address; its users order their accesses.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -52,7 +53,7 @@ impl Mapping {
 
     /// Like [`of`](Self::of), but read-only: a write to it raises SIGSEGV.
     ///
-    /// # Errors
+    /// As for [`of`](Self::of).
     /// As [`of`](Self::of).
     pub fn read_only(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Self::map(fd, len, ProtFlags::READ)
@@ -80,7 +81,7 @@ impl Mapping {
         Self { ptr: NonNull::new(ptr.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len, process }.kept_from_children()
     }
 
-    /// Maps `len` bytes of private memory, all 0, for systems where no memory can be shared.
+    /// Maps `len` bytes of private memory, all 0, for systems on which no memory can be shared.
     ///
     /// # Errors
     /// The error of `mmap` or `madvise`.
@@ -95,16 +96,16 @@ impl Mapping {
 
     fn kept_from_children(self) -> io::Result<Self> {
         call("madvise", || {
-            // SAFETY: the range was just mapped and is ours; DONTFORK only changes what a child inherits.
+            // SAFETY: the range was just mapped and belongs to this value; DONTFORK only changes what a child inherits.
             unsafe { rustix::mm::madvise(self.ptr.as_ptr().cast(), self.len, Advice::LinuxDontFork) }
         })?;
         Ok(self)
     }
 
-    /// Makes pages of `len` bytes from `offset` on present, so that reading them cannot fail for want of memory.
+    /// Makes the pages of `len` bytes from `offset` on present, so that reading them cannot fail for lack of memory.
     ///
     /// # Errors
-    /// `InvalidInput` if they do not all lie within the mapping; otherwise the error of `madvise`.
+    /// `InvalidInput` if the range is not within the mapping; otherwise the error of `madvise`.
     pub fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -116,28 +117,29 @@ impl Mapping {
         })?)
     }
 
-    /// The address of the first byte. Valid until the mapping is dropped; other processes may write the memory at any time.
+    /// Returns the address of the first byte. Valid until the mapping is dropped; other processes may write the memory
+    /// at any time.
     #[must_use]
     #[inline]
     pub const fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
-    /// Whether this is the process that it is mapped in, and not a fork of it.
+    /// Returns whether this is the process in which the memory is mapped, and not a fork of it.
     #[must_use]
     #[inline]
     pub fn is_here(&self) -> bool {
         self.process.is_here()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Always false: a mapping has at least one byte.
+    /// Returns false: a mapping has at least one byte.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
@@ -148,17 +150,17 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if !self.is_here() {
-            return; // A child never had the mapping (DONTFORK); its address may be something else's by now.
+            return; // A child never had the mapping (DONTFORK), and other memory may be at its address.
         }
-        // SAFETY: the whole range is ours, and no user keeps its address beyond the mapping's life.
+        // SAFETY: the whole range belongs to this value, and no user keeps its address longer than the mapping.
         if let Err(error) = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast::<c_void>(), self.len) } {
             crate::later::later!(error: %error, "munmap of a shared mapping failed");
         }
     }
 }
 
-/// Creates a memfd of `len` bytes, sealed against changes of its size. The first `backed` bytes have pages already;
-/// the rest gets them when first touched (or by [`back`]).
+/// Creates a memfd of `len` bytes, sealed against changes of its size. The first `backed` bytes have pages already; the
+/// rest gets them when it is first accessed (or by [`back`]).
 ///
 /// # Errors
 /// The error of `memfd_create`, `ftruncate`, `fallocate` or `fcntl`.
@@ -169,11 +171,11 @@ pub fn sealed_memfd(name: &str, len: usize, backed: usize) -> io::Result<OwnedFd
     Ok(fd)
 }
 
-/// Creates a memfd of `len` bytes, sealed against changes of its size, that can be written only through the mapping that is
-/// returned with it. None of it has pages yet.
+/// Creates a memfd of `len` bytes, sealed against changes of its size, that can be written only through the returned
+/// mapping. It has no pages yet.
 ///
 /// # Errors
-/// As [`sealed_memfd`], or the error of `mmap`.
+/// As for [`sealed_memfd`], or the error of `mmap`.
 pub fn published_memfd(name: &str, len: usize) -> io::Result<(OwnedFd, Mapping)> {
     let fd = resizable_memfd(name, len)?;
     seal(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
@@ -198,10 +200,11 @@ pub fn resize(file: &OwnedFd, len: u64) -> io::Result<()> {
     call("ftruncate", || rustix::fs::ftruncate(file, len))
 }
 
-/// Checks that a file of this process may have this length. The kernel ends a process by SIGXFSZ that makes a longer one, memfds included.
+/// Checks that a file of this process may have this length. The kernel ends a process by SIGXFSZ if it makes a longer
+/// file; this includes memfds.
 ///
 /// # Errors
-/// EFBIG if it may not.
+/// EFBIG if the file may not have this length.
 fn check_file_size(len: u64) -> rustix::io::Result<()> {
     let limit = kernel::limit(libc::RLIMIT_FSIZE);
     if limit.is_some_and(|limit| len > limit) { Err(Errno::FBIG) } else { Ok(()) }
@@ -211,10 +214,11 @@ fn seal(fd: &OwnedFd, seals: SealFlags) -> io::Result<()> {
     call("fcntl", || rustix::fs::fcntl_add_seals(fd, seals))
 }
 
-/// The number of bytes per call that allocates pages. A signal undoes what the call has done, so a call should not take long.
+/// The number of bytes for which one call allocates pages. A signal undoes the work of a call, so a call should not
+/// take long.
 const BACK_STEP: usize = 1 << 20;
 
-/// Allocates pages for `len` bytes of a memfd from `offset` on, so that touching them cannot fail for lack of memory.
+/// Allocates pages for `len` bytes of a memfd from `offset` on, so that accessing them cannot fail for lack of memory.
 ///
 /// # Errors
 /// The error of `fallocate`.
@@ -235,7 +239,7 @@ mod tests {
         let fd = sealed_memfd("percale-test", 8192, 4096).unwrap();
         let (a, b) = (Mapping::of(fd.as_fd(), 8192).unwrap(), Mapping::of(fd.as_fd(), 8192).unwrap());
         let at = |mapping: &Mapping| mapping.as_ptr().wrapping_add(5000);
-        // SAFETY: the mapping is alive and longer, and not used otherwise.
+        // SAFETY: the mapping is alive and longer, and has no other user.
         unsafe { at(&a).write_volatile(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { at(&b).read_volatile() }, 7);
@@ -248,7 +252,7 @@ mod tests {
 
     #[test]
     fn memory_of_huge_pages_is_not_mapped() {
-        // No huge page is taken before the memory is mapped, so that machines without any can run this test.
+        // No huge page is taken before the memory is mapped, so this test also runs on machines without huge pages.
         let made = rustix::fs::memfd_create("percale-test", MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB);
         let Ok(fd) = made else { return println!("skipped: the kernel has no memfds of huge pages") };
         if let Err(error) = rustix::fs::ftruncate(&fd, 2 << 20) {
@@ -268,7 +272,7 @@ mod tests {
         let theirs = Mapping::read_only(fd.as_fd(), 8192).unwrap();
         theirs.populate(4096, 4096).unwrap();
         assert_eq!(theirs.populate(4096, 4097).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        // SAFETY: the mapping is alive and longer, and not used otherwise.
+        // SAFETY: the mapping is alive and longer, and has no other user.
         unsafe { ours.as_ptr().wrapping_add(5000).write_volatile(7) };
         // SAFETY: as above.
         assert_eq!(unsafe { theirs.as_ptr().wrapping_add(5000).read_volatile() }, 7);

@@ -1,13 +1,15 @@
-//! Memory as this process uses it, without the keys by which peers reach it (those are in percale's module `memory`,
-//! which also exports what programs use of this one).
+//! Memory as used within this process, without the keys with which peers reach it. Those are in percale's module
+//! `memory`, which also exports the public types of this module.
 //!
-//! * [`volatile`] names ranges of memory that other threads or processes may be writing, and copies to and from them.
+//! * [`volatile`] contains references to memory that other threads or processes may be writing, and copies to and from
+//!   it.
 //! * [`buffer`] is the memory that safe operations own while they are under way.
-//! * [`sealed`] allocates memory that local peers can map; `free_list` finds room in it.
-//! * `access` has the rights to memory; [`atomic`] executes atomic operations; `rundown` announces accesses.
-//! * `bell` wakes endpoints of other processes; `barrier` executes fences for them; `kernel` copies to and from memory that may not be mapped.
+//! * [`sealed`] allocates memory that local peers can map; `free_list` finds free ranges in it.
+//! * `access` contains the rights to memory; [`atomic`] executes atomic operations; `rundown` announces accesses.
+//! * `bell` wakes endpoints of other processes; `barrier` executes fences for them; `kernel` copies to and from memory
+//!   that may not be mapped.
 //! * `words` are 64-bit words shared by threads or processes.
-//! * [`mapping`] is the one place that maps and unmaps pages.
+//! * [`mapping`] is the only module that maps and unmaps shared pages.
 
 pub mod access;
 pub mod atomic;

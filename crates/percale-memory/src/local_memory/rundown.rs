@@ -1,8 +1,9 @@
-//! Rundown: how accesses to a target's memory are announced, and how the right to them is revoked so that no access comes late.
+//! Rundown: the announcement of accesses to a target's memory, and the revocation of the right to them such that no
+//! access comes late.
 //!
-//! A peer that reads or writes our memory directly (by its own loads and stores) does not ask for permission at that moment. So it
-//! announces each access in a [`Line`] of the memory that the pair shares, and then checks whether the [`Entry`] of the
-//! region in our key page still holds:
+//! A peer that reads or writes the target's memory directly (with its own loads and stores) does not request permission
+//! at that time. Instead it announces each access in a [`Line`] of the memory that the pair shares, and then checks
+//! whether the [`Entry`] of the region in the target's key page is still valid:
 //!
 //! ```text
 //! initiator (Announcer)                  revoker
@@ -13,32 +14,35 @@
 //!                                          the memory is ours again
 //! ```
 //!
-//! Each side writes, fences and reads what the other wrote (Dekker's pattern). So either the initiator sees that its
-//! entry is gone and touches nothing, or the revoker sees the announcement and waits for it. The line is a counter and not a
-//! flag, because a busy initiator's flag might be set whenever the revoker looks: with a counter any change is enough, since an
-//! access announced after the snapshot sees the entry gone. Leaving is a Release store and the revoker's look an Acquire load:
-//! once the line has retired, the initiator's writes are visible, and its reads were done before the memory had another use.
+//! Each side writes, fences, and reads what the other side wrote (Dekker's pattern). So either the initiator finds that
+//! its entry is gone and accesses nothing, or the revoker finds the announcement and waits for it. The line is a
+//! counter and not a flag, because the flag of a busy initiator might be set whenever the revoker reads it. With a
+//! counter any change is enough, since an access announced after the snapshot finds the entry gone. Leaving is a
+//! Release store, and the revoker's read is an Acquire load: once the line has retired, the initiator's writes are
+//! visible, and its reads were done before the memory is used for another purpose.
 //!
 //! # Without the initiator's fence
-//! The fence is most of the cost of a short access. So an initiator that has made `PATIENCE` accesses stops fencing: it sets
-//! `UNFENCED` in its line, fences once, and from then on orders only its compiler. A revoker that finds the mark set after its
-//! own fence makes every processor fence ([`barrier::everywhere`]) before it takes the snapshot: it sees an access announced
-//! before that moment, and an access announced later sees its entry gone. If a revoker does not find the mark set, its fence came
-//! before the initiator's, so the initiator's later looks see the entry gone. To return to fences, the initiator clears the mark
-//! after an announcement (Release), so a revoker that reads the mark as cleared sees all that was announced before.
+//! The fence is most of the cost of a short access. So an initiator that has made `PATIENCE` accesses stops fencing: it
+//! sets `UNFENCED` in its line, fences once, and from then on orders only its compiler. A revoker that finds the mark
+//! set after its own fence makes every processor fence ([`barrier::everywhere`]) before it takes the snapshot. The
+//! snapshot then includes each access announced before that moment, and each access announced later finds its entry
+//! gone. If a revoker does not find the mark set, its fence came before the initiator's, so the initiator's later
+//! checks find the entry gone. To return to fences, the initiator clears the mark after an announcement (Release), so a
+//! revoker that reads the mark as cleared sees all earlier announcements.
 //!
-//! A revoker that had to make every processor fence sets `ASKED` in the line. From its next access on, the initiator fences
-//! again, and needs no such barrier (16 µs) for at least `PATIENCE` accesses, however often rights are revoked. Where the system
-//! does not permit the revoker such a barrier, initiators always fence.
+//! A revoker that had to make every processor fence sets `ASKED` in the line. From its next access on, the initiator
+//! fences again, and needs no such barrier (16 µs) for at least `PATIENCE` accesses, however often rights are revoked.
+//! If the system does not permit the revoker such a barrier, initiators always fence.
 //!
-//! # Long accesses, and dead peers
-//! A long copy renews its announcement from time to time ([`Announcer::renew`]) and checks the entry again, so
-//! that a revoker waits for no more than a piece of it.
+//! # Long accesses, and peers that exit
+//! A long copy renews its announcement from time to time ([`Announcer::renew`]) and checks the entry again, so that a
+//! revoker waits only for a part of it.
 //!
-//! An initiator that is stopped inside retires when it continues, or never: the revoker must have a deadline, and keep
-//! the memory from any other use until the line retires or the peer is known to be dead. A line belongs to one
-//! announcer at a time. A peer that writes arbitrary values into its line can make the revoker wait, or not wait for that
-//! peer's own accesses, and nothing else: a line's content is only compared, never used as an address.
+//! An initiator that is stopped during an access retires when it continues, or never. So the revoker must have a
+//! deadline, and must not use the memory for another purpose until the line retires or the peer process is known to
+//! have exited. A line belongs to one announcer at a time. A peer that writes arbitrary values into its line can only
+//! make the revoker wait, or make it not wait for that peer's own accesses: the content of a line is only compared,
+//! never used as an address.
 //!
 //! Accesses that the target's own threads make on behalf of a peer go through a [`Pin`], which is one word of this
 //! process's private memory.
@@ -56,16 +60,16 @@ const UNFENCED: u32 = 1;
 /// The initiator announces without fences, and a revoker has asked it to fence again.
 const ASKED: u32 = 2;
 
-/// Where one initiator announces its accesses to one target's memory. The sequence is odd while the initiator is inside. Lies in memory
-/// that the pair shares, and is zero at first.
+/// The word in which one initiator announces its accesses to one target's memory. The sequence is odd while the
+/// initiator is inside an access. The line is in memory that the pair shares, and is zero at first.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Line {
-    /// Written by the initiator's [`Announcer`] alone.
+    /// Written only by the initiator's [`Announcer`].
     sequence: AtomicU64,
-    /// [`FENCED`], [`UNFENCED`] or [`ASKED`]; the last is written by revokers.
+    /// [`FENCED`], [`UNFENCED`] or [`ASKED`]; revokers write the last one.
     manner: AtomicU32,
-    /// Written by the target: whether it can fence for the initiator.
+    /// Written by the target: whether it can fence on behalf of the initiator.
     can_fence: AtomicU32,
 }
 
@@ -79,8 +83,8 @@ impl Line {
         self.can_fence.store(u32::from(barrier::available()), Ordering::Release);
     }
 
-    /// Whether the initiator announces without fences. Called after [`fence_after_revoking`]; if so, a snapshot is valid
-    /// only after [`fence_initiators`].
+    /// Returns whether the initiator announces without fences. Called after [`fence_after_revoking`]; if it returns
+    /// true, a snapshot is valid only after [`fence_initiators`].
     #[inline]
     pub fn is_unfenced(&self) -> bool {
         self.manner.load(Ordering::SeqCst) != FENCED
@@ -89,7 +93,7 @@ impl Line {
     /// Asks an initiator that announces without fences to fence again, because the revoker had to fence for it.
     #[inline]
     pub fn ask_to_fence(&self) {
-        // Fails if the initiator fences by now, or was asked before.
+        // Fails if the initiator fences now, or was asked before.
         let _was: Result<u32, u32> = self.manner.compare_exchange(UNFENCED, ASKED, Ordering::SeqCst, Ordering::Relaxed);
     }
 
@@ -100,56 +104,59 @@ impl Line {
         Snapshot { sequence: self.sequence.load(Ordering::Acquire) }
     }
 
-    /// Whether every access that was under way at the snapshot, and may have seen an entry that was revoked before
-    /// it, has ended. Once true, it stays true.
+    /// Returns whether every access that was under way at the snapshot, and that may have found an entry that was
+    /// revoked before it, has ended. Once true, it stays true.
     #[inline]
     pub fn has_retired(&self, then: Snapshot) -> bool {
         then.sequence & 1 == 0 || self.sequence.load(Ordering::Acquire) != then.sequence
     }
 }
 
-/// The sequence of a line when its revoker looked.
+/// The sequence of a line when the revoker read it.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot {
     sequence: u64,
 }
 
-/// Called between revoking any number of entries and taking the snapshots of any number of lines: it ensures that every snapshot is taken
-/// after the revocations have become visible to all processors.
+/// Called after revoking any number of entries and before taking the snapshots of any number of lines. It ensures that
+/// every snapshot is taken after the revocations have become visible to all processors.
 #[inline]
 pub fn fence_after_revoking() {
     fence(Ordering::SeqCst);
 }
 
-/// Executes a fence in every initiator that announces without fences. False if the system refused: then nothing is known about their accesses.
+/// Executes a fence in every initiator that announces without fences. Returns false if the system refused: then nothing
+/// is known about their accesses.
 #[must_use]
 #[inline]
 pub fn fence_initiators() -> bool {
     barrier::everywhere()
 }
 
-/// The initiator's side of a [`Line`], with its own count, which no peer can write. It does not refer to its line: the caller
-/// passes the same one each time. Nothing between [`enter`](Self::enter) and [`leave`](Self::leave) may wait or panic.
+/// The initiator's side of a [`Line`], with its own count, which no peer can write. It does not refer to its line: the
+/// caller passes the same line each time. Code between [`enter`](Self::enter) and [`leave`](Self::leave) must not wait
+/// or panic.
 #[derive(Debug, Default)]
 pub struct Announcer {
     sequence: u64,
-    /// Announces without fences, and has marked the line accordingly.
+    /// Whether this side announces without fences, and has marked the line accordingly.
     unfenced: bool,
-    /// Accesses announced with a fence since it last considered whether to stop fencing.
+    /// The number of accesses announced with a fence since it last considered to stop fencing.
     fenced: u32,
 }
 
 impl Announcer {
-    /// Announces an access. Entries must be checked after this, not before, to find out whether the access is allowed.
+    /// Announces an access. Entries must be checked after this call, not before, to determine whether the access is
+    /// allowed.
     #[inline]
     pub fn enter(&mut self, line: &Line) {
-        // Odd also after an access that unwound, and so never left.
+        // The result is odd also after an access that unwound, and so never left.
         self.sequence = self.sequence.wrapping_add(1) | 1;
         self.announce(line);
     }
 
-    /// Ends the access: nothing is read or written after it. (Streaming stores, which the processor does not order,
-    /// are the copier's to fence before.)
+    /// Ends the access: the initiator reads and writes nothing after it. (The processor does not order streaming
+    /// stores; the copying code must fence after them.)
     #[inline]
     pub fn leave(&mut self, line: &Line) {
         debug_assert!(self.is_inside(), "left without having entered");
@@ -157,7 +164,7 @@ impl Announcer {
         line.sequence.store(self.sequence, Ordering::Release);
     }
 
-    /// Ends the access and announces another, at the cost of one announcement. What an entry contained before is void, and
+    /// Ends the access and announces another, at the cost of one announcement. Earlier checks of an entry are void, and
     /// the entry must be checked again. A long copy does so every 64 KiB.
     #[inline]
     pub fn renew(&mut self, line: &Line) {
@@ -199,22 +206,23 @@ impl Announcer {
         self.unfenced = true;
     }
 
-    /// Fences from the next announcement on. A revoker that reads the mark as cleared (Release) sees the access that was just announced.
+    /// Fences from the next announcement on. A revoker that reads the mark as cleared (Release) sees the access that
+    /// was just announced.
     #[cold]
     fn fence_again(&mut self, line: &Line) {
         line.manner.store(FENCED, Ordering::Release);
         (self.unfenced, self.fenced) = (false, 0);
     }
 
-    /// Whether an access is announced.
+    /// Returns whether an access is announced.
     #[inline]
     pub fn is_inside(&self) -> bool {
         self.sequence & 1 == 1
     }
 }
 
-/// What one peer is granted under one key, in the page that the target shows this peer: the generation of the grant,
-/// or 0. No generation is used twice for one entry, so an initiator that knows an old one finds it gone.
+/// The grant of one key to one peer, in the page that the target shares with this peer: the generation of the grant, or
+/// 0. No generation is used twice for one entry, so an initiator that uses an old generation finds the entry gone.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Entry {
@@ -222,23 +230,23 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether the grant of that generation (not 0) still holds. The initiator calls this between
-    /// [`Announcer::enter`] or [`renew`](Announcer::renew) and the access; the result is valid until it leaves.
-    /// This is only a load, because the initiator cannot write the page. It is not a relaxed load behind a fence, because where the announcement
-    /// is an exchange, or has no fence, the order of this load matters.
+    /// Returns whether the grant of that generation (not 0) is still valid. The initiator calls this between
+    /// [`Announcer::enter`] or [`renew`](Announcer::renew) and the access; the result is valid until it leaves. This is
+    /// only a load, because the initiator cannot write the page. It is not a relaxed load after a fence, because the
+    /// order of this load matters if the announcement is an exchange, or has no fence.
     #[inline]
     pub fn holds(&self, generation: u64) -> bool {
         self.generation.load(Ordering::SeqCst) == generation
     }
 
-    /// Grants. The generation is not 0 and was never granted by this entry before.
+    /// Grants access. The generation is not 0 and was never granted by this entry before.
     #[inline]
     pub fn grant(&self, generation: u64) {
         debug_assert_ne!(generation, 0, "0 means revoked");
         self.generation.store(generation, Ordering::SeqCst);
     }
 
-    /// Revokes the grant. Accesses under way end later: see [`fence_after_revoking`].
+    /// Revokes the grant. Accesses that are under way end later: see [`fence_after_revoking`].
     #[inline]
     pub fn revoke(&self) {
         self.generation.store(0, Ordering::SeqCst);
@@ -249,15 +257,15 @@ impl Entry {
 const REVOKED: u64 = 1 << 63;
 
 /// Counts the accesses of this process's own threads to one region, and ends them: after [`revoke`](Self::revoke) no
-/// thread enters, and once [`is_quiet`](Self::is_quiet) none is inside or will be. It is one word, so that its modification
-/// order decides between entering and revoking and no fence is needed. A revoked pin stays revoked.
+/// thread enters, and once [`is_quiet`](Self::is_quiet) returns true no thread is inside or will be. It is one word, so
+/// its modification order decides between entering and revoking, and no fence is needed. A revoked pin stays revoked.
 #[derive(Debug, Default)]
 pub struct Pin {
     state: AtomicU64,
 }
 
 impl Pin {
-    /// Enters for the length of one bounded call; `None` once revoked.
+    /// Enters for the duration of one bounded call. Returns `None` once the pin is revoked.
     #[inline]
     pub fn enter(&self) -> Option<Inside<'_>> {
         // The check keeps late threads from disturbing the count that the revoker waits for.
@@ -269,26 +277,27 @@ impl Pin {
         (before & REVOKED == 0).then_some(inside)
     }
 
-    /// Lets no thread enter from now on. True for the one call that revoked it.
+    /// Revokes the pin: from now on no thread enters. Returns true for the one call that revoked it.
     #[inline]
     pub fn revoke(&self) -> bool {
         self.state.fetch_or(REVOKED, Ordering::AcqRel) & REVOKED == 0
     }
 
-    /// Whether no thread is inside. On a revoked pin this stays true once it is, and all that the threads did is visible.
+    /// Returns whether no thread is inside. On a revoked pin this stays true, and all accesses of the threads are
+    /// visible to the caller.
     #[inline]
     pub fn is_quiet(&self) -> bool {
         self.state.load(Ordering::Acquire) & !REVOKED == 0
     }
 
-    /// Whether the pin was revoked.
+    /// Returns whether the pin was revoked.
     #[inline]
     pub fn is_revoked(&self) -> bool {
         self.state.load(Ordering::Acquire) & REVOKED != 0
     }
 }
 
-/// A thread is inside a [`Pin`]; it leaves when this is dropped.
+/// The right of a thread to be inside a [`Pin`]; the thread leaves when this value is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it leaves at once"]
 pub struct Inside<'a> {

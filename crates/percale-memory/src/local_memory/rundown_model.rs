@@ -1,9 +1,9 @@
-//! The rundown's loom models (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). A region's memory
-//! is a loom cell, which fails a model when two accesses of it are not ordered one after the other: an initiator's
-//! access that comes after the revoker saw its line retired, or was still under way then.
+//! Loom models of the rundown (`RUSTFLAGS="--cfg loom" cargo test --release -p percale --lib loom_`). A region's memory
+//! is a loom cell, which makes a model fail if two accesses to it are not ordered: if an initiator's access comes after
+//! the revoker saw its line retired, or was still under way then.
 //!
-//! Loom does not support membarrier(2). [`Interrupt`] models it: it makes a thread fence wherever the thread is, and
-//! returns when that is done.
+//! Loom does not support membarrier(2). [`Interrupt`] models it: it makes a thread fence at any point, and returns when
+//! that is done.
 
 use loom::sync::Arc;
 use loom::thread::{self, yield_now};
@@ -14,14 +14,14 @@ use crate::sync::Shared;
 const OLD: u64 = 7;
 const NEW: u64 = 8;
 
-/// What a target shares with its initiators.
+/// The state that a target shares with its initiators.
 struct Target<const LINES: usize> {
     lines: [Line; LINES],
     entry: Entry,
     memory: Shared<u64>,
 }
 
-// Every field is an atomic or a loom cell, which checks how it is used.
+// Every field is an atomic or a loom cell, whose use loom checks.
 impl<const LINES: usize> Target<LINES> {
     fn new() -> Arc<Self> {
         let target =
@@ -49,7 +49,7 @@ impl<const LINES: usize> Target<LINES> {
         }
     }
 
-    /// Acts as a region's owner: revokes the right, waits, and uses the memory for something else.
+    /// Acts as a region's owner: revokes the right, waits, and uses the memory for another purpose.
     fn revoke(&self) {
         self.entry.revoke();
         fence_after_revoking();
@@ -63,7 +63,7 @@ impl<const LINES: usize> Target<LINES> {
     }
 }
 
-/// membarrier(2) for loom: makes a thread fence wherever it is.
+/// membarrier(2) for loom: makes a thread fence at any point.
 struct Interrupt {
     asked: AtomicU32,
     done: AtomicU32,
@@ -74,7 +74,7 @@ impl Interrupt {
         Arc::new(Self { asked: AtomicU32::new(0), done: AtomicU32::new(0) })
     }
 
-    /// Between two steps of the thread: the interrupt may come here.
+    /// Called between two steps of the thread, where the interrupt may come.
     fn may_come(&self) {
         if self.asked.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed) {
             fence(Ordering::SeqCst);
@@ -82,13 +82,13 @@ impl Interrupt {
         }
     }
 
-    /// The thread has ended, which fences, too.
+    /// Called when the thread has ended, which fences too.
     fn ended(&self) {
         fence(Ordering::SeqCst);
         self.done.store(u32::MAX, Ordering::Release);
     }
 
-    /// What the revoker calls.
+    /// Called by the revoker.
     fn everywhere(&self, turn: u32) {
         fence(Ordering::SeqCst);
         self.asked.store(turn, Ordering::Relaxed);
@@ -113,7 +113,7 @@ fn rev_007_loom_no_write_lands_after_its_line_retired() {
     });
 }
 
-/// The revoker may see the line changed and odd: it need not wait for the second access.
+/// The revoker may find that the line has changed and is odd. It then need not wait for the second access.
 #[test]
 fn rev_007_loom_a_changed_line_has_retired_though_it_is_odd() {
     loom::model(|| {
@@ -146,7 +146,8 @@ fn rev_007_loom_a_renewed_access_looks_again() {
     });
 }
 
-/// The entry is granted again while the first grant's initiator continues: it must not take the new grant for its own.
+/// The entry is granted again while the initiator of the first grant continues. That initiator must not mistake the new
+/// grant for its own.
 #[test]
 fn rev_007_loom_an_old_generation_does_not_hold_under_a_new_grant() {
     loom::model(|| {
@@ -166,7 +167,7 @@ fn rev_007_loom_an_old_generation_does_not_hold_under_a_new_grant() {
     });
 }
 
-/// One fence serves all lines. The initiators have memory of their own, since nothing orders one after the other.
+/// One fence serves all lines. Each initiator has its own memory, since their accesses are not ordered.
 #[test]
 fn rev_007_loom_one_fence_serves_every_line() {
     let mut model = loom::model::Builder::new();
@@ -196,7 +197,7 @@ fn rev_007_loom_one_fence_serves_every_line() {
     });
 }
 
-/// Two entries and memories under one line, so that rights are revoked twice under one initiator.
+/// Two entries and memories under one line, so that rights of one initiator are revoked twice.
 struct Twice {
     line: Line,
     entries: [Entry; 2],
@@ -214,7 +215,7 @@ impl Twice {
         Arc::new(twice)
     }
 
-    /// One access, interrupted anywhere.
+    /// Makes one access, which may be interrupted anywhere.
     fn access(&self, announcer: &mut Announcer, interrupt: &Interrupt, which: usize) {
         announcer.enter(&self.line);
         interrupt.may_come();
@@ -226,7 +227,7 @@ impl Twice {
         interrupt.may_come();
     }
 
-    /// Revokes an entry like a region's owner that allows initiators to omit fences.
+    /// Revokes an entry, as the owner of a region does that allows initiators to omit fences.
     fn revoke(&self, which: usize, interrupt: impl FnOnce()) {
         self.entries[which].revoke();
         fence_after_revoking();
@@ -269,7 +270,7 @@ fn rev_007_loom_no_write_lands_late_while_its_initiator_stops_fencing() {
     });
 }
 
-/// An initiator that does not fence is asked to do so by one revocation, and does, or not yet, at the next.
+/// An initiator that does not fence is asked to fence by one revocation. At the next one it has done so, or not yet.
 #[test]
 fn rev_007_loom_no_write_lands_late_while_its_initiator_is_asked_to_fence_again() {
     bounded(|| {
@@ -291,7 +292,8 @@ fn rev_007_loom_no_write_lands_late_while_its_initiator_is_asked_to_fence_again(
     });
 }
 
-/// The model detects a defect: a revoker that does not fence for an initiator that announces without fences is too early.
+/// The model detects a defect: a revoker that does not fence for an initiator that announces without fences returns too
+/// early.
 #[test]
 #[should_panic(expected = "access")]
 fn rev_007_loom_an_initiator_that_nobody_fences_is_found_out() {
@@ -329,7 +331,7 @@ fn rev_007_loom_an_initiator_that_stops_fencing_unfenced_is_found_out() {
     });
 }
 
-/// The model detects a defect: an announcement without a fence lets both sides miss each other.
+/// The model detects a defect: with an announcement without a fence, each side can miss the other.
 #[test]
 #[should_panic(expected = "access")]
 fn rev_007_loom_an_unfenced_announcement_is_found_out() {
@@ -345,7 +347,8 @@ fn rev_007_loom_an_unfenced_announcement_is_found_out() {
     });
 }
 
-/// The model detects a defect: a revoker that looks without having fenced lets both sides miss each other, too.
+/// The model detects a defect: with a revoker that has not fenced before it reads the line, each side can miss the
+/// other.
 #[test]
 #[should_panic(expected = "access")]
 fn rev_007_loom_an_unfenced_revocation_is_found_out() {
@@ -366,7 +369,7 @@ fn rev_007_loom_an_unfenced_revocation_is_found_out() {
     });
 }
 
-/// The model detects a defect: an initiator that renews without checking the entry again writes late.
+/// The model detects a defect: an initiator that renews without checking the entry again writes too late.
 #[test]
 #[should_panic(expected = "access")]
 fn rev_007_loom_a_renewal_that_does_not_look_again_is_found_out() {
@@ -385,7 +388,7 @@ fn rev_007_loom_a_renewal_that_does_not_look_again_is_found_out() {
     });
 }
 
-/// A pin and what it guards: a cell for each thread that enters, since nothing orders one after the other.
+/// A pin and the memory that it guards: one cell for each thread that enters, since their accesses are not ordered.
 struct Pinned {
     pin: Pin,
     memory: [Shared<u64>; 2],
@@ -429,7 +432,7 @@ fn rev_007_loom_no_thread_is_inside_a_revoked_quiet_pin() {
     });
 }
 
-/// The model detects a defect: a pin that is quiet without having been revoked proves nothing.
+/// The model detects a defect: a pin that is quiet but was not revoked proves nothing.
 #[test]
 #[should_panic(expected = "access")]
 fn rev_007_loom_a_quiet_pin_that_was_not_revoked_is_found_out() {

@@ -1,4 +1,4 @@
-//! Tests of the rundown on real threads. The loom model covers every interleaving.
+//! Tests of the rundown with real threads. The loom model covers all interleavings.
 
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Initiators that write as fast as they may, each with a line and memory of its own.
+/// Initiators that write as fast as possible, each with its own line and memory.
 const INITIATORS: usize = 2;
 const REVOCATIONS: u64 = 5_000;
 /// The number of words that one access writes: enough that a revocation often happens during one.
 const WORDS: usize = 64;
-/// How often a thread does something before it yields.
+/// The number of steps of a thread between two yields.
 const TURN: u64 = 64;
-/// How often the revoker looks at memory that must not change.
+/// How often the revoker checks memory that must not change.
 const LOOKS: usize = 5;
 
 struct Target {
     lines: [Line; INITIATORS],
     entry: Entry,
-    /// The generation that was granted to the initiators.
+    /// The generation that is granted to the initiators.
     granted: AtomicU64,
     memory: [[AtomicU64; WORDS]; INITIATORS],
     stop: AtomicBool,
@@ -36,8 +36,8 @@ impl Target {
         }
     }
 
-    /// Writes the generation it was granted, until stopped. `unfenced`: stops fencing again a few accesses after it was
-    /// asked to fence.
+    /// Writes the granted generation until stopped. `unfenced`: the initiator stops fencing again a few accesses after
+    /// it was asked to fence.
     fn initiate(&self, me: usize, renewals: usize, unfenced: bool) {
         let (mut announcer, line) = (Announcer::default(), &self.lines[me]);
         while !self.stop.load(Ordering::Relaxed) {
@@ -62,7 +62,7 @@ impl Target {
         }
     }
 
-    /// Revokes and waits: busy initiators cannot keep a revoker waiting, so a bounded number of looks does.
+    /// Revokes and waits. Busy initiators cannot delay a revoker, so a bounded number of checks is enough.
     fn revoke(&self) {
         self.entry.revoke();
         fence_after_revoking();
@@ -77,7 +77,7 @@ impl Target {
     }
 }
 
-/// Waits for a condition that takes a few accesses of another thread, and yields from time to time.
+/// Waits for a condition that takes a few accesses of another thread. Yields from time to time.
 fn soon(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !(0..TURN).any(|_| is_so()) {
@@ -86,8 +86,8 @@ fn soon(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// One access. From time to time it yields in the middle: that is when revoking it matters most, and there may be
-/// fewer processors than threads.
+/// Makes one access. From time to time it yields in the middle, which is when a revocation is most critical; and there
+/// may be fewer processors than threads.
 fn write(memory: &[AtomicU64], value: u64, turn: u64) {
     for (at, word) in memory.iter().enumerate() {
         if at == WORDS / 2 && turn % TURN < 2 {
@@ -97,7 +97,7 @@ fn write(memory: &[AtomicU64], value: u64, turn: u64) {
     }
 }
 
-/// Checks that values written to revoked memory stay.
+/// Checks that values written to revoked memory are not overwritten.
 fn reuse_alone(memory: &[AtomicU64], value: u64) {
     memory.iter().for_each(|word| word.store(value, Ordering::Relaxed));
     for _ in 0..LOOKS {
@@ -105,7 +105,7 @@ fn reuse_alone(memory: &[AtomicU64], value: u64) {
     }
 }
 
-/// Ends the initiators, also when an assertion fails: the scope waits for them.
+/// Stops the initiators, even if an assertion fails, since the scope waits for them.
 struct StopsThem<'a>(&'a AtomicBool);
 
 impl Drop for StopsThem<'_> {
@@ -125,7 +125,7 @@ fn hammer(renewals: usize, unfenced: bool) {
         for generation in 1..=REVOCATIONS {
             target.entry.grant(generation);
             target.granted.store(generation, Ordering::Relaxed);
-            // Revoke while an initiator is likely to be in the middle of writing.
+            // Revoke when an initiator is probably in the middle of writing.
             let busy = &target.memory[generation as usize % INITIATORS][0];
             soon("wrote", || busy.load(Ordering::Relaxed) == generation);
             target.revoke();
@@ -144,7 +144,7 @@ fn no_write_comes_late_from_renewed_accesses() {
     hammer(3, false);
 }
 
-/// Whether this system lets initiators go without fences.
+/// Returns whether this system allows initiators to omit fences.
 fn can_go_unfenced() -> bool {
     barrier::register();
     let can = barrier::is_registered() && barrier::available();

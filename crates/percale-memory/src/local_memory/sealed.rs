@@ -1,23 +1,24 @@
 //! Memory that percale allocates, so that peers on this machine can map it.
 //!
 //! An [`Allocation`] is a part of an *arena*: a sealed memfd with all its pages, mapped once. Small allocations share
-//! arenas; a large one has its own. When the last allocation of an arena is dropped, the arena is unmapped and closed, except that one
-//! empty shared arena is kept. Peers that mapped an arena keep its pages alive, but not our mapping. Where the system provides no memfd, an
-//! arena is ordinary memory of this process: it can be used as any other, and no peer maps it.
+//! arenas; a large allocation has its own. When the last allocation of an arena is dropped, the arena is unmapped and
+//! closed, except that one empty shared arena is kept. Peers that have mapped an arena keep its pages alive, but not
+//! the mapping in this process. If the system provides no memfd, an arena is ordinary memory of this process: it can be
+//! used like any other memory, and no peer maps it.
 //!
 //! Invariants:
-//! * A peer may write an arena at any time, so nothing that percale relies on lives in one: the free lists are ordinary
-//!   memory, and bytes are only ever copied in and out.
+//! * A peer may write an arena at any time, so percale stores no data of its own in arenas: the free lists are ordinary
+//!   memory, and bytes are only copied in and out.
 //! * The number of an arena is never used again in this process, so a peer may remember its mapping by that number.
-//! * An arena's address range is in the registry exactly while some code may still lawfully name it: it enters before
-//!   the first allocation is handed out, and leaves before it is unmapped.
+//! * An arena's address range is in the registry exactly while code may still validly refer to it: it enters before the
+//!   first allocation is returned, and leaves before it is unmapped.
 //!
-//! One lock guards the registry and the free lists. It is held for no system call. [`locate`] first compares with two
-//! plain bounds, so a query about ordinary memory mostly costs two loads. (A child inherits its parent's bounds. They only cost it a
-//! look in its registry, until it has arenas of its own.)
+//! One lock guards the registry and the free lists. It is never held during a system call. [`locate`] first compares
+//! with two plain bounds, so a query about ordinary memory usually costs two loads. (A child inherits its parent's
+//! bounds. As a result it may search its own registry needlessly, until it has arenas of its own.)
 //!
-//! A forked child does not inherit arenas, only their addresses, where it may have mapped something else: it has a registry of its own, and
-//! reading or writing its parent's allocations panics there.
+//! A forked child does not inherit arenas, only their addresses, where it may have mapped other memory. It has a
+//! registry of its own, and reading or writing its parent's allocations panics there.
 
 #![expect(unsafe_code, reason = "madvise, and copies to and from memory that peers may write")]
 
@@ -37,26 +38,26 @@ use crate::local_memory::volatile::{SegmentsExt as _, ViewExt as _};
 use crate::system::call;
 use crate::system::forked::PerProcess;
 
-/// Size of an arena that small allocations share; a huge page's worth.
+/// The size of an arena that small allocations share: one huge page.
 const SHARED: usize = 2 << 20;
-/// From here on an allocation has an arena of its own.
+/// The size from which on an allocation has an arena of its own.
 const LARGE: usize = 512 << 10;
-/// From here on allocations start at a page.
+/// The size from which on allocations start at a page.
 const PAGED: usize = 64 << 10;
-/// A cache line: where small allocations start.
+/// The size of a cache line, at which small allocations start.
 const LINE: usize = 64;
 
-/// Why memory was not allocated.
+/// The reasons why memory was not allocated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocateError {
-    /// More than this machine has.
+    /// The size exceeds the memory of this machine.
     #[error("{0} bytes are more than this machine's memory")]
     TooLarge(usize),
-    /// The system had no memory, or no descriptor, to give.
+    /// The system provided no memory, or no descriptor.
     #[error("the system gave no memory: {0}")]
     System(io::Error),
-    /// This process used up its 2^32 arena numbers.
+    /// This process has used all of its 2^32 arena numbers.
     #[error("no arena numbers are left in this process; reuse large allocations instead of replacing them")]
     Exhausted,
 }
@@ -69,7 +70,7 @@ impl From<io::Error> for AllocateError {
 }
 
 impl AllocateError {
-    /// The code that libfabric has for this error (positive).
+    /// Returns libfabric's positive code for this error.
     #[must_use]
     #[inline]
     pub fn errno(&self) -> i32 {
@@ -84,7 +85,7 @@ impl AllocateError {
 #[derive(Debug)]
 struct Arena {
     id: u32,
-    /// `None` where no memory can be shared: then the arena is private memory of this process.
+    /// `None` if no memory can be shared: then the arena is private memory of this process.
     fd: Option<Arc<OwnedFd>>,
     mapping: Mapping,
 }
@@ -102,19 +103,19 @@ impl Arena {
         };
         let start = mapping.as_ptr().cast();
         if size >= SHARED {
-            // Refused where the system's settings rule huge pages out; then ordinary pages do.
-            // SAFETY: the range is this arena's own new mapping; the advice changes no contents.
+            // The advice fails if the system's settings rule out huge pages; ordinary pages are used then.
+            // SAFETY: the range is this arena's new mapping; the advice changes no contents.
             let advised = unsafe { rustix::mm::madvise(start, size, Advice::LinuxHugepage) };
             crate::later::later!(trace: size, ?advised, "huge pages for an arena");
         }
-        // Page faults honour the advice and fill the page table, which fallocate does not; but only fallocate's result
-        // shows whether every page is present.
+        // Page faults follow the advice and fill the page table, which fallocate does not do. But only the result of
+        // fallocate shows whether every page is present.
         // SAFETY: as above.
         let filled = unsafe { rustix::mm::madvise(start, size, Advice::LinuxPopulateWrite) };
         crate::later::later!(trace: size, ?filled, "page table of an arena");
         if let Some(fd) = &fd {
-            // If fallocate fails although populating succeeded, all pages are present nevertheless. (Ordinary memory is like that of any process:
-            // running out of it ends the process.)
+            // If fallocate fails although populating succeeded, all pages are present nevertheless. (Ordinary memory is
+            // like that of any process: if it runs out, the process ends.)
             back(fd.as_fd(), 0, size).or_else(|error| filled.map_err(|_| error))?;
         }
         let id = new_number().ok_or(AllocateError::Exhausted)?;
@@ -126,7 +127,8 @@ impl Arena {
     }
 }
 
-/// Returns a new number for memory that peers may be given: never 0, and never used again in this process. `None` once all are used up.
+/// Returns a new number for memory that peers may map: never 0, and never used again in this process. Returns `None` if
+/// all are used up.
 #[inline]
 pub fn new_number() -> Option<u32> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -138,31 +140,32 @@ pub fn new_number() -> Option<u32> {
 struct Registered {
     arena: Arc<Arena>,
     free: FreeList,
-    /// Whether small allocations share it.
+    /// Whether small allocations share the arena.
     shared: bool,
 }
 
-/// Every arena of this process, by address.
+/// All arenas of this process, by address.
 #[derive(Debug, Default)]
 struct Registry {
     arenas: BTreeMap<usize, Registered>,
 }
 
 static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new();
-/// Every arena lies at or above this address, and below the other. Written under the lock. A reader that may lawfully
-/// ask about an allocation got it from a thread that saw its arena enter, so the bounds it reads include it.
+/// Every arena lies at or above this address, and below the other one. Written under the lock. A reader that may
+/// validly query an allocation got it from a thread that saw its arena enter, so the bounds that it reads include the
+/// arena.
 static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
 impl Registry {
-    /// This process's, if it ever had an arena.
+    /// Locks the registry of this process, if it ever had an arena.
     fn lock() -> Option<MutexGuard<'static, Self>> {
         REGISTRY.get().map(|registry| registry.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn enter(&mut self, arena: Arc<Arena>, shared: bool) -> Option<&mut Registered> {
         let (start, size) = (arena.start(), arena.mapping.len());
-        // The arena is new, so its range holds no other.
+        // The arena is new, so no other arena has its range.
         self.arenas.insert(start, Registered { arena, free: FreeList::new(size), shared });
         self.bound();
         self.arenas.get_mut(&start)
@@ -174,7 +177,7 @@ impl Registry {
         Some(gone)
     }
 
-    /// States the bounds anew.
+    /// Updates the bounds.
     fn bound(&self) {
         let ends = self.arenas.last_key_value().map(|(start, last)| start + last.arena.mapping.len());
         LOWEST.store(self.arenas.keys().next().copied().unwrap_or(usize::MAX), Ordering::Relaxed);
@@ -185,7 +188,8 @@ impl Registry {
         self.arenas.values_mut().filter(|registered| registered.shared).find_map(|registered| registered.take(len))
     }
 
-    /// Gives back an allocation's memory. Returns an arena that is no longer needed, to be dropped without the lock.
+    /// Returns an allocation's memory to its arena. Returns the arena if it is no longer needed, to be dropped without
+    /// the lock.
     fn give(&mut self, start: usize, offset: usize, len: usize) -> Option<Registered> {
         let registered = self.arenas.get_mut(&start)?;
         registered.free.give(offset, reserved(len));
@@ -205,24 +209,25 @@ impl Registered {
     }
 }
 
-/// Where an allocation of `len` bytes may start.
+/// Returns the alignment of an allocation of `len` bytes.
 fn alignment(len: usize) -> usize {
     if len >= PAGED { rustix::param::page_size() } else { LINE }
 }
 
-/// Bytes that an allocation of `len` bytes takes up.
+/// Returns the number of bytes that an allocation of `len` bytes takes up.
 fn reserved(len: usize) -> usize {
     len.max(1).next_multiple_of(alignment(len))
 }
 
-/// Allocates `len` bytes, all 0, that local peers can be given to map. They start at a cache line, from 64 KiB on at a
+/// Allocates `len` bytes, all 0, which local peers can map. They start at a cache line, or, for 64 KiB and more, at a
 /// page.
 ///
 /// # Errors
-/// If the system has no memory or no descriptor to give. Never later: every page is there when this returns.
+/// If the system provides no memory or no descriptor. Accesses never fail later, since every page is present when this
+/// function returns.
 pub fn allocate(len: usize) -> Result<Allocation, AllocateError> {
     if len < LARGE {
-        // In a statement of its own: the lock is released before an arena is made.
+        // In a separate statement, so that the lock is released before an arena is made.
         let reused = Registry::lock().and_then(|mut registry| registry.take_shared(len));
         let mut allocation = match reused {
             Some(allocation) => allocation,
@@ -250,7 +255,8 @@ impl Registry {
 
 /// Memory that percale allocated. Freed when dropped.
 ///
-/// Peers to which it was made known may write it at any time, so it is no slice: bytes are copied in and out.
+/// Peers that have mapped it may write it at any time, so it does not dereference to a slice: bytes are copied in and
+/// out.
 pub struct Allocation {
     arena: Arc<Arena>,
     offset: usize,
@@ -260,21 +266,21 @@ pub struct Allocation {
 crate::short_debug!(Allocation, "Allocation");
 
 impl Allocation {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address of the first byte, for raw operations. Valid until the allocation is dropped.
+    /// Returns the address of the first byte, for raw operations. Valid until the allocation is dropped.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
@@ -284,7 +290,8 @@ impl Allocation {
     /// Copies the bytes from `offset` on into `to`.
     ///
     /// # Panics
-    /// If there are fewer than `to.len()` bytes from `offset` on, or in a forked child of the process that allocated it.
+    /// If there are fewer than `to.len()` bytes from `offset` on, or in a forked child of the process that allocated
+    /// the memory.
     #[inline]
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         self.check(offset, to.len());
@@ -294,7 +301,8 @@ impl Allocation {
     /// Copies `from` to the bytes from `offset` on.
     ///
     /// # Panics
-    /// If there are fewer than `from.len()` bytes from `offset` on, or in a forked child of the process that allocated it.
+    /// If there are fewer than `from.len()` bytes from `offset` on, or in a forked child of the process that allocated
+    /// the memory.
     #[inline]
     pub fn write(&mut self, offset: usize, from: &[u8]) {
         self.check(offset, from.len());
@@ -304,25 +312,26 @@ impl Allocation {
     /// Sets every byte to `value`.
     ///
     /// # Panics
-    /// In a forked child of the process that allocated it.
+    /// In a forked child of the process that allocated the memory.
     #[inline]
     pub fn fill(&mut self, value: u8) {
         self.check_here();
-        // SAFETY: the range is this allocation's own, mapped and writable; `&mut self` keeps others in this process off.
+        // SAFETY: the range belongs to this allocation, mapped and writable; `&mut self` excludes other users in this
+        // process.
         unsafe { std::ptr::write_bytes(self.as_ptr(), value, self.len) };
     }
 
-    /// Everything, copied out.
+    /// Returns a copy of all bytes.
     ///
     /// # Panics
-    /// In a forked child of the process that allocated it.
+    /// In a forked child of the process that allocated the memory.
     #[must_use]
     #[inline]
     pub fn to_vec(&self) -> Vec<u8> {
         Segments::one(self.segment()).to_vec()
     }
 
-    /// In a child the address may be something else's by now.
+    /// Panics in a child, where other memory may be at the address.
     #[inline]
     #[track_caller]
     pub(in crate::local_memory) fn check_here(&self) {
@@ -345,10 +354,11 @@ impl Allocation {
 /// Lends an [`Allocation`] to an operation. For the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait AllocationExt: Sized {
-    /// All of it, for an operation. The caller keeps the allocation until that operation is over.
+    /// Returns all of it as a segment for an operation. The caller keeps the allocation until that operation has
+    /// completed.
     ///
     /// # Panics
-    /// In a forked child of the process that allocated it.
+    /// In a forked child of the process that allocated the memory.
     fn segment(&self) -> Segment;
 }
 
@@ -356,8 +366,8 @@ impl AllocationExt for Allocation {
     #[inline]
     fn segment(&self) -> Segment {
         self.check_here();
-        // SAFETY: the memory is mapped and writable for as long as the allocation lives, and the caller (the engine, which owns it
-        // meanwhile) keeps it alive; because the caller owns it, no other code in this process touches it.
+        // SAFETY: the memory is mapped and writable as long as the allocation lives, and the caller (the engine, which
+        // owns it meanwhile) keeps it alive. Because the caller owns it, no other code in this process accesses it.
         unsafe { Segment::new(self.as_ptr(), self.len) }
     }
 }
@@ -365,22 +375,23 @@ impl AllocationExt for Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         if !self.arena.mapping.is_here() {
-            return; // A child's copy: its parent has the memory, and the child has another registry.
+            return; // A child's copy: the parent has the memory, and the child has another registry.
         }
-        // Both the guard's arena and our own handle are dropped after the lock: unmapping takes its time.
+        // Both the guard's arena and this value's handle are dropped after the lock is released, since unmapping takes
+        // time.
         let unneeded = Registry::lock().and_then(|mut all| all.give(self.arena.start(), self.offset, self.len));
         drop(unneeded);
     }
 }
 
-/// Where memory lies within an arena.
+/// The position of memory within an arena.
 #[derive(Clone)]
 pub struct Located {
     /// The arena's number, never 0 and never used again in this process.
     pub arena: u32,
-    /// Offset of the first byte in it.
+    /// The offset of the first byte in the arena.
     pub offset: u64,
-    /// Size of the whole arena.
+    /// The size of the whole arena.
     pub size: usize,
     /// The arena's sealed memfd.
     pub fd: Arc<OwnedFd>,
@@ -388,7 +399,8 @@ pub struct Located {
 
 crate::short_debug!(Located, "Located");
 
-/// The arena that holds all `len` bytes from `ptr`, if one does. `None` for ordinary memory. Never follows `ptr`.
+/// Returns the arena that contains all `len` bytes from `ptr`. Returns `None` for ordinary memory. Never dereferences
+/// `ptr`.
 #[must_use]
 #[inline]
 pub fn locate(ptr: *const u8, len: usize) -> Option<Located> {
@@ -422,7 +434,7 @@ mod tests {
             let found = locate(memory.as_ptr(), len).unwrap();
             let peer = Mapping::of(found.fd.as_fd(), found.size).unwrap();
             let offset = usize::try_from(found.offset).unwrap();
-            // SAFETY: the mapping is alive, and only this test's own memory is looked at.
+            // SAFETY: the mapping is alive, and the view covers only memory of this test.
             let view = unsafe { View::new(peer.as_ptr().wrapping_add(offset), len) };
             assert_eq!(view.to_vec(), vec![7; len]);
         }
@@ -458,7 +470,7 @@ mod tests {
             let mut own = allocate(1000).unwrap();
             own.fill(7);
             let found = locate(own.as_ptr(), 1000).unwrap();
-            // It may lie where the parent's did.
+            // The arena of the child may be at the address of the parent's.
             let after =
                 own.as_ptr() == small.as_ptr() || locate(small.as_ptr(), 1).is_none_or(|at| at.arena == found.arena);
             before && after && found.arena != inherited && own.to_vec() == [7; 1000]
@@ -475,7 +487,7 @@ mod tests {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             // SAFETY: a new mapping, which replaces none.
             let own = unsafe { rustix::mm::mmap_anonymous(start.cast(), LARGE, protection, flags) }.unwrap();
-            // SAFETY: so many bytes were just mapped.
+            // SAFETY: this many bytes were just mapped.
             unsafe { own.cast::<u8>().write_bytes(9, LARGE) };
             // SAFETY: as above, and they are no longer written.
             let own = unsafe { std::slice::from_raw_parts(own.cast::<u8>(), LARGE) };

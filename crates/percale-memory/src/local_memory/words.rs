@@ -1,6 +1,6 @@
-//! 64-bit words that several threads, or several processes, access: always as atomics, always within bounds.
+//! 64-bit words that several threads, or several processes, access. All accesses are atomic and within bounds.
 //!
-//! A word of shared memory contains whatever another process wrote there: it is a number to be checked, nothing more.
+//! A word of shared memory may contain any value that another process wrote there, so its value must be checked.
 
 #![expect(unsafe_code, reason = "references to words of a mapping; each block states its own reason")]
 
@@ -24,55 +24,55 @@ pub struct Words {
     mapping: Arc<Mapping>,
 }
 
-// SAFETY: the words are atomics, and the mapping stays for as long as there is a handle to it.
+// SAFETY: the words are atomics, and the mapping stays as long as there is a handle to it.
 unsafe impl Send for Words {}
 // SAFETY: as above.
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// All whole words of a mapping. If it is mapped for reading, its words must not be stored to.
+    /// Returns all whole words of a mapping. If the mapping is read-only, its words must not be stored to.
     ///
     /// # Errors
-    /// Never in practice: mappings begin at pages.
+    /// Never in practice, since mappings begin at pages.
     pub fn of(mapping: Mapping) -> io::Result<Self> {
         let start = NonNull::new(mapping.as_ptr().cast::<AtomicU64>()).filter(|start| start.is_aligned());
         let start = start.ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { start, len: mapping.len() / size_of::<AtomicU64>(), mapping: Arc::new(mapping) })
     }
 
-    /// The word at `at`, if there is one.
+    /// Returns the word at `at`, if there is one.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&AtomicU64> {
         if at >= self.len {
             return None;
         }
-        // SAFETY: within the mapping.
+        // SAFETY: the word is within the mapping.
         let word = unsafe { self.start.add(at) };
-        // SAFETY: aligned, and mapped for as long as `self` lives; all other accesses are atomic, or made by a process that breaks
-        // the rules, which makes the value wrong but not the access.
+        // SAFETY: the word is aligned, and mapped as long as `self` lives. All other accesses are atomic, or made by a
+        // process that breaks the rules, in which case the value is wrong but the access is valid.
         Some(unsafe { word.as_ref() })
     }
 
-    /// `len` words from `at` on, if there are that many.
+    /// Returns `len` words from `at` on, if there are that many.
     #[inline]
     pub fn slice(&self, at: usize, len: usize) -> Option<&[AtomicU64]> {
         if at.checked_add(len).is_none_or(|end| end > self.len) {
             return None;
         }
-        // SAFETY: within the mapping.
+        // SAFETY: the words are within the mapping.
         let start = unsafe { self.start.add(at) };
-        // SAFETY: as in `get`, for each of them.
+        // SAFETY: as in `get`, for each of the words.
         Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) })
     }
 
-    /// The first `N` words, if there are that many, as a handle of their own.
+    /// Returns the first `N` words, if there are that many, as a separate handle.
     #[inline]
     pub fn array<const N: usize>(&self) -> Option<Array<N>> {
         (N <= self.len).then(|| Array { start: self.start.cast(), _owner: Owner::Mapped(Arc::clone(&self.mapping)) })
     }
 }
 
-/// Words of this process or of a mapping, which are accessed in the same way without checking which.
+/// Words of this process or of a mapping. Both are accessed in the same way, without a check of the kind.
 #[derive(Clone, Debug)]
 pub struct Array<const N: usize> {
     start: NonNull<[AtomicU64; N]>,
@@ -85,13 +85,13 @@ enum Owner<const N: usize> {
     Mapped(#[expect(dead_code, reason = "it keeps the words")] Arc<Mapping>),
 }
 
-// SAFETY: the words are atomics, and their owner stays for as long as there is a handle to it.
+// SAFETY: the words are atomics, and their owner stays as long as there is a handle to it.
 unsafe impl<const N: usize> Send for Array<N> {}
 // SAFETY: as above.
 unsafe impl<const N: usize> Sync for Array<N> {}
 
 impl<const N: usize> Array<N> {
-    /// Words of this process, all 0.
+    /// Allocates words of this process, all 0.
     #[inline]
     pub fn here() -> Self {
         let words = Arc::new([const { AtomicU64::new(0) }; N]);
@@ -104,76 +104,78 @@ impl<const N: usize> Deref for Array<N> {
 
     #[inline]
     fn deref(&self) -> &Self::Target {
-        // SAFETY: the owner has `N` words there, aligned, and keeps them for as long as `self` lives.
+        // SAFETY: the owner has `N` aligned words there, and keeps them as long as `self` lives.
         unsafe { self.start.as_ref() }
     }
 }
 
-/// This many words or more are put into huge pages, where the system has them: otherwise random accesses to so much memory need page tables
-/// that no longer fit in the processor's caches. Takes at most a quarter more memory than ordinary pages.
+/// From this number of words on, they are put into huge pages if the system has them: otherwise random accesses to so
+/// much memory would need page tables that no longer fit in the processor's caches. Takes at most a quarter more memory
+/// than ordinary pages.
 const HUGE_FROM: usize = 1 << 20;
 
-/// Words of a huge page: 2 MiB.
+/// The number of words in a huge page of 2 MiB.
 const HUGE: usize = 1 << 18;
 
-/// Words of this process, all 0 at first, that are allocated when they are first needed, and then never move.
+/// Words of this process, all 0 at first, which are allocated when they are first needed, and then never move.
 ///
-/// Access takes two loads: there is no state beside the length, which is 0 until the words exist.
+/// An access takes two loads: there is no state besides the length, which is 0 until the words exist.
 #[derive(Debug)]
 pub struct OnceWords {
     start: AtomicPtr<AtomicU64>,
     len: AtomicUsize,
-    /// The length once they are made.
+    /// The length after the allocation.
     size: usize,
-    /// The allocation: the words, and what comes before the first huge page. Set before the length is.
+    /// The allocation: the words, and the memory before the first huge page. Set before the length.
     made: OnceLock<Box<[AtomicU64]>>,
 }
 
 impl OnceWords {
-    /// Creates it for `size` words, without allocating them.
+    /// Creates the value for `size` words, without allocating them.
     #[inline]
     pub fn new(size: usize) -> Self {
         let nowhere = NonNull::dangling().as_ptr();
         Self { start: AtomicPtr::new(nowhere), len: AtomicUsize::new(0), size, made: OnceLock::new() }
     }
 
-    /// The words; none before they are made.
+    /// Returns the words; an empty slice before they are allocated.
     #[inline]
     pub fn get(&self) -> &[AtomicU64] {
         // Acquire: the start was written before the length.
         let len = self.len.load(Ordering::Acquire);
         let start = self.start.load(Ordering::Relaxed);
-        // SAFETY: no words at an aligned address; or `len` of the words that were allocated, which do not move for as long as
+        // SAFETY: either no words at an aligned address, or `len` of the allocated words, which do not move as long as
         // `self` lives.
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
-    /// The words. Allocates them if there are none. `None` if there is no memory.
+    /// Returns the words, and allocates them first if needed. Returns `None` if there is no memory.
     #[cold]
     pub fn make(&self) -> Option<&[AtomicU64]> {
         if self.made.get().is_none() {
             let slack = if self.size < HUGE_FROM { 0 } else { HUGE };
             let len = self.size.checked_add(slack)?;
-            // If another thread was faster, its words are used.
+            // If another thread is faster, its words are used.
             let _theirs = self.made.set(<[AtomicU64]>::new_box_zeroed_with_elems(len).ok()?);
         }
         let made = self.made.get()?;
         let words = if self.size < HUGE_FROM { made.get(..self.size)? } else { in_huge_pages(made, self.size)? };
-        // Every thread that gets here stores the same value.
+        // All threads that get here store the same value.
         self.start.store(words.as_ptr().cast_mut(), Ordering::Relaxed);
         self.len.store(self.size, Ordering::Release);
         Some(words)
     }
 }
 
-/// `len` of the words that begin where a huge page may, with the advice to have some there. It changes no contents.
+/// Returns `len` of the words, starting where a huge page may start, and advises the kernel to use huge pages there.
+/// Contents do not change.
 fn in_huge_pages(words: &[AtomicU64], len: usize) -> Option<&[AtomicU64]> {
     let skipped = words.as_ptr().align_offset(HUGE * size_of::<AtomicU64>());
     let words = words.get(skipped..)?.get(..len)?;
     let start = words.as_ptr().cast_mut().cast();
     // SAFETY: the range is memory of these words only; the advice does not change them.
     let advised = unsafe { rustix::mm::madvise(start, size_of_val(words), Advice::LinuxHugepage) };
-    // Refused where the system's settings rule huge pages out; then ordinary pages do.
+    // The advice fails if the system's settings rule out huge pages; ordinary pages are used then.
     crate::later::later!(trace: len, ?advised, "huge pages for words");
     Some(words)
 }

@@ -1,6 +1,7 @@
-//! System calls by name: errors that name the call that failed, and what to do about it.
+//! System calls with names: errors contain the name of the call that failed, and advice.
 //!
-//! Calls that open or grow something go through [`call`]. Its error is passed on as an [`io::Error`], and [`errno`] returns its number.
+//! Calls that open or grow something are made through [`call`]. Its error is passed on as an [`io::Error`], and
+//! [`errno`] returns its number.
 
 use std::fmt;
 use std::io;
@@ -64,15 +65,16 @@ pub fn named(name: &'static str) -> impl Fn(Errno) -> io::Error {
     move |errno| CallError { name, errno }.into()
 }
 
-/// The number of an error that [`call`] or the standard library made.
+/// Returns the number of an error that [`call`] or the standard library made.
 #[inline]
 pub fn errno(error: &io::Error) -> Option<i32> {
     let named = error.get_ref().and_then(|inner| inner.downcast_ref::<CallError>());
     named.map(|error| error.errno.raw_os_error()).or_else(|| error.raw_os_error())
 }
 
-/// The number of an error that percale or the standard library made of a system call that failed: `EIO` if it is of none. Errors of percale name
-/// the call, so [`io::Error::raw_os_error`] does not find their numbers.
+/// Returns the errno of an error that percale or the standard library made for a failed system call; `EIO` for any
+/// other error. Errors of percale contain the name of the call, so [`io::Error::raw_os_error`] does not find their
+/// numbers.
 #[must_use]
 #[inline]
 pub fn error_number(error: &io::Error) -> i32 {

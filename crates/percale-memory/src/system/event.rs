@@ -1,6 +1,7 @@
-//! Descriptors by which threads of this process wake each other, and peers wake it: an eventfd or, where none is available, a pipe.
+//! Descriptors with which threads of this process wake each other, and with which peers wake this process: an eventfd
+//! or, if none is available, a pipe.
 //!
-//! A pipe wakes only threads of this process: peers are given eventfds only.
+//! A pipe wakes only threads of this process: only eventfds are passed to peers.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +17,7 @@ use super::interrupted::uninterrupted;
 #[derive(Debug)]
 pub struct EventDescriptor {
     read: OwnedFd,
-    /// The write end, if it is a pipe.
+    /// The write end, if this is a pipe.
     write: Option<OwnedFd>,
 }
 
@@ -24,7 +25,7 @@ impl EventDescriptor {
     /// Creates a descriptor that is not readable.
     ///
     /// # Errors
-    /// If the system gives neither an eventfd nor a pipe; the error names the first.
+    /// If the system provides neither an eventfd nor a pipe; the error is that of the eventfd.
     pub fn new() -> io::Result<Self> {
         match Self::eventfd() {
             Ok(event) => Ok(event),
@@ -38,40 +39,40 @@ impl EventDescriptor {
     /// Creates a descriptor that can be passed to peers.
     ///
     /// # Errors
-    /// If the system gives no eventfd.
+    /// If the system provides no eventfd.
     pub fn eventfd() -> io::Result<Self> {
         let read = call("eventfd2", || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
         Ok(Self { read, write: None })
     }
 
-    /// The eventfd of a peer.
+    /// Wraps the eventfd of a peer.
     #[inline]
     pub const fn of_peer(event: OwnedFd) -> Self {
         Self { read: event, write: None }
     }
 
-    /// Whether it can be passed to peers.
+    /// Returns whether the descriptor can be passed to peers.
     #[inline]
     pub const fn is_eventfd(&self) -> bool {
         self.write.is_none()
     }
 
-    /// The descriptor that is written to.
+    /// Returns the descriptor that is written to.
     #[inline]
     pub fn writer(&self) -> &OwnedFd {
         self.write.as_ref().unwrap_or(&self.read)
     }
 
-    /// Makes it readable.
+    /// Makes the descriptor readable.
     ///
     /// # Errors
     /// The error of `write`.
     pub fn signal(&self) -> rustix::io::Result<()> {
         let one = 1_u64.to_ne_bytes();
         match uninterrupted(|| rustix::io::write(self.writer(), &one)) {
-            // Full: it is readable already.
+            // The counter is full, so the descriptor is readable already.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            // Refused; another call does the same.
+            // write(2) is refused; writev(2) does the same.
             Err(error) => match uninterrupted(|| rustix::io::writev(self.writer(), &[IoSlice::new(&one)])) {
                 Ok(_) | Err(Errno::AGAIN) => Ok(()),
                 Err(_) => Err(error),
@@ -79,7 +80,7 @@ impl EventDescriptor {
         }
     }
 
-    /// Makes it unreadable again.
+    /// Makes the descriptor unreadable again.
     ///
     /// # Errors
     /// The error of `read`.

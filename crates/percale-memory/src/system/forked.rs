@@ -1,9 +1,10 @@
-//! Whether this process is the one that made something, or a fork of it.
+//! Detects whether this process made an object, or is a fork of the process that did.
 //!
-//! Rings, peer mappings and service threads do not survive `fork`: a child that went on using its parent's endpoints would
-//! read its parent's messages. So an object that belongs to one process keeps the [`Process`] that made it: a word in a page that is wiped in
-//! every child (MADV_WIPEONFORK), which distinguishes the two at the cost of a load. A child that opens a domain of its own takes a
-//! word of its own, in another page: the word that it inherited stays 0 for ever, and the objects that it inherited still belong to its parent.
+//! Rings, peer mappings and service threads do not survive `fork`: a child that continued to use its parent's endpoints
+//! would read its parent's messages. So an object that belongs to one process stores the [`Process`] that made it: a
+//! word in a page that is wiped in every child (MADV_WIPEONFORK), which distinguishes the two at the cost of a load. A
+//! child that opens a domain gets a word of its own, in another page. The inherited word stays 0 for ever, and the
+//! inherited objects still belong to the parent.
 
 #![expect(
     unsafe_code,
@@ -21,13 +22,14 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::call::call;
 
-/// The value of the word in the process that took it. A page that was wiped contains only zeros.
+/// The value of the word in the process that allocated it. A page that was wiped contains only zeros.
 const HERE: u64 = 0x7065_7263_616c_6521;
 
-/// The word that was taken last, in this process or in an ancestor that it is a fork of. There is no lock, because one might be held at a fork.
+/// The word that was allocated last, in this process or in an ancestor that it is a fork of. There is no lock, because
+/// one might be held at a fork.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
-/// A mark that is set only in the process that took it.
+/// A mark that is set only in the process that made it.
 #[derive(Clone, Copy, Debug)]
 pub struct Process(&'static AtomicU64);
 
@@ -39,12 +41,13 @@ impl Process {
     pub fn current() -> io::Result<Self> {
         loop {
             let known = WORD.load(Ordering::Acquire);
-            // SAFETY: null, or a word of a page that is never unmapped.
+            // SAFETY: the pointer is null, or refers to a word of a page that is never unmapped.
             let word = unsafe { known.as_ref() };
             if let Some(known) = word.map(Self).filter(|known| known.is_here()) {
                 return Ok(known);
             }
-            // The first of this process. If another thread's is faster, that one counts, and this page stays unused.
+            // The first word of this process. If another thread is faster, its word is used, and this page stays
+            // unused.
             let word = page()?;
             word.store(HERE, Ordering::Relaxed);
             let ours = std::ptr::from_ref(word).cast_mut();
@@ -61,18 +64,18 @@ impl Process {
         Self(&NOWHERE)
     }
 
-    /// Whether this is the process that took the mark.
+    /// Returns whether this is the process that made the mark.
     #[inline]
     pub fn is_here(self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
 }
 
-/// A word in a page that no forked child has, at an address that another program has mapped only by accident: peers recognize the memory of
-/// this process by it. It must not be touched in a child.
+/// Returns a word in a page that no forked child has, at an address that another program has mapped only by accident:
+/// peers recognize the memory of this process by it. It must not be accessed in a child.
 ///
-/// The address is up to 256 GiB below the one that the kernel chose, at random, because programs without address space randomization
-/// (`setarch -R`, most debuggers) have their pages at the same addresses.
+/// The address is up to 256 GiB below the one that the kernel chose, at random, because programs without address space
+/// randomization (`setarch -R`, most debuggers) have their pages at the same addresses.
 ///
 /// # Errors
 /// The error of `getrandom`, `mmap` or `madvise`.
@@ -82,14 +85,14 @@ pub fn word_of_this_process() -> io::Result<&'static AtomicU64> {
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let down = (u32::from_ne_bytes(random) % PAGES) as usize * rustix::param::page_size();
     let chosen = map_page(null_mut())?;
-    // A hint: the kernel chooses another address if this one is in use or outside of a process's address space.
+    // The address is a hint: the kernel chooses another one if it is in use or outside the process's address space.
     let page = map_page(chosen.wrapping_byte_sub(down));
-    // SAFETY: mapped above, and not used.
+    // SAFETY: the page was mapped above and is not used.
     unsafe { rustix::mm::munmap(chosen, rustix::param::page_size()) }?;
     word_in(page?, Advice::LinuxDontFork)
 }
 
-/// The first word of a fresh page, which exists as long as the process, and is 0 in every child.
+/// Returns the first word of a fresh page, which exists as long as the process, and is 0 in every child.
 fn page() -> io::Result<&'static AtomicU64> {
     word_in(map_page(null_mut())?, Advice::LinuxWipeOnFork)
 }
@@ -98,26 +101,30 @@ fn page() -> io::Result<&'static AtomicU64> {
 fn map_page(hint: *mut c_void) -> io::Result<*mut c_void> {
     let len = rustix::param::page_size();
     call("mmap", || {
-        // SAFETY: a new anonymous mapping, at an address that the kernel chooses among the free ones, touches nothing that exists.
+        // SAFETY: a new anonymous mapping, at an address that the kernel chooses among the free ones, touches nothing
+        // that exists.
         unsafe { rustix::mm::mmap_anonymous(hint, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }
     })
 }
 
-/// The first word of a page that [`map_page`] made and that stays mapped. `advice` determines what a child finds there.
+/// Returns the first word of a page that [`map_page`] made and that stays mapped. `advice` determines what a child
+/// finds there.
 fn word_in(page: *mut c_void, advice: Advice) -> io::Result<&'static AtomicU64> {
     call("madvise", || {
         // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
         unsafe { rustix::mm::madvise(page, rustix::param::page_size(), advice) }
     })?;
-    // SAFETY: the page is mapped, aligned, zeroed and never unmapped in this process, so it is an atomic for ever.
+    // SAFETY: the page is mapped, aligned, zeroed and never unmapped in this process, so the word is permanently a
+    // valid atomic.
     Ok(unsafe { &*page.cast::<AtomicU64>() })
 }
 
-/// A lock that is taken only in the process that made it. At a fork another thread may hold it, in the middle of a change: a child would
-/// wait for ever, or find the value half changed. In a child [`lock`](Self::lock) returns `None` at once.
+/// A lock that can be taken only in the process that made it. At a fork another thread may hold it, in the middle of a
+/// change: a child would wait for ever, or find the value half changed. In a child [`lock`](Self::lock) returns `None`
+/// at once.
 #[derive(Debug)]
 pub struct ProcessMutex<T> {
-    /// `None` if the process cannot be distinguished from its forks: then the lock is taken in all of them.
+    /// `None` if the process cannot be distinguished from its forks: then the lock can be taken in all of them.
     process: Option<Process>,
     value: Mutex<T>,
 }
@@ -129,13 +136,13 @@ impl<T> ProcessMutex<T> {
         Self { process: Process::current().ok(), value: Mutex::new(value) }
     }
 
-    /// Whether this is the process that made it, and not a fork of it.
+    /// Returns whether this is the process that made the lock, and not a fork of it.
     #[inline]
     pub fn is_here(&self) -> bool {
         self.process.is_none_or(Process::is_here)
     }
 
-    /// Takes the lock; `None` in a forked child.
+    /// Takes the lock. Returns `None` in a forked child.
     #[inline]
     pub fn lock(&self) -> Option<MutexGuard<'_, T>> {
         if !self.is_here() {
@@ -144,7 +151,7 @@ impl<T> ProcessMutex<T> {
         Some(self.value.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The value. The exclusive borrow guarantees that no other thread reaches it.
+    /// Returns the value. The exclusive borrow guarantees that no other thread accesses it.
     #[inline]
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut().unwrap_or_else(PoisonError::into_inner)
@@ -158,8 +165,8 @@ impl<T: Default> Default for ProcessMutex<T> {
     }
 }
 
-/// A value of which each process has its own. A forked child begins with a new one. Its copy of the parent's value, which may contain locks
-/// held by threads that do not exist in the child, is never accessed again, nor freed.
+/// A value that exists once in each process. A forked child starts without a value. The parent's value, which may
+/// contain locks held by threads that do not exist in the child, is never accessed again in the child, nor freed.
 pub struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
 
 struct Made<T> {
@@ -174,20 +181,21 @@ impl<T> fmt::Debug for PerProcess<T> {
 }
 
 impl<T: Default + Sync> PerProcess<T> {
-    /// Creates it without a value. A process's value is made by the first [`get_or_make`](Self::get_or_make).
+    /// Creates it without a value. The first [`get_or_make`](Self::get_or_make) in a process makes that process's
+    /// value.
     #[inline]
     #[expect(clippy::new_without_default, reason = "for statics, which need a constant")]
     pub const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// This process's value, if it has one.
+    /// Returns this process's value, if it has one.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
         self.look().1
     }
 
-    /// This process's value.
+    /// Returns this process's value, and makes it first if there is none.
     ///
     /// # Errors
     /// As for [`Process::current`].
@@ -200,34 +208,34 @@ impl<T: Default + Sync> PerProcess<T> {
             let ours = Box::into_raw(Box::new(Made { process: Process::current()?, value: T::default() }));
             if self.0.compare_exchange(known, ours, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 // Another thread was faster.
-                // SAFETY: it was made above, and no other thread has seen it.
+                // SAFETY: the value was made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(ours) });
             }
         }
     }
 
-    /// The object that was made last, and its value if it was made in this process.
+    /// Returns the object that was made last, and its value if it was made in this process.
     fn look(&self) -> (*mut Made<T>, Option<&'static T>) {
         let known = self.0.load(Ordering::Acquire);
-        // SAFETY: null, or a box that is never freed once it is here.
+        // SAFETY: the pointer is null, or refers to a box that is never freed once it is stored here.
         let made = unsafe { known.as_ref() };
         (known, made.filter(|made| made.process.is_here()).map(|made| &made.value))
     }
 }
 
-/// Whether `f` is true in a forked child.
+/// Runs `f` in a forked child, and returns whether it returned true.
 #[cfg(any(test, feature = "testing"))]
 pub fn in_a_child(f: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `f`, which waits for no thread of the parent's, and ends.
+    // SAFETY: the child runs `f`, which waits for no thread of the parent, and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork: {}", io::Error::last_os_error());
     if child == 0 {
         let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(false);
-        // SAFETY: ends this process and nothing else.
+        // SAFETY: the call ends this process and has no other effect.
         unsafe { libc::_exit(i32::from(!good)) };
     }
     let mut status = 0;
-    // SAFETY: the child is the caller's own; the call writes one integer.
+    // SAFETY: the child belongs to the caller; the call writes one integer.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     status == 0
 }

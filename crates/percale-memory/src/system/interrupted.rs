@@ -2,11 +2,12 @@
 
 use rustix::io::Errno;
 
-/// The maximum number of repetitions of a call that is interrupted each time. Signals that arrive faster than that are not expected to end.
+/// The maximum number of repetitions of a call that is interrupted each time. Signals that arrive faster than that are
+/// not expected to stop.
 const MOST: u32 = 1000;
 
-/// Makes a system call, and repeats it while a signal interrupts it. For calls that change nothing when they are interrupted. A call that is
-/// interrupted for ever, which a sandbox may cause, fails in the end.
+/// Makes a system call, and repeats it while a signal interrupts it. For calls that change nothing when they are
+/// interrupted. A call that is always interrupted, which a sandbox may cause, fails in the end.
 ///
 /// # Errors
 /// The error of the call.

@@ -1,10 +1,10 @@
-//! What every module needs of the operating system. It depends on no other module.
+//! What every module needs from the operating system. This module depends on no other.
 //!
-//! * `call` names the system calls that fail; `interrupted` repeats those that a signal interrupted.
-//! * `forked` distinguishes a process from its forks; `process_socket` is a socket that a fork does not keep.
-//! * `random` gives random bytes.
-//! * `thread` starts threads; `event` is the means by which threads and peers wake each other; `spin` is how long a waiting thread looks
-//!   before it sleeps.
+//! * `call` adds names to failed system calls; `interrupted` repeats calls that a signal interrupted.
+//! * `forked` distinguishes a process from its forks; `process_socket` contains a socket that a fork does not keep.
+//! * `random` returns random bytes.
+//! * `thread` starts threads; `event` contains the descriptor with which threads and peers wake each other; `spin`
+//!   determines how long a waiting thread polls before it sleeps.
 
 pub mod call;
 pub mod event;

@@ -1,20 +1,22 @@
 //! Sockets that a forked child does not keep.
 //!
-//! A child inherits descriptors. A connection would therefore stay open after its process has exited or executed another program, as long as
-//! any child of that process lives, and its peer would wait; a listener would keep its port. So each child, before `fork` returns in it, has
-//! the descriptors of these sockets replaced by that of an unconnected socket. Their numbers stay taken: a value that the child drops closes
-//! nothing that the child opened.
+//! A child inherits descriptors. So a connection would stay open after its process has exited or executed another
+//! program, as long as any child of that process lives, and its peer would wait; a listener would keep its port.
+//! Therefore, before `fork` returns in a child, the descriptors of these sockets are replaced by that of an unconnected
+//! socket. Their numbers stay in use, so a value that the child drops closes nothing that the child has opened.
 //!
 //! Invariants:
-//! 1. The table of a process holds the open descriptors of its [`ProcessSocket`]s, and no other: a socket is opened and entered, and taken out
-//!    and closed, under the lock of the table.
-//! 2. A fork takes that lock before the child is made (`pthread_atfork`), so the child finds the table as invariant 1 states. The handlers are
-//!    registered before the first socket is opened, and without the lock.
-//! 3. A child has a table of its own. It never waits for the lock of its parent's, which another thread may have held.
+//! 1. The table of a process contains the open descriptors of its [`ProcessSocket`]s and no others: a socket is opened
+//!    and entered, and removed and closed, under the lock of the table.
+//! 2. A fork takes that lock before the child is made (`pthread_atfork`), so the child finds the table as invariant 1
+//!    states. The handlers are registered before the first socket is opened, and without the lock.
+//! 3. A child has a table of its own. It never waits for the lock of its parent's table, which another thread may have
+//!    held.
 //!
-//! No user code runs under the lock, and no call that blocks. `posix_spawn` and `vfork` run no such handlers and need none: what they
-//! make executes another program, which closes these sockets. A child that the `clone` system call makes keeps them. A signal handler must not
-//! fork: it may have interrupted a thread that holds the lock, as of the C library's own locks.
+//! No user code runs under the lock, and no call that blocks. `posix_spawn` and `vfork` run no such handlers and need
+//! none: their children execute another program, which closes these sockets. A child made by the `clone` system call
+//! keeps them. A signal handler must not fork: it may have interrupted a thread that holds the lock, as with the C
+//! library's own locks.
 
 #![expect(unsafe_code, reason = "handlers of fork, and descriptors by number; each block states its own reason")]
 
@@ -42,7 +44,7 @@ impl ProcessSocket {
         Self::accept(|| open().map(|socket| (socket, ()))).map(|(socket, ())| socket)
     }
 
-    /// Like [`open`](Self::open), but for a call that returns a socket and something else.
+    /// Like [`open`](Self::open), for a call that returns a socket and another value.
     ///
     /// # Errors
     /// The errors of `accept`.
@@ -56,7 +58,7 @@ impl ProcessSocket {
         Ok((Self(ManuallyDrop::new(socket)), other))
     }
 
-    /// A second descriptor of the same socket.
+    /// Returns a second descriptor of the same socket.
     ///
     /// # Errors
     /// The errors of `fcntl`.
@@ -80,8 +82,8 @@ impl Drop for ProcessSocket {
         if let Some(table) = &mut table {
             table.leave(self.0.as_raw_fd());
         }
-        // SAFETY: the value is being dropped, so this is the last use of the field. It is closed under the lock: a fork in between would
-        // replace a descriptor that another thread has opened with this number.
+        // SAFETY: the value is being dropped, so this is the last use of the field. The descriptor is closed under the
+        // lock: otherwise a fork in between would replace a descriptor that another thread has opened with this number.
         unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
@@ -103,30 +105,31 @@ impl AsRawFd for ProcessSocket {
 /// The sockets of this process.
 static TABLE: PerProcess<Mutex<Table>> = PerProcess::new();
 
-/// Handlers of forks are registered.
+/// Whether the handlers of forks are registered.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// The lock of a thread that forks.
 static FORKING: Forking = Forking { thread: AtomicI32::new(0), held: UnsafeCell::new(None) };
 
 struct Forking {
-    /// The thread that holds the lock below; 0: none does.
+    /// The thread that holds the lock below; 0 if none does.
     thread: AtomicI32,
     held: UnsafeCell<Option<MutexGuard<'static, Table>>>,
 }
 
-// SAFETY: `held` is used by the handlers of fork alone, in the thread that holds the lock of the table.
+// SAFETY: `held` is used only by the fork handlers, in the thread that holds the lock of the table.
 unsafe impl Sync for Forking {}
 
 fn lock(table: &'static Mutex<Table>) -> MutexGuard<'static, Table> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The table of this process, locked. `None` if memory has run out: then children keep what is opened now.
+/// Locks the table of this process. Returns `None` if there is no memory: children then keep sockets that are opened
+/// now.
 fn table() -> Option<MutexGuard<'static, Table>> {
     if !WATCHED.load(Ordering::Acquire) {
-        // SAFETY: the functions may be called at any fork, for as long as this library is loaded; glibc forgets them after that. Threads that
-        // come here at once may register them twice, which they allow for.
+        // SAFETY: the functions may be called at any fork, as long as this library is loaded; glibc removes them after
+        // that. Threads that come here at once may register them twice, which the handlers allow for.
         let error = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
         WATCHED.store(error == 0, Ordering::Release);
     }
@@ -137,9 +140,10 @@ fn table() -> Option<MutexGuard<'static, Table>> {
 #[derive(Default)]
 struct Table {
     words: Vec<u64>,
-    /// How many there are.
+    /// The number of descriptors in the set.
     count: usize,
-    /// An unconnected socket, while there are any: what a child's descriptors name. In a child it might be too late to open one.
+    /// An unconnected socket, present while the set is not empty: a child's descriptors are made to refer to it. In a
+    /// child it might be too late to open one.
     spare: Option<OwnedFd>,
 }
 
@@ -159,7 +163,7 @@ impl Table {
 
     fn leave(&mut self, socket: RawFd) {
         let (word, bit) = place(socket);
-        // A child drops what is in no table of its own.
+        // In a child, the dropped socket may be in no table of the child.
         if let Some(word) = self.words.get_mut(word).filter(|word| **word & bit != 0) {
             *word &= !bit;
             self.count -= 1;
@@ -177,11 +181,13 @@ impl Table {
             while bits != 0 {
                 let socket = RawFd::try_from(index * 64).unwrap_or(RawFd::MAX) | bits.trailing_zeros().cast_signed();
                 bits &= bits - 1;
-                // SAFETY: closes a descriptor of the table, and opens another one under its number.
+                // SAFETY: the call closes a descriptor of the table, and opens another one under its number.
                 let replaced = unsafe { libc::dup3(spare.as_raw_fd(), socket, libc::O_CLOEXEC) };
                 if replaced < 0 {
-                    // The number is beyond a limit that was lowered since; nothing else gets it while that is so.
-                    // SAFETY: a descriptor of the table. Its owner in this process is about to find it closed, which it ignores.
+                    // The number is beyond a limit that was lowered since, so no other descriptor gets it while that
+                    // limit stands.
+                    // SAFETY: this is a descriptor of the table. Its owner in this process will find it closed, which
+                    // it ignores.
                     unsafe { libc::close(socket) };
                 }
             }
@@ -189,7 +195,7 @@ impl Table {
     }
 }
 
-/// Where the table keeps a descriptor.
+/// Returns the position of a descriptor in the table.
 fn place(socket: RawFd) -> (usize, u64) {
     let number = socket.unsigned_abs() as usize;
     (number / 64, 1 << (number % 64))
@@ -201,7 +207,7 @@ fn this_thread() -> i32 {
 
 extern "C" fn before_fork() {
     if FORKING.thread.load(Ordering::Relaxed) == this_thread() {
-        return; // Registered twice.
+        return; // The handlers are registered twice.
     }
     let Some(table) = TABLE.get() else { return };
     let held = lock(table);
@@ -210,7 +216,7 @@ extern "C" fn before_fork() {
     unsafe { *FORKING.held.get() = Some(held) };
 }
 
-/// Takes what `thread` took in [`before_fork`]. In the child that is the table of the parent.
+/// Takes the lock that `thread` took in [`before_fork`]. In the child that is the lock of the parent's table.
 fn taken(thread: i32) -> Option<MutexGuard<'static, Table>> {
     if FORKING.thread.load(Ordering::Relaxed) != thread {
         return None;
@@ -226,7 +232,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    // The child's only thread is a copy of the one that forked, under another number.
+    // The child's only thread is a copy of the one that forked, with another id.
     if let Some(table) = taken(FORKING.thread.load(Ordering::Relaxed)) {
         table.replace();
     }
@@ -248,7 +254,8 @@ mod tests {
         rustix::net::getpeername(socket).is_ok()
     }
 
-    /// Returns whether the other end of it is closed now or soon: children of other tests may be about to replace it.
+    /// Returns whether the other end of the socket is closed now or soon: children of other tests may be about to
+    /// replace their copies.
     fn ends_soon(socket: &OwnedFd) -> bool {
         let soon = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };
         poll(&mut [PollFd::new(socket, PollFlags::RDHUP)], Some(&soon)).unwrap() == 1
@@ -258,19 +265,19 @@ mod tests {
     fn flt_002_a_forked_child_does_not_keep_a_connection_open() {
         let (ours, theirs) = pair();
         let (start, started) = rustix::pipe::pipe().unwrap();
-        // SAFETY: the child waits for the end of the pipe, and ends.
+        // SAFETY: the child waits for the end of the pipe, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             drop(started);
             rustix::io::read(&start, &mut [0; 1]).ok();
-            // SAFETY: ends this process and nothing else.
+            // SAFETY: the call ends this process and has no other effect.
             unsafe { libc::_exit(0) };
         }
         assert!(is_connected(ours.as_fd()));
         drop(ours);
         assert!(ends_soon(&theirs), "the child keeps it");
         drop(started);
-        // SAFETY: the child is this test's own; the null pointer asks for no status.
+        // SAFETY: the child belongs to this test; the null pointer means that no status is written.
         assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
     }
 
@@ -311,18 +318,18 @@ mod tests {
     fn flt_010_a_child_of_clone_waits_for_no_lock_of_its_parents() {
         let (ours, _theirs) = pair();
         let held = table().unwrap();
-        // SAFETY: as fork, but for the handlers; the child opens and closes sockets, and ends.
+        // SAFETY: like fork, without the handlers; the child opens and closes sockets, and exits.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
         if child == 0 {
             let (own, _others) = pair();
             let is_good = is_connected(own.as_fd());
             drop((own, ours));
-            // SAFETY: ends this process and nothing else.
+            // SAFETY: the call ends this process and has no other effect.
             unsafe { libc::_exit(i32::from(!is_good)) };
         }
         drop(held);
         let mut status = 0;
-        // SAFETY: the child is this test's own; the call writes one integer.
+        // SAFETY: the child belongs to this test; the call writes one integer.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0);
     }

@@ -1,9 +1,9 @@
 //! Random bytes.
 
-/// Returns random bytes of the operating system.
+/// Returns random bytes from the operating system.
 ///
 /// # Errors
-/// If the system has none.
+/// If the system provides none.
 pub fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| std::io::Error::other(error.to_string()))?;

@@ -1,107 +1,115 @@
-//! How long a waiting thread looks for progress before it sleeps.
+//! How long a waiting thread polls before it sleeps.
 //!
-//! A wake-up costs microseconds (tens of them if it crosses to another processor of a virtual machine), so a waiting thread looks
-//! before it sleeps:
-//! 1. It looks `LOOKS` times without a system call (2.3 µs with one idle peer): two processes that have a processor each answer
-//!    within that time.
-//! 2. Then it calls `sched_yield` before each look, for at most `BUDGET`: while no other thread wants the processor, these looks
-//!    take time from no thread.
-//! 3. But after a few late yields in a row (`LATES`) it sleeps at once if the peer heard of last runs on the same processor. A
-//!    late yield let other threads run, so there are more threads than processors, and every further yield is a turn for which the
-//!    thread that has something to do must wait; a wake-up from the same processor is cheap. A wake-up from another processor is
-//!    not cheap: then the thread goes on yielding, for `CROWDED_BUDGET` at most, which also keeps its processor awake.
+//! A wake-up costs microseconds (tens of them if it crosses to another processor of a virtual machine), so a waiting
+//! thread polls before it sleeps. A *look* is one check for progress.
+//! 1. The thread makes `LOOKS` looks without a system call (2.3 µs with one idle peer): two processes that have a
+//!    processor each answer within that time.
+//! 2. Then it calls `sched_yield` before each look, for at most `BUDGET`. While no other thread wants the processor,
+//!    these looks take time from no thread.
+//! 3. After a few late yields in a row (`LATES`), it sleeps at once if the peer heard from last runs on the same
+//!    processor. A late yield let other threads run, so there are more threads than processors. Every further yield
+//!    would be a turn for which the thread that has work to do must wait, and a wake-up from the same processor is
+//!    cheap. A wake-up from another processor is not cheap: then the thread continues to yield, for at most
+//!    `CROWDED_BUDGET`, which also keeps its processor awake.
 //!
-//! A thread with a late yield is *crowded*: its next `MEMORY` waits yield from their first failed look on, because looks without
-//! a yield would take the processor from the threads that it waits for, and one more late yield is enough to sleep. Each wait
-//! that yields, but has no late yield, reduces this count, so a thread that is alone again looks again without yielding.
+//! A thread with a late yield is *crowded*: its next `MEMORY` waits yield after their first failed look, because looks
+//! without a yield would take the processor from the threads that it waits for; and one more late yield is enough to
+//! sleep. Each wait that yields, but has no late yield, reduces this count, so a thread that is alone again returns to
+//! looks without yields.
 //!
-//! Both ways out of step 2 are bounded (by time, and by a number of yields, each of which is one turn of all other threads), so an
-//! idle waiting thread takes no processor time.
+//! Both ways out of step 2 are bounded (by time, and by a number of yields, each of which is one turn of all other
+//! threads), so an idle waiting thread uses no processor time.
 //!
-//! A yield is late if it takes `LATE` and the kernel has counted that the thread lost its processor. The time alone is not enough: a yield of a
-//! program that computes between two looks takes as long because the kernel's code is not in the cache. (HPCC's MPIRandomAccess on two ranks and two
-//! processors: 1.40 s with the time alone, 1.17 s with both.)
+//! A yield is late if it takes at least `LATE` and the kernel has counted that the thread lost its processor. The time
+//! alone is not enough: in a program that computes between two looks, a yield takes as long because the kernel's code
+//! is not in the cache. (HPCC's MPIRandomAccess on two ranks and two processors: 1.40 s with the time alone, 1.17 s
+//! with both.)
 //!
 //! # Why these numbers
-//! Measured by the example `token_ring` of percale-conformance: the hop of a ring of 16 processes on two processors, beside that of
-//! two (0.3 µs) and a context switch (1.1 µs). On a virtual machine where a wake-up of the other processor takes the waking thread
-//! 12 µs, and the woken thread 20 to 40 µs, idle or not:
-//! * sleeping after two late yields, wherever the peer runs, took 20 µs a hop; with the sleepers chosen at random, 5.5 to 6 µs;
-//!   yielding for 80 to 150 µs and then sleeping, 4.5 to 5 µs (a turn among eight costs 1.06 µs, four of them are waited for);
-//! * checking on which processor the peer runs: 2.9 to 3.4 µs with 150 µs for `CROWDED_BUDGET`, 3.1 to 3.6 µs with 250, 3.2 to
-//!   4.3 µs with 100, 5 to 10 µs with 80, because a round then takes longer than that and all threads sleep.
+//! Measured with the example `token_ring` of percale-conformance: the time of one hop in a ring of 16 processes on two
+//! processors, compared with a ring of two (0.3 µs) and a context switch (1.1 µs). On a virtual machine where waking
+//! the other processor takes the waking thread 12 µs, and the woken thread 20 to 40 µs, idle or not:
+//! * Sleeping after two late yields, wherever the peer runs, took 20 µs a hop. With the sleepers chosen at random it
+//!   took 5.5 to 6 µs. Yielding for 80 to 150 µs and then sleeping took 4.5 to 5 µs (a turn among eight costs 1.06 µs,
+//!   and a hop waits for four of them).
+//! * Checking on which processor the peer runs took 2.9 to 3.4 µs with 150 µs for `CROWDED_BUDGET`, 3.1 to 3.6 µs with
+//!   250, 3.2 to 4.3 µs with 100, and 5 to 10 µs with 80, because a round then takes longer than that and all threads
+//!   sleep.
 //! * On another machine, with processors that wake each other cheaply, sleeping after late yields took 2.3 to 5.0 µs.
-//! * Between one and four for `LATES` the ring shows no difference beyond its noise. Two, so that a pair that shares its
-//!   processor with a third process still has a turn to answer in.
-//! * `LATE` lies between a yield that no other thread uses (0.20 µs, 0.35 at the 99th percentile) and one to a process that
-//!   yields back at once (1.17 µs at the 10th).
+//! * For `LATES` between one and four the ring shows no difference beyond its noise. It is two, so that a pair that
+//!   shares its processor with a third process still has a turn to answer in.
+//! * `LATE` lies between a yield that no other thread uses (0.20 µs, 0.35 at the 99th percentile) and one to a process
+//!   that yields back at once (1.17 µs at the 10th).
 //! * `MEMORY`: 16 and 64 waits gave the same results.
 //!
 //! # Threads that poll
-//! A thread that polls by itself (`Endpoint::poll`, `CompletionQueue::read`, fi_cq_read(3)) does not sleep, but the message that it
-//! polls for may come from a process that waits for this processor. So reads that find nothing are counted ([`InVain`]), and now
-//! and then the caller offers the processor ([`offer`]), holding no lock: after `READS` looks without a result, and while the
-//! thread is crowded from the second such read on (the first one after a message is that of a client that reads until nothing is
-//! left, not of one that waits). Late yields make it crowded, prompt ones end that, as above. Many clients yield by themselves between two
-//! reads, as Open MPI does, or compute: then the others have had their turn, and a crowded thread offers at every
-//! `ELSEWHERE_READS`th read only ([`begins`]).
-//! Four ranks of HPCC on two processors took 19.3 s with an offer at every read, and take 16.4 (shared memory).
+//! A thread that polls by itself (`Endpoint::poll`, `CompletionQueue::read`, fi_cq_read(3)) does not sleep, but the
+//! message that it polls for may come from a process that waits for this processor. So reads that find nothing are
+//! counted ([`InVain`]), and from time to time the caller offers the processor ([`offer`]), while it holds no lock:
+//! after `READS` looks without a result, and while the thread is crowded from the second such read on. (The first read
+//! without a result after a message is that of a client that reads until the queue is empty, not of one that waits.)
+//! Late yields make the thread crowded, prompt yields end that, as above. Many clients yield by themselves between two
+//! reads, as Open MPI does, or compute. Then the other threads have had their turn, and a crowded thread offers only at
+//! every `ELSEWHERE_READS`th read ([`begins`]). Four ranks of HPCC on two processors took 19.3 s with an offer at every
+//! read, and take 16.4 s (shared memory).
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::thread::lost_processor;
 
-/// Time spent yielding before a sleep.
+/// The maximum time spent yielding before a sleep.
 pub const BUDGET: Duration = Duration::from_micros(50);
 
-/// Time spent yielding before a sleep if there are more threads than processors.
+/// The maximum time spent yielding before a sleep if there are more threads than processors.
 const CROWDED_BUDGET: Duration = Duration::from_micros(150);
 
-/// Looks before the first yield.
+/// The number of looks before the first yield.
 const LOOKS: u32 = 100;
 
-/// A yield that takes at least this long may have let another thread run. Whether it did, the kernel knows ([`lost_processor`]).
+/// A yield that takes at least this long may have let another thread run. The kernel's count shows whether it did
+/// ([`lost_processor`]).
 const LATE: Duration = Duration::from_nanos(700);
 
-/// Late yields in a row before a sleep.
+/// The number of late yields in a row before a sleep.
 const LATES: u32 = 2;
 
-/// Waits for which a late yield is remembered.
+/// The number of waits for which a late yield is remembered.
 const MEMORY: u32 = 32;
 
-/// Looks without a result of a polling thread before it offers its processor (20 µs with one idle peer).
+/// The number of looks without a result after which a polling thread offers its processor (20 µs with one idle peer).
 const READS: u32 = 512;
 
-/// Reads without a result before a crowded thread offers its processor.
+/// The number of reads without a result after which a crowded thread offers its processor.
 const CROWDED_READS: u32 = 2;
 
-/// Reads without a result before a crowded thread offers its processor although it was elsewhere between them: if it computed, and did not
-/// yield, the others had no turn.
+/// The number of reads without a result after which a crowded thread offers its processor even if it did other work
+/// between them. If it computed and did not yield, the others had no turn.
 const ELSEWHERE_READS: u32 = 8;
 
 thread_local! {
-    /// How many more of this thread's waits begin with a yield.
+    /// The number of further waits of this thread that begin with a yield.
     static CROWDED: Cell<u32> = const { Cell::new(0) };
-    /// [`lost_processor`] at the last late yield.
+    /// The value of [`lost_processor`] at the last late yield.
     static LOST: Cell<Option<u64>> = const { Cell::new(None) };
     /// If set, no yield of this thread counts as late.
     static ALONE: Cell<bool> = const { Cell::new(false) };
-    /// While it is crowded: when its last read that found nothing was over, with the offer that it may have made.
+    /// While the thread is crowded: the time when its last read that found nothing ended, including its offer, if it
+    /// made one.
     static WAS_HERE: Cell<Option<Instant>> = const { Cell::new(None) };
-    /// Whether it was elsewhere since then. See [`begins`].
+    /// Whether the thread has done other work since then. See [`begins`].
     static ELSEWHERE: Cell<bool> = const { Cell::new(false) };
-    /// Reads of this thread from queues that several endpoints report to.
+    /// Unsuccessful reads of this thread from queues that several endpoints report to.
     static READS_IN_VAIN: Cell<InVain> = const { Cell::new(InVain::NONE) };
 }
 
-/// Whether this thread shares its processors with others that want them: its last yields let others run.
+/// Returns whether this thread shares its processors with others that want them: its last yields let others run.
 #[inline]
 pub fn is_crowded() -> bool {
     CROWDED.get() > 0
 }
 
-/// Reads in a row that found nothing.
+/// A number of consecutive reads that found nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct InVain {
     reads: u32,
@@ -112,8 +120,8 @@ impl InVain {
     /// No reads so far.
     pub const NONE: Self = Self { reads: 0, looks: 0 };
 
-    /// Notes that a read found nothing, and cost as much time as `looks` looks at a ring. Returns whether the caller is to
-    /// [`offer`] the processor.
+    /// Records that a read found nothing and took as much time as `looks` looks at a ring. Returns whether the caller
+    /// should [`offer`] the processor.
     #[inline]
     pub fn is_offer_due(&mut self, looks: u32) -> bool {
         (self.reads, self.looks) = (self.reads + 1, self.looks + looks);
@@ -126,8 +134,8 @@ impl InVain {
     }
 }
 
-/// Notes that a crowded thread begins a read, to find out whether it was elsewhere since its last read that found nothing: for as long as a late
-/// yield takes it did something else, that is it yielded to others by itself, or computed.
+/// Records that a crowded thread begins a read, to detect whether it did other work since its last read that found
+/// nothing. It did if at least the time of a late yield has passed: it yielded to others by itself, or computed.
 #[cold]
 pub fn begins() {
     begins_at(Instant::now());
@@ -137,7 +145,8 @@ fn begins_at(now: Instant) {
     ELSEWHERE.set(WAS_HERE.get().is_some_and(|last| now.duration_since(last) >= LATE));
 }
 
-/// Whether a crowded thread that found nothing `reads` times is to offer its processor: seldom if it was elsewhere.
+/// Returns whether a crowded thread that found nothing `reads` times should offer its processor: seldom if it did other
+/// work.
 #[cold]
 fn is_offer_due_among_many(reads: u32) -> bool {
     let was_elsewhere = ELSEWHERE.replace(false);
@@ -147,13 +156,14 @@ fn is_offer_due_among_many(reads: u32) -> bool {
     !was_elsewhere || reads >= ELSEWHERE_READS
 }
 
-/// Offers the processor to other threads, and notes whether one took it.
+/// Offers the processor to other threads, and records whether one took it.
 #[inline(never)]
 pub fn offer() {
     offer_in(&mut Real);
 }
 
-/// Whether a yield that took this long let another thread run. A yield can also take long because the kernel's code was not in the cache.
+/// Returns whether a yield that took this long let another thread run. A yield can also take long because the kernel's
+/// code was not in the cache.
 fn others_ran(world: &mut impl World, took: Duration) -> bool {
     took >= LATE && !ALONE.get() && world.lost_processor()
 }
@@ -170,17 +180,17 @@ fn offer_in(world: &mut impl World) {
     WAS_HERE.set(Some(after));
 }
 
-/// For programs that count instructions: no yield of this thread counts as one that let other threads run. Under valgrind every
-/// yield is late.
+/// Disables late yields, for programs that count instructions: no yield of this thread counts as one that let other
+/// threads run. Under valgrind every yield is late.
 #[doc(hidden)]
 #[inline]
 pub fn assume_alone() {
     ALONE.set(true);
 }
 
-/// Counts a round of progress that found nothing, and now and then offers the processor to other threads. For an application's own
-/// loop that drives endpoints by `Endpoint::progress`; `Endpoint::poll` does
-/// the same by itself. The more often other threads take the processor, the sooner it is offered.
+/// Counts a round of progress that found nothing, and from time to time offers the processor to other threads. For an
+/// application's own loop that drives endpoints with `Endpoint::progress`; `Endpoint::poll` does the same by itself.
+/// The more often other threads take the processor, the sooner it is offered.
 #[inline]
 pub fn offer_when_idle() {
     let mut in_vain = READS_IN_VAIN.get();
@@ -191,7 +201,7 @@ pub fn offer_when_idle() {
     }
 }
 
-/// Notes that a read found something, which restarts the count of reads that find nothing.
+/// Records that a read found something, which restarts the count of reads that find nothing.
 #[inline]
 pub fn found() {
     READS_IN_VAIN.set(InVain::NONE);
@@ -211,11 +221,11 @@ pub enum Step {
     Late,
 }
 
-/// The clock and the scheduler; tests have their own.
+/// The clock and the scheduler. Tests use an implementation of their own.
 trait World {
     fn now(&mut self) -> Instant;
     fn yield_now(&mut self);
-    /// Whether another thread got this one's processor since the last call; true if that is not known.
+    /// Returns whether another thread got this one's processor since the last call; true if this is unknown.
     fn lost_processor(&mut self) -> bool;
 }
 
@@ -236,13 +246,13 @@ impl World for Real {
     }
 }
 
-/// One wait.
+/// The state of one wait.
 #[derive(Debug)]
 pub struct Budget {
     looks: u32,
-    /// Late yields in a row.
+    /// The number of late yields in a row.
     lates: u32,
-    /// The first yield, or the first one since the last sleep.
+    /// The time of the first yield, or of the first one since the last sleep.
     since: Option<Instant>,
 }
 
@@ -255,14 +265,14 @@ impl Budget {
         Self { looks, lates, since: None }
     }
 
-    /// Notes that a look found nothing, and returns the next step. `near` returns whether the peer that will probably end the wait
-    /// runs on this processor; only a crowded thread calls it.
+    /// Records that a look found nothing, and returns the next step. `near` returns whether the peer that will probably
+    /// end the wait runs on this processor; only a crowded thread calls it.
     #[inline]
     pub fn step(&mut self, deadline: Option<Instant>, near: impl FnOnce() -> bool) -> Step {
         if self.looks < LOOKS {
             self.looks += 1;
             std::hint::spin_loop();
-            // A deadline that has passed is noticed at once; reading the clock every time would slow the looks down.
+            // A deadline that has passed is noticed at once. Reading the clock at every look would slow the looks down.
             if self.looks == 1 && deadline.is_some_and(|at| Instant::now() >= at) {
                 return Step::Late;
             }
@@ -296,7 +306,8 @@ impl Budget {
         Step::Again
     }
 
-    /// Notes that the thread slept: it looks again before it sleeps again, but only briefly if other threads want the processor.
+    /// Records that the thread slept. It looks again before it sleeps again, but only briefly if other threads want the
+    /// processor.
     #[inline]
     pub fn rest(&mut self) {
         (self.looks, self.lates) = (LOOKS, LATES - 1);
@@ -308,12 +319,12 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Yields that take the same time each.
+    /// A scheduler whose yields all take the same time.
     struct Fake {
         now: Instant,
         a_yield: Duration,
         yields: u32,
-        /// No other thread ran during late yields.
+        /// Whether no other thread ran during late yields.
         undisturbed: bool,
     }
 
@@ -322,7 +333,8 @@ mod tests {
             Self { now: Instant::now(), a_yield, yields: 0, undisturbed: false }
         }
 
-        /// Waits without a result for a peer on this processor, without the looks; returns the number of yields before the sleep.
+        /// Waits without a result for a peer on this processor, without the initial looks. Returns the number of yields
+        /// before the sleep.
         fn yields_of(&mut self, wait: &mut Budget) -> u32 {
             self.yields_for(wait, true)
         }
@@ -357,7 +369,7 @@ mod tests {
 
     const PROMPT: Duration = Duration::from_nanos(500);
 
-    /// The looks of a wait before its first yield.
+    /// Returns the number of looks of a wait before its first yield.
     fn looks() -> u32 {
         LOOKS - Budget::new().looks
     }
@@ -386,7 +398,7 @@ mod tests {
         assert_eq!(many.yields_of(&mut Budget::new()), LATES);
         assert_eq!(looks(), 0, "the next wait yields at once");
         assert_eq!(many.yields_of(&mut Budget::new()), 1, "and needs no more than one");
-        // Long turns of other threads are no reason to take fewer.
+        // Long turns of other threads do not reduce their number.
         CROWDED.set(0);
         assert_eq!(Fake::new(Duration::from_micros(24)).yields_of(&mut Budget::new()), LATES);
     }
@@ -396,7 +408,7 @@ mod tests {
         CROWDED.set(0);
         let mut many = Fake::new(Duration::from_micros(3));
         assert_eq!(many.yields_for(&mut Budget::new(), false), 50);
-        // The other threads sleep: this one has its processor to itself, and keeps it awake.
+        // The other threads sleep, so this one has its processor to itself and keeps it awake.
         assert_eq!(Fake::new(PROMPT).yields_for(&mut Budget::new(), false), 300);
     }
 
@@ -425,7 +437,7 @@ mod tests {
             alone.yields_of(&mut Budget::new());
         }
         assert_eq!(looks(), LOOKS);
-        // A wait that needs no yield changes the count in neither direction.
+        // A wait that needs no yield does not change the count.
         CROWDED.set(3);
         assert_eq!(looks(), 0);
         assert_eq!(CROWDED.get(), 3);

@@ -1,4 +1,4 @@
-//! Starting threads where address space may be short, pausing, and how often a thread lost its processor.
+//! Starting threads where address space may be short, pausing, and counting how often a thread lost its processor.
 
 #![expect(
     unsafe_code,
@@ -21,8 +21,9 @@ const THREAD: usize = (2 << 20) + (64 << 10);
 
 /// Starts a thread.
 ///
-/// A thread that finds room for its stack and none for its signal stack ends the process: the standard library panics where nothing can
-/// unwind. So this first checks that there is room for both; other threads may still take that room meanwhile.
+/// A thread that finds room for its stack but not for its signal stack ends the process, because the standard library
+/// panics where unwinding is impossible. So this function first checks that there is room for both; other threads may
+/// still take that room meanwhile.
 ///
 /// # Errors
 /// The reason why no thread can be started, with advice.
@@ -38,8 +39,8 @@ pub fn start_thread(name: &'static str, run: impl FnOnce() + Send + 'static) -> 
     })
 }
 
-/// Lets this thread rest for this time, or shorter: a signal ends it, and where the system refuses it, the thread only yields.
-/// (`std::thread::sleep` panics where the system refuses it.)
+/// Pauses this thread for at most this time: a signal ends the pause. If the system refuses to let it sleep, the thread
+/// only yields. (`std::thread::sleep` panics in that case.)
 pub fn pause(time: Duration) {
     let time = Timespec::try_from(time).ok();
     match rustix::event::poll(&mut [], time.as_ref()) {
@@ -48,14 +49,14 @@ pub fn pause(time: Duration) {
     }
 }
 
-/// How often this thread, while it could run, lost its processor to another thread (a yield that lets another run counts). `None` if that
-/// is not known: the system refuses the call, or counts nothing.
+/// Returns how often this thread, while it could run, lost its processor to another thread (including yields that let
+/// another thread run). Returns `None` if this is unknown: the system refuses the call, or does not count.
 #[inline]
 pub fn lost_processor() -> Option<u64> {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the kernel writes one such structure, or nothing.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
-    // SAFETY: it consists of integers, which may be 0.
+    // SAFETY: the structure consists of integers, which may be 0.
     let usage = unsafe { usage.assume_init() };
     u64::try_from(usage.ru_nivcsw).ok().filter(|count| *count > 0)
 }

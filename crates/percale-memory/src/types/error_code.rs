@@ -1,6 +1,6 @@
-//! Why an operation failed.
+//! The reasons why an operation failed.
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorCode {
@@ -13,10 +13,10 @@ pub enum ErrorCode {
     /// A peek or claim found no such message.
     #[error("no matching message has arrived")]
     NoMessage,
-    /// The peer died or closed while the operation was under way.
+    /// The peer process exited, or closed its endpoint, while the operation was under way.
     #[error("the peer is gone: its process ended or it closed the connection")]
     PeerDied,
-    /// The peer closed its endpoint in good order.
+    /// The peer closed its endpoint in an orderly way.
     #[error("the peer closed its endpoint")]
     Closed,
     /// There is no connection to the peer.
@@ -55,19 +55,19 @@ pub enum ErrorCode {
     /// The peer, or this process, has no descriptors left.
     #[error("there are no descriptors left")]
     NoDescriptors,
-    /// A resource of the operation is in use: a window that is still bound, or one that a peer is accessing.
+    /// A resource of the operation is in use: a window that is still bound, or a window that a peer is accessing.
     #[error("it is in use")]
     Busy,
-    /// The operation's arguments are invalid: a range outside of its region, a window of the wrong type.
+    /// The operation's arguments are invalid: a range outside its region, or a window of the wrong type.
     #[error("the operation's arguments make no sense")]
     Invalid,
-    /// The system refused the operation with an error that has no code here.
+    /// The system refused the operation with an error that has no code of its own here.
     #[error("input or output failed")]
     Io,
 }
 
 impl ErrorCode {
-    /// The code that libfabric has for this error (positive).
+    /// Returns libfabric's positive code for this error.
     #[must_use]
     #[inline]
     pub const fn errno(self) -> i32 {

@@ -1,4 +1,4 @@
-//! Plain types that modules of all layers name. It depends on no other module; the modules that users know them by re-export them.
+//! Plain types that modules of all layers use. They depend on no other module; public modules re-export them.
 
 mod error_code;
 mod op_flags;
@@ -8,5 +8,5 @@ pub use self::error_code::ErrorCode;
 pub use self::op_flags::OpFlags;
 pub use self::peer_address::PeerAddress;
 
-/// Which connection of an endpoint a frame came over.
+/// The number of the connection over which an endpoint received a frame.
 pub type Connection = u32;

@@ -1,12 +1,12 @@
-//! How an operation is to be done.
+//! Flags of an operation.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// How one operation is to be done and reported (fi_msg(3), fi_tagged(3), fi_cq(3)).
+    /// How one operation is executed and reported (fi_msg(3), fi_tagged(3), fi_cq(3)).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OpFlags: u32 {
-        /// Report success in the completion queue. Errors are always reported; the counters count either way.
+        /// Report success in the completion queue. Errors are always reported; counters count in either case.
         const COMPLETION = 1;
         /// More operations follow at once: the transport may gather them (FI_MORE).
         const MORE = 1 << 1;
@@ -21,19 +21,21 @@ bitflags! {
         const DELIVERY_COMPLETE = 1 << 5;
         /// Complete when the peer has matched the message with a receive (FI_MATCH_COMPLETE).
         const MATCH_COMPLETE = 1 << 6;
-        /// The receive takes messages until less than the endpoint's minimum is left of its buffer (FI_MULTI_RECV).
+        /// The receive accepts messages until its buffer has less free space than the endpoint's minimum
+        /// (FI_MULTI_RECV).
         const MULTI_RECEIVE = 1 << 7;
-        /// Look whether such a message is here, without receiving it (FI_PEEK).
+        /// Check whether a matching message has arrived, without receiving it (FI_PEEK).
         const PEEK = 1 << 8;
         /// With `PEEK`: keep the message for a later receive with `CLAIM` and the same context (FI_CLAIM).
         const CLAIM = 1 << 9;
-        /// With `PEEK` or `CLAIM`: throw the message away (FI_DISCARD).
+        /// With `PEEK` or `CLAIM`: discard the message (FI_DISCARD).
         const DISCARD = 1 << 10;
-        /// Of a send with `data`: that is the key of a window of the peer's, of type 2 and bound for this endpoint, which the peer
-        /// invalidates before it receives the message (MW-045). The send fails, and is not received, if the key is no such key.
+        /// For a send with `data`: the data is the key of a window of the peer, of type 2 and bound for this endpoint,
+        /// which the peer invalidates before it receives the message. If the key is not such a key, the send fails and
+        /// the message is not received.
         const INVALIDATE = 1 << 11;
-        /// Some of the operation's own memory may be a device's (FI_HMEM): the available drivers are asked about each piece.
-        /// Without this flag all of it is host memory, and no driver is asked.
+        /// Some of the operation's local memory may belong to a device (FI_HMEM): the available drivers are queried for
+        /// each segment. Without this flag all memory is host memory, and no driver is queried.
         const DEVICE = 1 << 12;
     }
 }

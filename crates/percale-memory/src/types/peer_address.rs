@@ -1,9 +1,9 @@
-//! The number by which operations name a peer.
+//! The number with which operations identify a peer.
 
 use std::fmt;
 
-/// A peer, as operations name it: the number that inserting its network address into an address vector returned (libfabric's
-/// `fi_addr_t`). Where the vector reserves bits for receive contexts, the top bits hold the number of one.
+/// A peer as identified by operations: the number that inserting its network address into an address vector returned
+/// (libfabric's `fi_addr_t`). If the vector reserves bits for receive contexts, the top bits contain the number of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PeerAddress(pub u64);
@@ -12,16 +12,16 @@ impl PeerAddress {
     /// No particular peer: a receive accepts messages from any peer, or the source of a completion is unknown.
     pub const UNSPECIFIED: Self = Self(u64::MAX);
 
-    /// Whether this names a peer.
+    /// Returns whether this identifies a peer.
     #[must_use]
     #[inline]
     pub const fn is_specified(self) -> bool {
         self.0 != u64::MAX
     }
 
-    /// Receive context `context` of this peer, in a vector that reserves `bits` bits for receive contexts (libfabric's
-    /// `fi_rx_addr`). With 0 bits there is only the peer itself. `None` if `context` does not fit, or `bits` is 64 or
-    /// more.
+    /// Returns the address of receive context `context` of this peer, in a vector that reserves `bits` bits for receive
+    /// contexts (libfabric's `fi_rx_addr`). With 0 bits there is only the peer itself. Returns `None` if `context` does
+    /// not fit, or `bits` is 64 or more.
     #[must_use]
     #[inline]
     pub const fn receive_context(self, context: u64, bits: u32) -> Option<Self> {

@@ -5,55 +5,55 @@ use std::ffi::{c_int, c_void};
 use super::{fi_addr_t, fi_ioc, fi_rma_ioc, fid_ep};
 
 structures! { STRUCTURES;
-    /// What is known of an atomic operation.
+    /// The limits of an atomic operation.
     fi_atomic_attr {
-        /// Most elements.
+        /// The maximum number of elements.
         count: usize,
-        /// Bytes of one.
+        /// The size of an element in bytes.
         size: usize,
     }
 
     /// An atomic operation.
     fi_msg_atomic {
-        /// Operands.
+        /// The operands.
         msg_iov: *const fi_ioc,
         /// Local descriptors, or null.
         desc: *mut *mut c_void,
-        /// Pieces.
+        /// The number of pieces.
         iov_count: usize,
         /// The peer.
         addr: fi_addr_t,
-        /// Remote memory.
+        /// The remote memory.
         rma_iov: *const fi_rma_ioc,
-        /// Pieces.
+        /// The number of pieces.
         rma_iov_count: usize,
-        /// The elements' type, `FI_INT8` and so on.
+        /// The data type of the elements (`FI_INT8`, ...).
         datatype: u32,
-        /// What to do, `FI_MIN` and so on.
+        /// The operation (`FI_MIN`, ...).
         op: u32,
-        /// The operation's context.
+        /// The context of the operation.
         context: *mut c_void,
         /// Remote completion data.
         data: u64,
     }
 
-    /// Where a fetching operation's results go, in deferred work.
+    /// The result buffers of a fetching operation in deferred work.
     fi_msg_fetch {
-        /// Memory.
+        /// The memory.
         msg_iov: *mut fi_ioc,
         /// Local descriptors, or null.
         desc: *mut *mut c_void,
-        /// Pieces.
+        /// The number of pieces.
         iov_count: usize,
     }
 
-    /// What a comparing operation compares with, in deferred work.
+    /// The comparison operands of a comparing operation in deferred work.
     fi_msg_compare {
-        /// Memory.
+        /// The memory.
         msg_iov: *const fi_ioc,
         /// Local descriptors, or null.
         desc: *mut *mut c_void,
-        /// Pieces.
+        /// The number of pieces.
         iov_count: usize,
     }
 }
@@ -71,7 +71,7 @@ tables! { TABLES;
             ep: *mut fid_ep, iov: *const fi_ioc, desc: *mut *mut c_void, count: usize, dest_addr: fi_addr_t, addr: u64,
             key: u64, datatype: u32, op: u32, context: *mut c_void,
         ) -> isize;
-        /// Like `writev`, described by a structure and with flags.
+        /// Like `writev`, with a message structure and flags.
         writemsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> isize;
         /// Like `write`, without a completion.
         inject(
@@ -90,7 +90,7 @@ tables! { TABLES;
             result_desc: *mut *mut c_void, result_count: usize, dest_addr: fi_addr_t, addr: u64, key: u64, datatype: u32,
             op: u32, context: *mut c_void,
         ) -> isize;
-        /// Like `readwritev`, described by a structure and with flags.
+        /// Like `readwritev`, with a message structure and flags.
         readwritemsg(
             ep: *mut fid_ep, msg: *const fi_msg_atomic, resultv: *mut fi_ioc, result_desc: *mut *mut c_void,
             result_count: usize, flags: u64,
@@ -107,16 +107,16 @@ tables! { TABLES;
             compare_desc: *mut *mut c_void, compare_count: usize, resultv: *mut fi_ioc, result_desc: *mut *mut c_void,
             result_count: usize, dest_addr: fi_addr_t, addr: u64, key: u64, datatype: u32, op: u32, context: *mut c_void,
         ) -> isize;
-        /// Like `compwritev`, described by a structure and with flags.
+        /// Like `compwritev`, with a message structure and flags.
         compwritemsg(
             ep: *mut fid_ep, msg: *const fi_msg_atomic, comparev: *const fi_ioc, compare_desc: *mut *mut c_void,
             compare_count: usize, resultv: *mut fi_ioc, result_desc: *mut *mut c_void, result_count: usize, flags: u64,
         ) -> isize;
-        /// Whether `write` has it, and for how many elements.
+        /// Returns whether `write` supports an operation, and its maximum number of elements.
         writevalid(ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int;
-        /// Whether `readwrite` has it.
+        /// Returns whether `readwrite` supports an operation.
         readwritevalid(ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int;
-        /// Whether `compwrite` has it.
+        /// Returns whether `compwrite` supports an operation.
         compwritevalid(ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int;
     }
 }

@@ -7,9 +7,9 @@ use super::{fi_addr_t, fid, fid_ep, fid_pep, fid_t};
 structures! { STRUCTURES;
     /// A multicast group.
     fid_mc {
-        /// Head.
+        /// The common object header.
         fid: fid,
-        /// Its address.
+        /// The address of the group.
         fi_addr: fi_addr_t,
     }
 }
@@ -17,9 +17,9 @@ structures! { STRUCTURES;
 tables! { TABLES;
     /// Names and connections.
     fi_ops_cm {
-        /// Sets the own address.
+        /// Sets the local address.
         setname(fid: fid_t, addr: *mut c_void, addrlen: usize) -> c_int;
-        /// Reads the own address; -FI_ETOOSMALL and the length if there is no room.
+        /// Reads the local address. Returns -FI_ETOOSMALL and the length if the buffer is too small.
         getname(fid: fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int;
         /// Reads the peer's address.
         getpeer(ep: *mut fid_ep, addr: *mut c_void, addrlen: *mut usize) -> c_int;

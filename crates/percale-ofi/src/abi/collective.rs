@@ -7,21 +7,21 @@ use super::{fi_addr_t, fi_atomic_attr, fi_ioc, fid, fid_ep};
 structures! { STRUCTURES;
     /// A set of addresses.
     fid_av_set {
-        /// Head.
+        /// The common object header.
         fid: fid,
-        /// What it can do.
+        /// The operations of the object.
         ops: *mut fi_ops_av_set,
     }
 
-    /// What is known of a collective.
+    /// The properties of a collective.
     fi_collective_attr {
-        /// What is done to the elements.
+        /// The operation on the elements.
         op: u32,
-        /// Their type.
+        /// The data type of the elements.
         datatype: u32,
-        /// How many there may be.
+        /// The limits of the data type.
         datatype_attr: fi_atomic_attr,
-        /// Members of a group.
+        /// The maximum number of group members.
         max_members: usize,
         /// Modes.
         mode: u64,
@@ -29,41 +29,41 @@ structures! { STRUCTURES;
 
     /// A group to join.
     fi_collective_addr {
-        /// Its members.
+        /// The members of the group.
         set: *const fid_av_set,
-        /// The group it is made of.
+        /// The parent group.
         coll_addr: fi_addr_t,
     }
 
     /// A collective.
     fi_msg_collective {
-        /// Operands.
+        /// The operands.
         msg_iov: *const fi_ioc,
         /// Local descriptors, or null.
         desc: *mut *mut c_void,
-        /// Pieces.
+        /// The number of pieces.
         iov_count: usize,
         /// The group.
         coll_addr: fi_addr_t,
-        /// Its root.
+        /// The root.
         root_addr: fi_addr_t,
-        /// `FI_BARRIER` and so on.
+        /// The kind of collective (`FI_BARRIER`, ...).
         coll: u32,
-        /// The elements' type.
+        /// The data type of the elements.
         datatype: u32,
-        /// What is done to them.
+        /// The operation on the elements.
         op: u32,
-        /// The operation's context.
+        /// The context of the operation.
         context: *mut c_void,
     }
 }
 
 tables! { TABLES;
-    /// A set's operations.
+    /// The operations of an address set.
     fi_ops_av_set {
         /// Adds another set's members.
         set_union(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int;
-        /// Keeps what is in another set.
+        /// Keeps only the members that are also in another set.
         intersect(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int;
         /// Removes another set's members.
         diff(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int;
@@ -71,63 +71,63 @@ tables! { TABLES;
         insert(set: *mut fid_av_set, addr: fi_addr_t) -> c_int;
         /// Removes a member.
         remove(set: *mut fid_av_set, addr: fi_addr_t) -> c_int;
-        /// The set's own address.
+        /// Returns the address of the set.
         addr(set: *mut fid_av_set, coll_addr: *mut fi_addr_t) -> c_int;
     }
 
     /// Collectives.
     fi_ops_collective {
-        /// Waits for all.
+        /// Waits for all members.
         barrier(ep: *mut fid_ep, coll_addr: fi_addr_t, context: *mut c_void) -> isize;
-        /// From the root to all.
+        /// Sends data from the root to all members.
         broadcast(
             ep: *mut fid_ep, buf: *mut c_void, count: usize, desc: *mut c_void, coll_addr: fi_addr_t, root_addr: fi_addr_t,
             datatype: u32, flags: u64, context: *mut c_void,
         ) -> isize;
-        /// From each to each.
+        /// Sends a block from each member to each member.
         alltoall(
             ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void,
             result_desc: *mut c_void, coll_addr: fi_addr_t, datatype: u32, flags: u64, context: *mut c_void,
         ) -> isize;
-        /// Combined, to all.
+        /// Combines the data of all members and returns the result to all.
         allreduce(
             ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void,
             result_desc: *mut c_void, coll_addr: fi_addr_t, datatype: u32, op: u32, flags: u64, context: *mut c_void,
         ) -> isize;
-        /// Collected, to all.
+        /// Collects the blocks of all members and returns them to all.
         allgather(
             ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void,
             result_desc: *mut c_void, coll_addr: fi_addr_t, datatype: u32, flags: u64, context: *mut c_void,
         ) -> isize;
-        /// Combined, a part to each.
+        /// Combines the data of all members and returns one block to each.
         reduce_scatter(
             ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void,
             result_desc: *mut c_void, coll_addr: fi_addr_t, datatype: u32, op: u32, flags: u64, context: *mut c_void,
         ) -> isize;
-        /// Combined, to the root.
+        /// Combines the data of all members and returns the result to the root.
         reduce(
             ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void,
             result_desc: *mut c_void, coll_addr: fi_addr_t, root_addr: fi_addr_t, datatype: u32, op: u32, flags: u64,
             context: *mut c_void,
         ) -> isize;
-        /// From the root, a part to each.
+        /// Sends one block from the root to each member.
         scatter(
             ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void,
             result_desc: *mut c_void, coll_addr: fi_addr_t, root_addr: fi_addr_t, datatype: u32, flags: u64,
             context: *mut c_void,
         ) -> isize;
-        /// Collected, to the root.
+        /// Collects the blocks of all members at the root.
         gather(
             ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void,
             result_desc: *mut c_void, coll_addr: fi_addr_t, root_addr: fi_addr_t, datatype: u32, flags: u64,
             context: *mut c_void,
         ) -> isize;
-        /// Any of them.
+        /// Starts any collective, with a message structure.
         msg(
             ep: *mut fid_ep, msg: *const fi_msg_collective, resultv: *mut fi_ioc, result_desc: *mut *mut c_void,
             result_count: usize, flags: u64,
         ) -> isize;
-        /// Waits for all, with flags.
+        /// Waits for all members, with flags.
         barrier2(ep: *mut fid_ep, coll_addr: fi_addr_t, flags: u64, context: *mut c_void) -> isize;
     }
 }

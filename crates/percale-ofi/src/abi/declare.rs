@@ -1,8 +1,8 @@
 //! The macros that declare structures, tables and constants, and describe each of them for the layout test.
 
-/// What a function of a table answers when the provider does not have it.
+/// The return value of a table function that the provider does not implement.
 pub trait Refused {
-    /// The answer.
+    /// The return value.
     const REFUSED: Self;
 }
 
@@ -26,14 +26,14 @@ impl Refused for () {
     const REFUSED: Self = ();
 }
 
-/// A structure as the compiler laid it out.
+/// The layout of a structure.
 #[cfg(test)]
 pub(crate) struct Structure {
-    /// Its name in the headers, without `struct`.
+    /// The name in the headers, without `struct`.
     pub(crate) name: &'static str,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub(crate) size: usize,
-    /// Its fields' names and offsets.
+    /// The names and offsets of the fields.
     pub(crate) fields: &'static [(&'static str, usize)],
 }
 
@@ -49,8 +49,8 @@ macro_rules! structures {
             }
 
             impl $name {
-                /// All null and 0.
-                // SAFETY: integers, pointers, optional functions and arrays of them may be zero.
+                /// A structure whose fields are all null or 0.
+                // SAFETY: all zero is valid for integers, pointers, optional functions and arrays of them.
                 pub const ZERO: Self = unsafe { std::mem::zeroed() };
             }
         )*
@@ -74,13 +74,13 @@ macro_rules! tables {
             #[repr(C)]
             #[derive(Clone, Copy, Debug)]
             pub struct $name {
-                /// Bytes of this table; tells which members there are.
+                /// The size of this table in bytes, which determines its members.
                 pub size: usize,
                 $($(#[$doc])* pub $op: Option<unsafe extern "C" fn($($arg: $type),*) $(-> $answer)?>,)*
             }
 
             impl $name {
-                /// Refuses everything.
+                /// A table in which every function returns an error.
                 pub const REFUSING: Self = Self {
                     size: size_of::<Self>(),
                     $($op: {
@@ -115,7 +115,7 @@ macro_rules! constants {
     };
 }
 
-/// Declares types that are known by pointer only.
+/// Declares opaque types, which are used only by pointer.
 macro_rules! opaque {
     ($($(#[$meta:meta])* $name:ident;)*) => {
         $(

@@ -10,45 +10,45 @@ use super::{
 structures! { STRUCTURES;
     /// A domain.
     fid_domain {
-        /// Head.
+        /// The common object header.
         fid: fid,
-        /// What it can do.
+        /// The operations of the object.
         ops: *mut fi_ops_domain,
-        /// Registration.
+        /// The registration operations.
         mr: *mut fi_ops_mr,
     }
 
-    /// How an address vector is to be.
+    /// The attributes of an address vector.
     fi_av_attr {
         /// `FI_AV_*`.
         r#type: u32,
-        /// Upper bits of an address that choose a receive context.
+        /// The number of upper bits of an address that select a receive context.
         rx_ctx_bits: c_int,
-        /// Addresses expected.
+        /// The expected number of addresses.
         count: usize,
-        /// Endpoints of a node, about.
+        /// The approximate number of endpoints per node.
         ep_per_node: usize,
-        /// Name of a shared vector, or null.
+        /// The name of a shared vector, or null.
         name: *const c_char,
-        /// Where a shared vector is mapped.
+        /// The address at which a shared vector is mapped.
         map_addr: *mut c_void,
         /// `FI_EVENT`, `FI_READ`, `FI_SYMMETRIC`.
         flags: u64,
     }
 
-    /// How a set of addresses is to be.
+    /// The attributes of an address set.
     fi_av_set_attr {
-        /// Members expected.
+        /// The expected number of members.
         count: usize,
-        /// The first.
+        /// The first address.
         start_addr: fi_addr_t,
-        /// The last.
+        /// The last address.
         end_addr: fi_addr_t,
-        /// Steps between them.
+        /// The step between addresses.
         stride: u64,
-        /// Bytes at `comm_key`.
+        /// The size of `comm_key` in bytes.
         comm_key_size: usize,
-        /// The group's key.
+        /// The key of the group.
         comm_key: *mut u8,
         /// `FI_*_SET`.
         flags: u64,
@@ -56,15 +56,15 @@ structures! { STRUCTURES;
 
     /// An address vector.
     fid_av {
-        /// Head.
+        /// The common object header.
         fid: fid,
-        /// What it can do.
+        /// The operations of the object.
         ops: *mut fi_ops_av,
     }
 
     /// A memory region.
     fid_mr {
-        /// Head.
+        /// The common object header.
         fid: fid,
         /// The local descriptor.
         mem_desc: *mut c_void,
@@ -72,59 +72,59 @@ structures! { STRUCTURES;
         key: u64,
     }
 
-    /// Memory given by a dma-buf (2.x).
+    /// Memory that a dma-buf provides (2.x).
     fi_mr_dmabuf {
-        /// Its descriptor.
+        /// The file descriptor.
         fd: c_int,
-        /// Where in it.
+        /// The offset in the dma-buf.
         offset: u64,
-        /// Bytes.
+        /// The length in bytes.
         len: usize,
-        /// Where it is mapped, or null.
+        /// The address of the mapping, or null.
         base_addr: *mut c_void,
     }
 
-    /// Authorization of a region's users (2.x).
+    /// The authorization key that grants access to a region (2.x).
     fi_mr_auth_key {
-        /// The vector.
+        /// The address vector.
         av: *mut fid_av,
-        /// The key's address in it.
+        /// The address of the key in the vector.
         src_addr: fi_addr_t,
     }
 
-    /// What to register. Before 2.x it ends with `device`.
+    /// The attributes of a registration. Before 2.x the structure ends with `device`.
     fi_mr_attr {
         /// The memory; with `FI_MR_DMABUF` this points to [`fi_mr_dmabuf`] structures.
         mr_iov: *const libc::iovec,
-        /// Pieces.
+        /// The number of pieces.
         iov_count: usize,
         /// `FI_SEND`, `FI_REMOTE_READ` and so on.
         access: u64,
-        /// Where it is to begin for peers.
+        /// The address of the first byte for peers.
         offset: u64,
-        /// The key, if the application chooses it.
+        /// The key, if the application selects it.
         requested_key: u64,
-        /// The application's.
+        /// The context of the application.
         context: *mut c_void,
-        /// Bytes at `auth_key`.
+        /// The size of `auth_key` in bytes.
         auth_key_size: usize,
-        /// An authorization key.
+        /// The authorization key.
         auth_key: *mut u8,
         /// The kind of memory, `FI_HMEM_*`.
         iface: u32,
-        /// Which device; smaller numbers are in the low bytes.
+        /// The device. Smaller integer types are in the low bytes.
         device: u64,
-        /// Of that kind of memory (2.x).
+        /// Data for this kind of memory (2.x).
         hmem_data: *mut c_void,
-        /// Bytes of a page, 0: any (2.x).
+        /// The page size in bytes, or 0 for any size (2.x).
         page_size: usize,
-        /// The region that this one is a part of (2.x).
+        /// The region that contains this one (2.x).
         base_mr: *const fid_mr,
-        /// How many parts there will be (2.x).
+        /// The number of regions that this one will contain (2.x).
         sub_mr_cnt: usize,
     }
 
-    /// Argument of `FI_REFRESH`.
+    /// The argument of `FI_REFRESH`.
     fi_mr_modify {
         /// Flags.
         flags: u64,
@@ -134,7 +134,7 @@ structures! { STRUCTURES;
 }
 
 tables! { TABLES;
-    /// A domain's operations.
+    /// The operations of a domain.
     fi_ops_domain {
         /// Opens an address vector.
         av_open(domain: *mut fid_domain, attr: *mut fi_av_attr, av: *mut *mut fid_av, context: *mut c_void) -> c_int;
@@ -154,39 +154,39 @@ tables! { TABLES;
         stx_ctx(domain: *mut fid_domain, attr: *mut fi_tx_attr, stx: *mut *mut fid_stx, context: *mut c_void) -> c_int;
         /// Opens a shared receive context.
         srx_ctx(domain: *mut fid_domain, attr: *mut fi_rx_attr, rx_ep: *mut *mut fid_ep, context: *mut c_void) -> c_int;
-        /// Whether an atomic operation is there.
+        /// Returns whether an atomic operation is supported.
         query_atomic(domain: *mut fid_domain, datatype: u32, op: u32, attr: *mut fi_atomic_attr, flags: u64) -> c_int;
-        /// Whether a collective is there.
+        /// Returns whether a collective is supported.
         query_collective(domain: *mut fid_domain, coll: u32, attr: *mut fi_collective_attr, flags: u64) -> c_int;
         /// Opens an endpoint, with flags.
         endpoint2(
             domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, flags: u64, context: *mut c_void,
         ) -> c_int;
-        /// Opens a device's context (2.x; called without looking).
+        /// Opens a device context (2.x). libfabric calls it without a check for null.
         xpu_ctx(
             domain: *mut fid_domain, attr: *mut fi_xpu_attr, ctx: *mut *mut fid_xpu_ctx, context: *mut c_void,
         ) -> c_int;
     }
 
-    /// Registration.
+    /// The registration operations.
     fi_ops_mr {
-        /// One piece of memory.
+        /// Registers one piece of memory.
         reg(
             fid: *mut fid, buf: *const c_void, len: usize, access: u64, offset: u64, requested_key: u64, flags: u64,
             mr: *mut *mut fid_mr, context: *mut c_void,
         ) -> c_int;
-        /// Several pieces.
+        /// Registers several pieces of memory.
         regv(
             fid: *mut fid, iov: *const libc::iovec, count: usize, access: u64, offset: u64, requested_key: u64, flags: u64,
             mr: *mut *mut fid_mr, context: *mut c_void,
         ) -> c_int;
-        /// Everything that can be said.
+        /// Registers memory with all attributes.
         regattr(fid: *mut fid, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr) -> c_int;
     }
 
-    /// An address vector's operations.
+    /// The operations of an address vector.
     fi_ops_av {
-        /// Inserts addresses; returns how many.
+        /// Inserts addresses and returns their number.
         insert(
             av: *mut fid_av, addr: *const c_void, count: usize, fi_addr: *mut fi_addr_t, flags: u64, context: *mut c_void,
         ) -> c_int;
@@ -202,9 +202,9 @@ tables! { TABLES;
         ) -> c_int;
         /// Removes addresses.
         remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usize, flags: u64) -> c_int;
-        /// Reads an address back.
+        /// Reads an address.
         lookup(av: *mut fid_av, fi_addr: fi_addr_t, addr: *mut c_void, addrlen: *mut usize) -> c_int;
-        /// Writes an address as text.
+        /// Formats an address as text.
         straddr(av: *mut fid_av, addr: *const c_void, buf: *mut c_char, len: *mut usize) -> *const c_char;
         /// Opens a set of addresses.
         av_set(
@@ -218,9 +218,9 @@ tables! { TABLES;
         lookup_auth_key(
             av: *mut fid_av, fi_addr: fi_addr_t, auth_key: *mut c_void, auth_key_size: *mut usize,
         ) -> c_int;
-        /// What completions name as this source (2.x).
+        /// Sets the user ID that completions report for this source (2.x).
         set_user_id(av: *mut fid_av, fi_addr: fi_addr_t, user_id: fi_addr_t, flags: u64) -> c_int;
-        /// Reads an address in a device's form (2.x).
+        /// Reads an address in the form of a device (2.x).
         lookup2(
             av: *mut fid_av, fi_addr: fi_addr_t, buf: *mut c_void, len: *mut usize, flags: u64, ctx: *mut fid_xpu_ctx,
         ) -> c_int;

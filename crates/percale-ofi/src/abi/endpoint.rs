@@ -8,9 +8,9 @@ use super::{
 };
 
 structures! { STRUCTURES;
-    /// An endpoint. The tables may be null where the endpoint lacks the capability.
+    /// An endpoint. A table may be null if the endpoint lacks the capability.
     fid_ep {
-        /// Head.
+        /// The common object header.
         fid: fid,
         /// Options and contexts.
         ops: *mut fi_ops_ep,
@@ -18,7 +18,7 @@ structures! { STRUCTURES;
         cm: *mut fi_ops_cm,
         /// Untagged messages.
         msg: *mut fi_ops_msg,
-        /// Remote memory.
+        /// The remote memory.
         rma: *mut fi_ops_rma,
         /// Tagged messages.
         tagged: *mut fi_ops_tagged,
@@ -30,7 +30,7 @@ structures! { STRUCTURES;
 
     /// A passive endpoint.
     fid_pep {
-        /// Head.
+        /// The common object header.
         fid: fid,
         /// Options.
         ops: *mut fi_ops_ep,
@@ -40,7 +40,7 @@ structures! { STRUCTURES;
 
     /// A shared transmit context.
     fid_stx {
-        /// Head.
+        /// The common object header.
         fid: fid,
         /// Options.
         ops: *mut fi_ops_ep,
@@ -48,15 +48,15 @@ structures! { STRUCTURES;
 
     /// An untagged message.
     fi_msg {
-        /// Its memory.
+        /// The memory.
         msg_iov: *const libc::iovec,
         /// Local descriptors, or null.
         desc: *mut *mut c_void,
-        /// Pieces.
+        /// The number of pieces.
         iov_count: usize,
         /// The peer.
         addr: fi_addr_t,
-        /// The operation's context.
+        /// The context of the operation.
         context: *mut c_void,
         /// Remote completion data.
         data: u64,
@@ -64,7 +64,7 @@ structures! { STRUCTURES;
 }
 
 tables! { TABLES;
-    /// An endpoint's options and contexts.
+    /// The options and contexts of an endpoint.
     fi_ops_ep {
         /// Cancels the oldest operation with this context.
         cancel(fid: fid_t, context: *mut c_void) -> isize;
@@ -80,11 +80,11 @@ tables! { TABLES;
         rx_ctx(
             sep: *mut fid_ep, index: c_int, attr: *mut fi_rx_attr, rx_ep: *mut *mut fid_ep, context: *mut c_void,
         ) -> c_int;
-        /// How many receives may be posted.
+        /// Returns the number of receives that may be posted.
         rx_size_left(ep: *mut fid_ep) -> isize;
-        /// How many operations may be posted.
+        /// Returns the number of operations that may be posted.
         tx_size_left(ep: *mut fid_ep) -> isize;
-        /// Lends it to a device (2.x; called without looking).
+        /// Exports the object to a device (2.x). libfabric calls it without a check for null.
         export_xpu(ep: *mut fid_ep, flags: u64, xpu_ep: *mut fid_xpu_ep) -> c_int;
     }
 

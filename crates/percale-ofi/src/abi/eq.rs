@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use super::{fi_addr_t, fi_info, fid, fid_t, fid_xpu_cntr, fid_xpu_cq, fid_xpu_ctx};
 
 structures! { STRUCTURES;
-    /// How a wait set is to be.
+    /// The attributes of a wait set.
     fi_wait_attr {
         /// `FI_WAIT_*`.
         wait_obj: u32,
@@ -15,9 +15,9 @@ structures! { STRUCTURES;
 
     /// A wait set.
     fid_wait {
-        /// Head.
+        /// The common object header.
         fid: fid,
-        /// What it can do.
+        /// The operations of the object.
         ops: *mut fi_ops_wait,
     }
 
@@ -31,15 +31,15 @@ structures! { STRUCTURES;
 
     /// A wait object: descriptors.
     fi_wait_pollfd {
-        /// Changes when the descriptors do.
+        /// A counter that changes when the descriptors change.
         change_index: u64,
-        /// Room at `fd`, then how many there are.
+        /// The capacity of `fd` on input, and the number of descriptors on output.
         nfds: usize,
-        /// Where they go.
+        /// The descriptors.
         fd: *mut libc::pollfd,
     }
 
-    /// How a poll set is to be.
+    /// The attributes of a poll set.
     fi_poll_attr {
         /// Flags.
         flags: u64,
@@ -47,21 +47,21 @@ structures! { STRUCTURES;
 
     /// A poll set.
     fid_poll {
-        /// Head.
+        /// The common object header.
         fid: fid,
-        /// What it can do.
+        /// The operations of the object.
         ops: *mut fi_ops_poll,
     }
 
-    /// How an event queue is to be.
+    /// The attributes of an event queue.
     fi_eq_attr {
-        /// Entries.
+        /// The number of entries.
         size: usize,
-        /// `FI_WRITE`: the application writes events too.
+        /// Flags. With `FI_WRITE` the application may write events.
         flags: u64,
         /// `FI_WAIT_*`.
         wait_obj: u32,
-        /// Interrupt vector, or processor with `FI_AFFINITY`.
+        /// The interrupt vector, or the processor with `FI_AFFINITY`.
         signaling_vector: c_int,
         /// The wait set, with `FI_WAIT_SET`.
         wait_set: *mut fid_wait,
@@ -69,75 +69,75 @@ structures! { STRUCTURES;
 
     /// An event.
     fi_eq_entry {
-        /// The object that the event is about.
+        /// The object that the event refers to.
         fid: fid_t,
-        /// Its context.
+        /// The context of the object.
         context: *mut c_void,
-        /// Depends on the event.
+        /// Data whose meaning depends on the event.
         data: u64,
     }
 
     /// An event that is an error.
     fi_eq_err_entry {
-        /// The object that the event is about.
+        /// The object that the event refers to.
         fid: fid_t,
-        /// Its context.
+        /// The context of the object.
         context: *mut c_void,
-        /// Depends on the event.
+        /// Data whose meaning depends on the event.
         data: u64,
-        /// The code, positive.
+        /// The positive error code.
         err: c_int,
-        /// The provider's code.
+        /// The provider's error code.
         prov_errno: c_int,
-        /// More about it.
+        /// Error data.
         err_data: *mut c_void,
-        /// Bytes there.
+        /// The size of the error data in bytes.
         err_data_size: usize,
     }
 
-    /// A connection event. Data of the connection follows.
+    /// A connection event, followed by connection data.
     fi_eq_cm_entry {
-        /// The object that the event is about.
+        /// The object that the event refers to.
         fid: fid_t,
-        /// The request's info; the reader of the event frees it.
+        /// The info of a connection request. The reader of the event frees it.
         info: *mut fi_info,
-        /// Data begins here.
+        /// The connection data.
         data: [u8; 0],
     }
 
     /// An event queue.
     fid_eq {
-        /// Head.
+        /// The common object header.
         fid: fid,
-        /// What it can do.
+        /// The operations of the object.
         ops: *mut fi_ops_eq,
     }
 
     /// A completion, `FI_CQ_FORMAT_CONTEXT`.
     fi_cq_entry {
-        /// The operation's context.
+        /// The context of the operation.
         op_context: *mut c_void,
     }
 
     /// A completion, `FI_CQ_FORMAT_MSG`.
     fi_cq_msg_entry {
-        /// The operation's context.
+        /// The context of the operation.
         op_context: *mut c_void,
-        /// What it was.
+        /// Flags that describe the operation.
         flags: u64,
-        /// Bytes received.
+        /// The number of received bytes.
         len: usize,
     }
 
     /// A completion, `FI_CQ_FORMAT_DATA`.
     fi_cq_data_entry {
-        /// The operation's context.
+        /// The context of the operation.
         op_context: *mut c_void,
-        /// What it was.
+        /// Flags that describe the operation.
         flags: u64,
-        /// Bytes received.
+        /// The number of received bytes.
         len: usize,
-        /// Where they are, in a multi-receive.
+        /// The address of the data in a multi-receive buffer.
         buf: *mut c_void,
         /// Remote completion data.
         data: u64,
@@ -145,13 +145,13 @@ structures! { STRUCTURES;
 
     /// A completion, `FI_CQ_FORMAT_TAGGED`.
     fi_cq_tagged_entry {
-        /// The operation's context.
+        /// The context of the operation.
         op_context: *mut c_void,
-        /// What it was.
+        /// Flags that describe the operation.
         flags: u64,
-        /// Bytes received.
+        /// The number of received bytes.
         len: usize,
-        /// Where they are, in a multi-receive.
+        /// The address of the data in a multi-receive buffer.
         buf: *mut c_void,
         /// Remote completion data.
         data: u64,
@@ -159,37 +159,37 @@ structures! { STRUCTURES;
         tag: u64,
     }
 
-    /// A completion that is an error. Callers before 1.5 have no `err_data_size`, callers before 2.x no `src_addr`.
+    /// A completion with an error. `err_data_size` exists since 1.5, and `src_addr` since 2.x.
     fi_cq_err_entry {
-        /// The operation's context.
+        /// The context of the operation.
         op_context: *mut c_void,
-        /// What it was.
+        /// Flags that describe the operation.
         flags: u64,
-        /// Bytes received.
+        /// The number of received bytes.
         len: usize,
-        /// Where they are, in a multi-receive.
+        /// The address of the data in a multi-receive buffer.
         buf: *mut c_void,
         /// Remote completion data.
         data: u64,
         /// The sender's tag.
         tag: u64,
-        /// Bytes that had no room.
+        /// The number of bytes that did not fit.
         olen: usize,
-        /// The code, positive.
+        /// The positive error code.
         err: c_int,
-        /// The provider's code.
+        /// The provider's error code.
         prov_errno: c_int,
-        /// More about it; since 1.5 the caller's buffer, if `err_data_size` is not 0.
+        /// Error data. Since 1.5, the caller's buffer if `err_data_size` is not 0.
         err_data: *mut c_void,
-        /// Room there, then bytes there.
+        /// The size of the buffer on input, and of the error data on output.
         err_data_size: usize,
-        /// The source (2.x). Never written for an older caller.
+        /// The source (2.x). Not written for an older caller.
         src_addr: fi_addr_t,
     }
 
-    /// How a completion queue is to be. Before 2.x it ends with `wait_set`.
+    /// The attributes of a completion queue. Before 2.x the structure ends with `wait_set`.
     fi_cq_attr {
-        /// Entries.
+        /// The number of entries.
         size: usize,
         /// Flags.
         flags: u64,
@@ -197,25 +197,25 @@ structures! { STRUCTURES;
         format: u32,
         /// `FI_WAIT_*`.
         wait_obj: u32,
-        /// Interrupt vector, or processor with `FI_AFFINITY`.
+        /// The interrupt vector, or the processor with `FI_AFFINITY`.
         signaling_vector: c_int,
         /// `FI_CQ_COND_*`.
         wait_cond: u32,
         /// The wait set, with `FI_WAIT_SET`.
         wait_set: *mut fid_wait,
-        /// A device's context (2.x).
+        /// A device context (2.x).
         xpu_ctx: *mut fid_xpu_ctx,
     }
 
     /// A completion queue.
     fid_cq {
-        /// Head.
+        /// The common object header.
         fid: fid,
-        /// What it can do.
+        /// The operations of the object.
         ops: *mut fi_ops_cq,
     }
 
-    /// How a counter is to be. Before 2.x it ends with `flags`.
+    /// The attributes of a counter. Before 2.x the structure ends with `flags`.
     fi_cntr_attr {
         /// `FI_CNTR_EVENTS_*`.
         events: u32,
@@ -225,29 +225,29 @@ structures! { STRUCTURES;
         wait_set: *mut fid_wait,
         /// Flags.
         flags: u64,
-        /// A device's context (2.x).
+        /// A device context (2.x).
         xpu_ctx: *mut fid_xpu_ctx,
     }
 
     /// A counter.
     fid_cntr {
-        /// Head.
+        /// The common object header.
         fid: fid,
-        /// What it can do.
+        /// The operations of the object.
         ops: *mut fi_ops_cntr,
     }
 }
 
 tables! { TABLES;
-    /// A wait set's operations. Times are milliseconds, negative: for ever.
+    /// The operations of a wait set. Timeouts are in milliseconds; a negative value waits without a limit.
     fi_ops_wait {
         /// Waits for any member.
         wait(waitset: *mut fid_wait, timeout: c_int) -> c_int;
     }
 
-    /// A poll set's operations.
+    /// The operations of a poll set.
     fi_ops_poll {
-        /// Drives all members; returns the contexts of those with events.
+        /// Makes progress on all members, and returns the contexts of those with events.
         poll(pollset: *mut fid_poll, context: *mut *mut c_void, count: c_int) -> c_int;
         /// Adds a member.
         poll_add(pollset: *mut fid_poll, event_fid: *mut fid, flags: u64) -> c_int;
@@ -255,7 +255,7 @@ tables! { TABLES;
         poll_del(pollset: *mut fid_poll, event_fid: *mut fid, flags: u64) -> c_int;
     }
 
-    /// An event queue's operations.
+    /// The operations of an event queue.
     fi_ops_eq {
         /// Reads an event.
         read(eq: *mut fid_eq, event: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> isize;
@@ -265,15 +265,15 @@ tables! { TABLES;
         write(eq: *mut fid_eq, event: u32, buf: *const c_void, len: usize, flags: u64) -> isize;
         /// Waits for an event.
         sread(eq: *mut fid_eq, event: *mut u32, buf: *mut c_void, len: usize, timeout: c_int, flags: u64) -> isize;
-        /// Explains a provider's code.
+        /// Returns the text for a provider's error code.
         strerror(
             eq: *mut fid_eq, prov_errno: c_int, err_data: *const c_void, buf: *mut c_char, len: usize,
         ) -> *const c_char;
     }
 
-    /// A completion queue's operations.
+    /// The operations of a completion queue.
     fi_ops_cq {
-        /// Reads completions; returns how many, -FI_EAGAIN, or -FI_EAVAIL.
+        /// Reads completions. Returns their number, -FI_EAGAIN, or -FI_EAVAIL.
         read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize;
         /// Like `read`, with the source of each completion.
         readfrom(cq: *mut fid_cq, buf: *mut c_void, count: usize, src_addr: *mut fi_addr_t) -> isize;
@@ -285,33 +285,33 @@ tables! { TABLES;
         sreadfrom(
             cq: *mut fid_cq, buf: *mut c_void, count: usize, src_addr: *mut fi_addr_t, cond: *const c_void, timeout: c_int,
         ) -> isize;
-        /// Ends a wait.
+        /// Wakes up a waiting thread.
         signal(cq: *mut fid_cq) -> c_int;
-        /// Explains a provider's code.
+        /// Returns the text for a provider's error code.
         strerror(
             cq: *mut fid_cq, prov_errno: c_int, err_data: *const c_void, buf: *mut c_char, len: usize,
         ) -> *const c_char;
-        /// Lends it to a device (2.x; called without looking).
+        /// Exports the object to a device (2.x). libfabric calls it without a check for null.
         export_xpu(cq: *mut fid_cq, flags: u64, xpu_cq: *mut fid_xpu_cq) -> c_int;
     }
 
-    /// A counter's operations.
+    /// The operations of a counter.
     fi_ops_cntr {
-        /// Reads it.
+        /// Returns the value.
         read(cntr: *mut fid_cntr) -> u64;
-        /// Reads its errors.
+        /// Returns the number of errors.
         readerr(cntr: *mut fid_cntr) -> u64;
-        /// Adds.
+        /// Adds to the value.
         add(cntr: *mut fid_cntr, value: u64) -> c_int;
-        /// Sets it.
+        /// Sets the value.
         set(cntr: *mut fid_cntr, value: u64) -> c_int;
-        /// Waits for a value; -FI_EAVAIL if errors are added meanwhile.
+        /// Waits for a value. Returns -FI_EAVAIL if errors are added in the meantime.
         wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int;
-        /// Adds errors.
+        /// Adds to the number of errors.
         adderr(cntr: *mut fid_cntr, value: u64) -> c_int;
-        /// Sets errors.
+        /// Sets the number of errors.
         seterr(cntr: *mut fid_cntr, value: u64) -> c_int;
-        /// Lends it to a device (2.x; called without looking).
+        /// Exports the object to a device (2.x). libfabric calls it without a check for null.
         export_xpu(cntr: *mut fid_cntr, flags: u64, xpu_cntr: *mut fid_xpu_cntr) -> c_int;
     }
 }

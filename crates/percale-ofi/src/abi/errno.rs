@@ -1,4 +1,5 @@
-//! Error codes. Calls return them negative; completions carry them positive. Up to 255 they are Linux's.
+//! Error codes. Calls return them as negative values; completions contain them as positive values. Codes up to 255 are
+//! those of Linux.
 
 constants! { ERRORS: i32;
     FI_SUCCESS = 0, "All is well.";

@@ -1,11 +1,11 @@
-//! What every object begins with, the fabric object, and commands to objects.
+//! The common object header, the fabric object, and the commands for objects.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use super::{fi_eq_attr, fi_info, fi_wait_attr, fid_domain, fid_ep, fid_eq, fid_pep, fid_wait};
 
 opaque! {
-    /// A device's context (2.x).
+    /// A device context (2.x).
     fid_xpu_ctx;
     /// An endpoint that a device drives (2.x).
     fid_xpu_ep;
@@ -13,48 +13,48 @@ opaque! {
     fid_xpu_cq;
     /// A counter that a device reads (2.x).
     fid_xpu_cntr;
-    /// Attributes of a device's context (2.x).
+    /// The attributes of a device context (2.x).
     fi_xpu_attr;
 }
 
 structures! { STRUCTURES;
-    /// What every object begins with.
+    /// The common object header.
     fid {
-        /// What it is, `FI_CLASS_*`.
+        /// The class of the object (`FI_CLASS_*`).
         fclass: usize,
-        /// The application's.
+        /// The context of the application.
         context: *mut c_void,
-        /// What can be done with any object.
+        /// The operations that every object has.
         ops: *mut fi_ops,
     }
 
     /// A fabric.
     fid_fabric {
-        /// Head.
+        /// The common object header.
         fid: fid,
-        /// What it can do.
+        /// The operations of the object.
         ops: *mut fi_ops_fabric,
-        /// Which API the application asked for. The core writes it.
+        /// The API version that the application requested. libfabric's core writes it.
         api_version: u32,
     }
 
     /// A piece of typed memory, for atomic operations.
     fi_ioc {
-        /// Where.
+        /// The address.
         addr: *mut c_void,
-        /// How many elements.
+        /// The number of elements.
         count: usize,
     }
 
-    /// Memory of the provider's, in an operation's context.
+    /// Memory for the provider in the context of an operation.
     fi_context {
-        /// The provider's.
+        /// Memory for the provider.
         internal: [*mut c_void; 4],
     }
 
-    /// More memory of the provider's, in an operation's context.
+    /// A larger memory for the provider in the context of an operation.
     fi_context2 {
-        /// The provider's.
+        /// Memory for the provider.
         internal: [*mut c_void; 8],
     }
 
@@ -62,49 +62,49 @@ structures! { STRUCTURES;
     fi_recv_context {
         /// The endpoint that received the message.
         ep: *mut fid_ep,
-        /// The application's.
+        /// The context of the application.
         context: *mut c_void,
     }
 
-    /// Argument of `FI_ALIAS`.
+    /// The argument of `FI_ALIAS`.
     fi_alias {
-        /// Where the new object goes.
+        /// The location for the new object.
         fid: *mut *mut fid,
-        /// Its flags.
+        /// The flags.
         flags: u64,
     }
 
-    /// Argument of `FI_GET_VAL` and `FI_SET_VAL`.
+    /// The argument of `FI_GET_VAL` and `FI_SET_VAL`.
     fi_fid_var {
-        /// Which.
+        /// The name of the variable.
         name: c_int,
-        /// Its place.
+        /// The location of the value.
         val: *mut c_void,
     }
 
-    /// Argument of `FI_EXPORT_FID`.
+    /// The argument of `FI_EXPORT_FID`.
     fi_fid_export {
-        /// Where the exported object goes.
+        /// The location for the exported object.
         fid: *mut *mut fid,
         /// Flags.
         flags: u64,
-        /// The application's.
+        /// The context of the application.
         context: *mut c_void,
     }
 
-    /// Argument of `FI_GET_RAW_MR`.
+    /// The argument of `FI_GET_RAW_MR`.
     fi_mr_raw_attr {
         /// Flags.
         flags: u64,
-        /// Where the base address goes.
+        /// The location for the base address.
         base_addr: *mut u64,
-        /// Where the key goes.
+        /// The buffer for the key.
         raw_key: *mut u8,
-        /// Room at `raw_key`, then the key's size.
+        /// The size of `raw_key` on input, and the size of the key on output.
         key_size: *mut usize,
     }
 
-    /// Argument of `FI_MAP_RAW_MR`.
+    /// The argument of `FI_MAP_RAW_MR`.
     fi_mr_map_raw {
         /// Flags.
         flags: u64,
@@ -112,17 +112,17 @@ structures! { STRUCTURES;
         base_addr: u64,
         /// The key.
         raw_key: *mut u8,
-        /// Its size.
+        /// The size of the key.
         key_size: usize,
-        /// Where the short key goes.
+        /// The location for the 64-bit key.
         key: *mut u64,
     }
 
-    /// Argument of `FI_GET_MR_XPU_DESC` (2.x).
+    /// The argument of `FI_GET_MR_XPU_DESC` (2.x).
     fi_mr_xpu_desc {
-        /// Where the descriptor goes.
+        /// The buffer for the descriptor.
         buf: *mut c_void,
-        /// Room there, then its size.
+        /// The size of the buffer on input, and of the descriptor on output.
         len: *mut usize,
         /// Flags.
         flags: u64,
@@ -130,37 +130,37 @@ structures! { STRUCTURES;
         ctx: *mut fid_xpu_ctx,
     }
 
-    /// A parameter, as an application lists them.
+    /// A parameter in the list that an application gets.
     fi_param {
         /// The environment variable.
         name: *const c_char,
         /// `FI_PARAM_*`.
         r#type: u32,
-        /// What it is for.
+        /// The help text.
         help_string: *const c_char,
-        /// Its value, or null.
+        /// The value, or null.
         value: *const c_char,
     }
 }
 
 tables! { TABLES;
-    /// What can be done with any object.
+    /// The operations that every object has.
     fi_ops {
-        /// Ends it; -FI_EBUSY while others use it.
+        /// Closes the object. Returns -FI_EBUSY while other objects use it.
         close(fid: *mut fid) -> c_int;
-        /// Connects it with another object.
+        /// Binds another object to this one.
         bind(fid: *mut fid, bfid: *mut fid, flags: u64) -> c_int;
-        /// A command, `FI_GETWAIT` and so on.
+        /// Executes a command (`FI_GETWAIT`, ...).
         control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int;
-        /// A provider's own operations, by name.
+        /// Opens a table of provider-specific operations by name.
         ops_open(fid: *mut fid, name: *const c_char, flags: u64, ops: *mut *mut c_void, context: *mut c_void) -> c_int;
-        /// Describes it.
+        /// Formats a description of the object.
         tostr(fid: *const fid, buf: *mut c_char, len: usize) -> c_int;
-        /// Replaces operations, by name.
+        /// Replaces a table of operations by name.
         ops_set(fid: *mut fid, name: *const c_char, flags: u64, ops: *mut c_void, context: *mut c_void) -> c_int;
     }
 
-    /// A fabric's operations.
+    /// The operations of a fabric.
     fi_ops_fabric {
         /// Opens a domain.
         domain(fabric: *mut fid_fabric, info: *mut fi_info, dom: *mut *mut fid_domain, context: *mut c_void) -> c_int;
@@ -170,7 +170,7 @@ tables! { TABLES;
         eq_open(fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq, context: *mut c_void) -> c_int;
         /// Opens a wait set.
         wait_open(fabric: *mut fid_fabric, attr: *mut fi_wait_attr, waitset: *mut *mut fid_wait) -> c_int;
-        /// Whether waiting on the objects' descriptors is safe now.
+        /// Returns whether a thread may wait on the descriptors of the objects now.
         trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int;
         /// Opens a domain, with flags.
         domain2(

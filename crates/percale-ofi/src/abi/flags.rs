@@ -1,5 +1,5 @@
-//! Capabilities, operation flags, modes, orders: bits of `u64`. Some bits mean one thing as a capability and another as an
-//! operation's flag.
+//! Capabilities, operation flags, modes and orders, as bits of a `u64`. Some bits have one meaning as a capability and
+//! another as an operation flag.
 
 constants! { FLAGS: u64;
     FI_MSG = 1 << 1, "Untagged messages.";

@@ -1,125 +1,126 @@
-//! What getinfo is asked and answers: `fi_info` and what hangs on it.
+//! The hints and the results of getinfo: `fi_info` and the structures that it points to.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use super::{fid, fid_domain, fid_fabric, fid_t, fid_xpu_ctx};
 
 structures! { STRUCTURES;
-    /// What an application wants, or a provider offers. Each attribute may be null in hints.
+    /// The requirements of an application, or the properties that a provider offers. In hints each attribute may be
+    /// null.
     fi_info {
-        /// The next offer.
+        /// The next entry of the list.
         next: *mut fi_info,
         /// Capabilities.
         caps: u64,
-        /// What the application must do (answers), or is able to do (hints).
+        /// The modes that the application must support (results) or supports (hints).
         mode: u64,
-        /// How addresses are written, `FI_SOCKADDR_*`.
+        /// The address format (`FI_SOCKADDR_*`).
         addr_format: u32,
-        /// Bytes at `src_addr`.
+        /// The size of `src_addr` in bytes.
         src_addrlen: usize,
-        /// Bytes at `dest_addr`.
+        /// The size of `dest_addr` in bytes.
         dest_addrlen: usize,
-        /// Own address.
+        /// The local address.
         src_addr: *mut c_void,
         /// The peer's address.
         dest_addr: *mut c_void,
-        /// A connection request, or a passive endpoint to make an active one of.
+        /// A connection request, or a passive endpoint from which an active endpoint is opened.
         handle: fid_t,
-        /// The transmitting side.
+        /// The attributes of the transmitting side.
         tx_attr: *mut fi_tx_attr,
-        /// The receiving side.
+        /// The attributes of the receiving side.
         rx_attr: *mut fi_rx_attr,
-        /// Endpoints.
+        /// The attributes of the endpoint.
         ep_attr: *mut fi_ep_attr,
-        /// Domains.
+        /// The attributes of the domain.
         domain_attr: *mut fi_domain_attr,
-        /// The fabric and the provider.
+        /// The attributes of the fabric and the provider.
         fabric_attr: *mut fi_fabric_attr,
-        /// The network interface, if one is to be named.
+        /// The network interface, or null.
         nic: *mut fid_nic,
     }
 
-    /// The transmitting side of an endpoint.
+    /// The attributes of the transmitting side of an endpoint.
     fi_tx_attr {
         /// Capabilities.
         caps: u64,
         /// Modes.
         mode: u64,
-        /// Flags of operations without flags of their own.
+        /// The default flags of operations.
         op_flags: u64,
-        /// Order of messages.
+        /// The order of messages.
         msg_order: u64,
-        /// Order of completions (1.x).
+        /// The order of completions (1.x).
         comp_order: u64,
-        /// Longest injected message, bytes.
+        /// The maximum size of an injected message in bytes.
         inject_size: usize,
-        /// Operations outstanding.
+        /// The maximum number of outstanding operations.
         size: usize,
-        /// Segments of local memory.
+        /// The maximum number of local memory segments.
         iov_limit: usize,
-        /// Segments of remote memory.
+        /// The maximum number of remote memory segments.
         rma_iov_limit: usize,
-        /// Traffic class.
+        /// The traffic class.
         tclass: u32,
     }
 
-    /// The receiving side of an endpoint.
+    /// The attributes of the receiving side of an endpoint.
     fi_rx_attr {
         /// Capabilities.
         caps: u64,
         /// Modes.
         mode: u64,
-        /// Flags of operations without flags of their own.
+        /// The default flags of operations.
         op_flags: u64,
-        /// Order of messages.
+        /// The order of messages.
         msg_order: u64,
-        /// Order of completions (1.x).
+        /// The order of completions (1.x).
         comp_order: u64,
-        /// Bytes of unexpected messages that are kept (1.x).
+        /// The size of the buffer for unexpected messages in bytes (1.x).
         total_buffered_recv: usize,
-        /// Receives posted.
+        /// The maximum number of posted receives.
         size: usize,
-        /// Segments of memory.
+        /// The maximum number of memory segments.
         iov_limit: usize,
     }
 
-    /// Endpoints.
+    /// The attributes of an endpoint.
     fi_ep_attr {
         /// `FI_EP_*`.
         r#type: u32,
-        /// `FI_PROTO_*`, or a provider's own.
+        /// `FI_PROTO_*`, or a provider-specific protocol.
         protocol: u32,
-        /// Of the protocol.
+        /// The version of the protocol.
         protocol_version: u32,
-        /// Longest message, bytes.
+        /// The maximum size of a message in bytes.
         max_msg_size: usize,
-        /// Bytes before each message that are the provider's.
+        /// The number of bytes before each message that belong to the provider.
         msg_prefix_size: usize,
-        /// Up to how many bytes reads after writes are ordered.
+        /// The maximum size in bytes for which reads after writes are ordered.
         max_order_raw_size: usize,
-        /// The same for writes after reads.
+        /// The maximum size in bytes for which writes after reads are ordered.
         max_order_war_size: usize,
-        /// The same for writes after writes.
+        /// The maximum size in bytes for which writes after writes are ordered.
         max_order_waw_size: usize,
-        /// Which bits of a tag are fields of their own.
+        /// The format of tags: the bits of each field.
         mem_tag_format: u64,
-        /// Transmit contexts.
+        /// The number of transmit contexts.
         tx_ctx_cnt: usize,
-        /// Receive contexts.
+        /// The number of receive contexts.
         rx_ctx_cnt: usize,
-        /// Bytes at `auth_key`.
+        /// The size of `auth_key` in bytes.
         auth_key_size: usize,
-        /// The endpoint's authorization key.
+        /// The authorization key of the endpoint.
         auth_key: *mut u8,
-        /// A device's context (2.x).
+        /// A device context (2.x).
         xpu_ctx: *mut fid_xpu_ctx,
     }
 
-    /// Domains. What follows `mr_iov_limit` came with 1.5 and later; a caller of an older API has less.
+    /// The attributes of a domain. The fields after `mr_iov_limit` exist since 1.5 or later.
     fi_domain_attr {
         /// An open domain to use.
         domain: *mut fid_domain,
-        /// Its name.
+        /// The name.
         name: *mut c_char,
         /// `FI_THREAD_*`.
         threading: u32,
@@ -133,29 +134,29 @@ structures! { STRUCTURES;
         av_type: u32,
         /// `FI_MR_*`.
         mr_mode: c_int,
-        /// Bytes of a key.
+        /// The size of a key in bytes.
         mr_key_size: usize,
-        /// Bytes of remote completion data.
+        /// The size of remote completion data in bytes.
         cq_data_size: usize,
-        /// Completion queues.
+        /// The maximum number of completion queues.
         cq_cnt: usize,
-        /// Endpoints.
+        /// The maximum number of endpoints.
         ep_cnt: usize,
-        /// Transmit contexts.
+        /// The maximum number of transmit contexts.
         tx_ctx_cnt: usize,
-        /// Receive contexts.
+        /// The maximum number of receive contexts.
         rx_ctx_cnt: usize,
-        /// Transmit contexts of an endpoint.
+        /// The maximum number of transmit contexts of an endpoint.
         max_ep_tx_ctx: usize,
-        /// Receive contexts of an endpoint.
+        /// The maximum number of receive contexts of an endpoint.
         max_ep_rx_ctx: usize,
-        /// Endpoints of a shared transmit context.
+        /// The maximum number of endpoints of a shared transmit context.
         max_ep_stx_ctx: usize,
-        /// Endpoints of a shared receive context.
+        /// The maximum number of endpoints of a shared receive context.
         max_ep_srx_ctx: usize,
-        /// Counters.
+        /// The maximum number of counters.
         cntr_cnt: usize,
-        /// Segments of a region.
+        /// The maximum number of segments of a region.
         mr_iov_limit: usize,
         /// Capabilities of the domain: local or remote peers, shared vectors.
         caps: u64,
@@ -163,55 +164,55 @@ structures! { STRUCTURES;
         mode: u64,
         /// The domain's authorization key.
         auth_key: *mut u8,
-        /// Bytes at `auth_key`.
+        /// The size of `auth_key` in bytes.
         auth_key_size: usize,
-        /// Most bytes of an error's data.
+        /// The maximum size of error data in bytes.
         max_err_data: usize,
-        /// Regions.
+        /// The maximum number of regions.
         mr_cnt: usize,
-        /// Traffic class.
+        /// The traffic class.
         tclass: u32,
-        /// Authorization keys of an endpoint (2.x).
+        /// The maximum number of authorization keys of an endpoint (2.x).
         max_ep_auth_key: usize,
-        /// Greatest group number (2.x).
+        /// The maximum group number (2.x).
         max_group_id: u32,
-        /// Greatest value of a counter (2.x).
+        /// The maximum value of a counter (2.x).
         max_cntr_value: u64,
-        /// Greatest value of a counter's errors (2.x).
+        /// The maximum number of errors of a counter (2.x).
         max_err_cntr_value: u64,
-        /// Device contexts (2.x).
+        /// The maximum number of device contexts (2.x).
         max_xpu_ctx_cnt: usize,
     }
 
-    /// The fabric and its provider.
+    /// The attributes of a fabric and its provider.
     fi_fabric_attr {
         /// An open fabric to use.
         fabric: *mut fid_fabric,
-        /// Its name.
+        /// The name.
         name: *mut c_char,
-        /// The provider's name. libfabric's core fills it in.
+        /// The name of the provider. libfabric's core sets it.
         prov_name: *mut c_char,
         /// The provider's version.
         prov_version: u32,
-        /// Which API the application asked for: decides how long its structures are.
+        /// The API version that the application requested, which determines the size of its structures.
         api_version: u32,
     }
 
-    /// A network interface.
+    /// A network interface card.
     fid_nic {
-        /// Head; its class is `FI_CLASS_NIC`.
+        /// The common object header, of class `FI_CLASS_NIC`.
         fid: fid,
-        /// What it is.
+        /// The attributes of the device.
         device_attr: *mut fi_device_attr,
-        /// Where it is plugged in.
+        /// The attributes of the bus.
         bus_attr: *mut fi_bus_attr,
-        /// What it is connected to.
+        /// The attributes of the link.
         link_attr: *mut fi_link_attr,
-        /// The provider's own.
+        /// Provider-specific attributes.
         prov_attr: *mut c_void,
     }
 
-    /// What an interface is.
+    /// The attributes of a network device.
     fi_device_attr {
         /// Name.
         name: *mut c_char,
@@ -227,7 +228,7 @@ structures! { STRUCTURES;
         firmware: *mut c_char,
     }
 
-    /// A place on a PCI bus.
+    /// A PCI address.
     fi_pci_attr {
         /// Domain.
         domain_id: u16,
@@ -239,25 +240,25 @@ structures! { STRUCTURES;
         function_id: u8,
     }
 
-    /// Where an interface is plugged in.
+    /// The attributes of the bus of a network device.
     fi_bus_attr {
         /// `FI_BUS_*`.
         bus_type: u32,
-        /// The only kind of place there is.
+        /// The PCI address, the only kind of bus attributes.
         attr: fi_pci_attr,
     }
 
-    /// What an interface is connected to.
+    /// The attributes of the link of a network device.
     fi_link_attr {
-        /// Its address there.
+        /// The address of the interface.
         address: *mut c_char,
-        /// Bytes of a packet.
+        /// The maximum packet size in bytes.
         mtu: usize,
-        /// Bits in a second.
+        /// The speed in bits per second.
         speed: usize,
-        /// `FI_LINK_*`. MPICH passes over interfaces that are not up.
+        /// `FI_LINK_*`. MPICH ignores interfaces that are not up.
         state: u32,
-        /// The network's kind.
+        /// The type of the network.
         network_type: *mut c_char,
     }
 }

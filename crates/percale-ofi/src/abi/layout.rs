@@ -1,6 +1,6 @@
-//! Compares sizes, offsets and values with libfabric's own headers: a C program is made of the same tables that declare the
-//! structures, compiled against the installed headers, and what it prints is compared. Sizes of the newest release are
-//! recorded below as well, so that a machine without headers still notices a change.
+//! Compares sizes, offsets and values with libfabric's headers. A C program is generated from the tables that declare
+//! the structures, compiled against the installed headers, and its output is compared. The sizes of the newest release
+//! are also recorded below, so that a change is detected on a machine without headers.
 //!
 //! `PERCALE_LIBFABRIC_INCLUDE` names another directory of headers (2.6 or 1.17) to compare with.
 
@@ -12,7 +12,7 @@ use std::process::Command;
 use super::declare::Structure;
 use super::*;
 
-/// Everything declared.
+/// Returns all declared structures and tables.
 fn structures() -> impl Iterator<Item = &'static Structure> {
     let all = [
         atomic::STRUCTURES,
@@ -40,7 +40,7 @@ fn structures() -> impl Iterator<Item = &'static Structure> {
     all.into_iter().flatten()
 }
 
-/// Every constant's name and value. Negative ones are sign-extended.
+/// Returns the names and values of all constants. Negative values are sign-extended.
 fn constants() -> impl Iterator<Item = &'static (&'static str, u64)> {
     let all = [
         atomic::CONSTANTS,
@@ -65,7 +65,7 @@ fn constants() -> impl Iterator<Item = &'static (&'static str, u64)> {
     all.into_iter().flatten()
 }
 
-/// What 1.17 lacks: structures, fields (`structure.field`) and constants.
+/// The structures, fields (`structure.field`) and constants that 1.17 lacks.
 const NOT_IN_1_17: &[&str] = &[
     "fi_mr_dmabuf",
     "fi_mr_auth_key",
@@ -129,7 +129,7 @@ const NOT_IN_1_17: &[&str] = &[
     "FI_FLOAT8_E4M3",
     "FI_FLOAT8_E5M2",
     "FI_DIFF",
-    // Another value there, the end of the list then.
+    // In 1.17 this constant has another value, because it marks the end of the list.
     "FI_ATOMIC_OP_LAST",
     "FI_CNTR_EVENTS_BYTES",
     "FI_EPROTO",
@@ -139,7 +139,7 @@ const NOT_IN_1_17: &[&str] = &[
     "FI_MPI_IGNORE_PAYLOAD",
 ];
 
-/// What a header's program printed: sizes by structure, offsets by `structure.field`, values by constant.
+/// The output of a compiled program: sizes by structure, offsets by `structure.field`, values by constant.
 struct Measured(HashMap<String, u64>);
 
 impl Measured {
@@ -148,13 +148,13 @@ impl Measured {
     }
 }
 
-/// Where headers are, if any.
+/// Returns the directory of the headers, if there is one.
 fn include() -> Option<PathBuf> {
     let directory = std::env::var_os("PERCALE_LIBFABRIC_INCLUDE").map_or_else(|| "/usr/include".into(), PathBuf::from);
     directory.join("rdma/fabric.h").exists().then_some(directory)
 }
 
-/// The version that the headers declare.
+/// Returns the version that the headers declare.
 fn version(include: &Path) -> (u32, u32) {
     let text = std::fs::read_to_string(include.join("rdma/fabric.h")).unwrap();
     let value = |name: &str| {
@@ -164,7 +164,7 @@ fn version(include: &Path) -> (u32, u32) {
     (value("FI_MAJOR_VERSION"), value("FI_MINOR_VERSION"))
 }
 
-/// Compiles and runs a program that prints what is not in `lacking`.
+/// Compiles and runs a program that prints everything that is not in `lacking`.
 fn measure(include: &Path, lacking: &[&str]) -> Measured {
     let mut program = String::from("#include <stdio.h>\n#include <stddef.h>\n#include <string.h>\n");
     for header in ["fabric", "fi_domain", "fi_endpoint", "fi_eq", "fi_cm", "fi_rma", "fi_tagged", "fi_atomic"] {
@@ -230,14 +230,14 @@ fn layouts_and_values_are_those_of_the_headers() {
         let fields =
             one.fields.iter().map(|(field, at)| (format!("{}.{}", one.name, field.trim_start_matches("r#")), *at));
         let newer = fields.clone().find(|(path, _)| lacking.contains(&path.as_str()));
-        // What is newer is a tail, so the older structure ends where it begins.
+        // New fields are at the end, so the older structure ends where they begin.
         let mut size = newer.map_or(one.size, |(_, at)| at) as u64;
         if one.name == "fi_mr_modify" {
-            // Its last field is the structure that grew.
+            // The last field is the structure that grew.
             size -= size_of::<fi_mr_attr>() as u64 - measured.get("fi_mr_attr");
         }
         let theirs = measured.get(one.name);
-        // A tail that begins in an older structure's padding does not lengthen it.
+        // New fields that begin in the padding of the older structure do not enlarge it.
         if theirs != size.next_multiple_of(8) && theirs != size {
             wrong.push(format!("{}: {size} bytes, the headers say {theirs}", one.name));
         }
@@ -258,7 +258,7 @@ fn layouts_and_values_are_those_of_the_headers() {
     assert!(measured.0.len() > 700, "only {} things were compared", measured.0.len());
 }
 
-/// Bytes of every structure and table of 2.6, measured once by the test above.
+/// The sizes of all structures and tables of 2.6 in bytes, measured once by the test above.
 const NEWEST: &[(&str, usize)] = &[
     ("fi_atomic_attr", 16),
     ("fi_msg_atomic", 72),

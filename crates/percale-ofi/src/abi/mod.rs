@@ -1,13 +1,17 @@
-//! libfabric's binary interface, written by hand: the declarations of its headers that a provider or its tests use.
+//! libfabric's binary interface: hand-written declarations of the parts of its headers that a provider or its tests
+//! use.
 //!
-//! Each topic of the headers has a file of the same name, so that a manual page and this module use the same words. Every structure is as long as in
-//! the newest known release (2.6). A caller that was built for an older API passes a shorter structure, so a reader must check the caller's API
-//! version: structures only grow at the tail, and each field that was added says `2.x`. Enumerations that a caller passes are plain integers, since a
-//! caller may pass any value. `layout` compares all of this with installed headers.
+//! Each topic of the headers has a file of the same name, so that the manual pages and this module use the same words.
+//! Every structure has the size of the newest known release (2.6). A caller that was built for an older API passes a
+//! shorter structure, so a reader must check the caller's API version. Structures only grow at the end, and the
+//! documentation of each added field contains `2.x`. Enumerations that a caller passes are plain integers, because a
+//! caller may pass any value. `layout` compares all declarations with installed headers.
 //!
-//! * Every structure has `ZERO`, all null and 0: the result of `memset` in a C program.
-//! * Every table of operations has `REFUSING`: a complete table in which every operation returns -FI_ENOSYS (or null, or 0). A provider names the
-//!   operations that it implements and takes the rest from there. libfabric's inline functions call many members without checking them.
+//! * Every structure has a constant `ZERO`, in which all fields are null or 0, like the result of `memset` in a C
+//!   program.
+//! * Every table of operations has a constant `REFUSING`: a complete table in which every operation returns -FI_ENOSYS
+//!   (or null, or 0). A provider sets the operations that it implements and takes the others from there. libfabric's
+//!   inline functions call many members without a check for null.
 
 #![expect(non_camel_case_types, reason = "the names are those of libfabric's headers")]
 
@@ -47,7 +51,7 @@ pub use self::rma::*;
 pub use self::tagged::*;
 pub use self::trigger::*;
 
-/// A number that an address vector gave for a peer; or [`FI_ADDR_UNSPEC`].
+/// The address of a peer in an address vector, or [`FI_ADDR_UNSPEC`].
 pub type fi_addr_t = u64;
-/// Any object, by its common head.
+/// A pointer to the common header of any object.
 pub type fid_t = *mut fid;

@@ -1,38 +1,39 @@
-//! What libfabric's core and an external provider say to each other.
+//! The interface between libfabric's core and an external provider.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use super::{fi_context, fi_fabric_attr, fi_info, fid_fabric};
 
-/// `fi_getinfo` of a provider.
+/// The type of a provider's `fi_getinfo`.
 pub type GetInfo =
     unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
-/// `fi_fabric` of a provider.
+/// The type of a provider's `fi_fabric`.
 pub type OpenFabric = unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
-/// Called when the core lets go of a provider.
+/// The type of the function that is called when the core unloads a provider.
 pub type Cleanup = unsafe extern "C" fn();
 
 structures! { STRUCTURES;
-    /// A provider, as `fi_prov_ini` gives it to the core. The core writes into `context`.
+    /// A provider, as `fi_prov_ini` returns it to the core. The core writes to `context`.
     fi_provider {
         /// The provider's version.
         version: u32,
-        /// The newest API version that it implements. The core skips a provider with an older API version than the application's.
+        /// The newest API version that the provider implements. The core ignores a provider with an older API version
+        /// than the application's.
         fi_version: u32,
-        /// The core's.
+        /// Memory for the core.
         context: fi_context,
-        /// Its name.
+        /// The name.
         name: *const c_char,
-        /// What is there.
+        /// Implements `fi_getinfo`.
         getinfo: Option<GetInfo>,
         /// Opens a fabric.
         fabric: Option<OpenFabric>,
-        /// The end.
+        /// Called when the core unloads the provider.
         cleanup: Option<Cleanup>,
     }
 }
 
-/// A version as libfabric writes it.
+/// Returns a version number in libfabric's format.
 #[must_use]
 pub const fn fi_version(major: u32, minor: u32) -> u32 {
     major << 16 | minor

@@ -7,9 +7,9 @@ use super::{fi_addr_t, fid_ep};
 structures! { STRUCTURES;
     /// A piece of remote memory.
     fi_rma_iov {
-        /// Address or offset in the region.
+        /// The address or offset in the region.
         addr: u64,
-        /// Bytes.
+        /// The length in bytes.
         len: usize,
         /// The region's key.
         key: u64,
@@ -17,9 +17,9 @@ structures! { STRUCTURES;
 
     /// A piece of typed remote memory.
     fi_rma_ioc {
-        /// Address or offset in the region.
+        /// The address or offset in the region.
         addr: u64,
-        /// Elements.
+        /// The number of elements.
         count: usize,
         /// The region's key.
         key: u64,
@@ -27,19 +27,19 @@ structures! { STRUCTURES;
 
     /// A read or a write.
     fi_msg_rma {
-        /// Local memory.
+        /// The local memory.
         msg_iov: *const libc::iovec,
         /// Local descriptors, or null.
         desc: *mut *mut c_void,
-        /// Pieces.
+        /// The number of pieces.
         iov_count: usize,
         /// The peer.
         addr: fi_addr_t,
-        /// Remote memory.
+        /// The remote memory.
         rma_iov: *const fi_rma_iov,
-        /// Pieces.
+        /// The number of pieces.
         rma_iov_count: usize,
-        /// The operation's context.
+        /// The context of the operation.
         context: *mut c_void,
         /// Remote completion data.
         data: u64,

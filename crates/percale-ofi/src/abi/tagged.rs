@@ -7,19 +7,19 @@ use super::{fi_addr_t, fid_ep};
 structures! { STRUCTURES;
     /// A tagged message.
     fi_msg_tagged {
-        /// Its memory.
+        /// The memory.
         msg_iov: *const libc::iovec,
         /// Local descriptors, or null.
         desc: *mut *mut c_void,
-        /// Pieces.
+        /// The number of pieces.
         iov_count: usize,
         /// The peer.
         addr: fi_addr_t,
         /// The tag.
         tag: u64,
-        /// Bits of the tag that do not matter.
+        /// The tag bits that are ignored.
         ignore: u64,
-        /// The operation's context.
+        /// The context of the operation.
         context: *mut c_void,
         /// Remote completion data.
         data: u64,

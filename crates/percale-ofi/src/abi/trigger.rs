@@ -8,7 +8,7 @@ use super::{
 };
 
 structures! { STRUCTURES;
-    /// Fires when a counter has reached a value.
+    /// A trigger that fires when a counter has reached a value.
     fi_trigger_threshold {
         /// The counter.
         cntr: *mut fid_cntr,
@@ -16,43 +16,44 @@ structures! { STRUCTURES;
         threshold: usize,
     }
 
-    /// A variable that a device writes to fire.
+    /// A variable that a device writes to fire a trigger.
     fi_trigger_var {
-        /// Its type, `FI_UINT8` and so on.
+        /// The data type (`FI_UINT8`, ...).
         datatype: u32,
-        /// How many values.
+        /// The number of values.
         count: c_int,
-        /// Where.
+        /// The address.
         addr: *mut c_void,
-        /// What is to be written: up to 64 bits in the low bytes, or a pointer.
+        /// The value to write: up to 64 bits in the low bytes, or a pointer.
         value: u64,
     }
 
-    /// Fires when a device writes variables.
+    /// A trigger that fires when a device writes variables.
     fi_trigger_xpu {
-        /// How many variables.
+        /// The number of variables.
         count: c_int,
         /// The kind of device, `FI_HMEM_*`.
         iface: u32,
-        /// Which device; smaller numbers are in the low bytes.
+        /// The device. Smaller integer types are in the low bytes.
         device: u64,
         /// The variables.
         var: *mut fi_trigger_var,
     }
 
-    /// An operation's context that says when it begins. As long as [`fi_context`](super::fi_context).
+    /// The context of a triggered operation, which contains its condition. It has the size of
+    /// [`fi_context`](super::fi_context).
     fi_triggered_context {
         /// `FI_TRIGGER_*`.
         event_type: u32,
-        /// When.
+        /// The condition of the trigger.
         trigger: fi_trigger_when<3>,
     }
 
-    /// Like [`fi_triggered_context`], but as long as [`fi_context2`].
+    /// Like [`fi_triggered_context`], with the size of [`fi_context2`].
     fi_triggered_context2 {
         /// `FI_TRIGGER_*`.
         event_type: u32,
-        /// When.
+        /// The condition of the trigger.
         trigger: fi_trigger_when<7>,
     }
 
@@ -62,7 +63,7 @@ structures! { STRUCTURES;
         ep: *mut fid_ep,
         /// The message.
         msg: fi_msg,
-        /// Its flags.
+        /// The flags.
         flags: u64,
     }
 
@@ -72,7 +73,7 @@ structures! { STRUCTURES;
         ep: *mut fid_ep,
         /// The message.
         msg: fi_msg_tagged,
-        /// Its flags.
+        /// The flags.
         flags: u64,
     }
 
@@ -82,7 +83,7 @@ structures! { STRUCTURES;
         ep: *mut fid_ep,
         /// The access.
         msg: fi_msg_rma,
-        /// Its flags.
+        /// The flags.
         flags: u64,
     }
 
@@ -92,7 +93,7 @@ structures! { STRUCTURES;
         ep: *mut fid_ep,
         /// The operation.
         msg: fi_msg_atomic,
-        /// Its flags.
+        /// The flags.
         flags: u64,
     }
 
@@ -102,9 +103,9 @@ structures! { STRUCTURES;
         ep: *mut fid_ep,
         /// The operation.
         msg: fi_msg_atomic,
-        /// Where results go.
+        /// The result buffers.
         fetch: fi_msg_fetch,
-        /// Its flags.
+        /// The flags.
         flags: u64,
     }
 
@@ -114,11 +115,11 @@ structures! { STRUCTURES;
         ep: *mut fid_ep,
         /// The operation.
         msg: fi_msg_atomic,
-        /// Where results go.
+        /// The result buffers.
         fetch: fi_msg_fetch,
-        /// What is compared with.
+        /// The comparison operands.
         compare: fi_msg_compare,
-        /// Its flags.
+        /// The flags.
         flags: u64,
     }
 
@@ -132,7 +133,7 @@ structures! { STRUCTURES;
 
     /// Work that begins when a counter has reached a value.
     fi_deferred_work {
-        /// The provider's while the work is queued.
+        /// Memory for the provider while the work is queued.
         context: fi_context2,
         /// The value.
         threshold: u64,
@@ -147,15 +148,15 @@ structures! { STRUCTURES;
     }
 }
 
-/// When a triggered operation begins; `N` words long.
+/// The condition of a triggered operation. The union has `N` words.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_trigger_when<const N: usize> {
-    /// With `FI_TRIGGER_THRESHOLD`.
+    /// The condition for `FI_TRIGGER_THRESHOLD`.
     pub threshold: fi_trigger_threshold,
-    /// With `FI_TRIGGER_XPU`.
+    /// The condition for `FI_TRIGGER_XPU`.
     pub xpu: fi_trigger_xpu,
-    /// The provider's.
+    /// Memory for the provider.
     pub internal: [*mut c_void; N],
 }
 
@@ -165,7 +166,7 @@ impl<const N: usize> fmt::Debug for fi_trigger_when<N> {
     }
 }
 
-/// A deferred operation; `op_type` says which.
+/// A deferred operation. `op_type` selects the member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union fi_deferred_op {

@@ -33,20 +33,20 @@ pub(super) const TABLE: fi_ops_atomic = table!(fi_ops_atomic {
 const INVALID: isize = -(libc::EINVAL as isize);
 
 impl What {
-    /// Elements from `buf` on. The operand of a read is not there.
+    /// Returns `count` elements from `buf` on. The operand of a read is ignored, and its `buf` may be null.
     ///
     /// # Safety
-    /// As of [`Segment::new`].
+    /// The requirements of [`Segment::new`] apply.
     #[inline]
     unsafe fn one(self, buf: *const c_void, count: usize) -> Segments {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { local::one(buf, count.saturating_mul(self.datatype.size())) }
     }
 
-    /// Elements in several pieces.
+    /// Returns elements in several pieces.
     ///
     /// # Safety
-    /// `iov` is null, or readable for `count` pieces, each as of [`Segment::new`].
+    /// `iov` is null or readable for `count` pieces, each of which meets the requirements of [`Segment::new`].
     unsafe fn several(self, iov: *const fi_ioc, count: usize) -> Result<Segments, isize> {
         let mut pieces = [Segment::EMPTY; IOV_LIMIT];
         let pieces = pieces.get_mut(..count).filter(|_| !iov.is_null() || count == 0).ok_or(INVALID)?;
@@ -54,20 +54,20 @@ impl What {
             // SAFETY: `at` is less than `count`.
             let fi_ioc { addr, count } = unsafe { iov.add(at).read() };
             let len = count.checked_mul(self.datatype.size()).ok_or(INVALID)?;
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             *piece = unsafe { Segment::new(addr.cast(), len) };
         }
         Segments::new(pieces).ok_or(INVALID)
     }
 }
 
-/// An operation as the client describes it.
+/// An operation in the structures that the client passed.
 #[derive(Clone, Copy)]
 pub(crate) struct Description {
     pub(crate) msg: *const fi_msg_atomic,
-    /// The pieces to compare with, and how many there are.
+    /// The pieces to compare with, and their number.
     pub(crate) compare: Option<(*const fi_ioc, usize)>,
-    /// The pieces for the previous contents, and how many there are.
+    /// The pieces for the previous contents, and their number.
     pub(crate) result: Option<(*mut fi_ioc, usize)>,
 }
 
@@ -80,11 +80,11 @@ struct Operands {
 }
 
 impl Endpoint {
-    /// All memory is the client's, which keeps it valid as fi_atomic(3) requires.
+    /// All memory belongs to the client, which keeps it valid as fi_atomic(3) requires.
     #[inline]
     fn atomic(&self, what: What, target: Target, operands: Operands, context: *mut c_void, flags: OpFlags) -> isize {
         let work = self.atomic_work(what, target, operands, None, context, flags);
-        // SAFETY: the client keeps the memory until the operation has completed.
+        // SAFETY: the client keeps the memory valid until the operation has completed.
         self.post(work, flags, context, Operation::Atomic, |port, work| unsafe { port.atomic(work) })
     }
 
@@ -99,7 +99,7 @@ impl Endpoint {
         flags: OpFlags,
     ) -> AtomicWork {
         let Operands { operand, compare, result } = operands;
-        // The operand of a read is ignored, and may be null.
+        // The operand of a read is ignored and may be null.
         let len = match result {
             Some(result) if what.op == AtomicOp::Read => result.len(),
             _ => operand.len(),
@@ -120,36 +120,36 @@ impl Endpoint {
     }
 
     /// # Safety
-    /// The description is as fi_atomic(3) has it.
+    /// The description meets the requirements of fi_atomic(3).
     unsafe fn atomic_as(&self, description: Description, flags: u64) -> Result<isize, isize> {
         let begins = Begins::of(flags);
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         let work = unsafe { self.described_atomic(description, begins, flags) };
         if begins == Begins::Triggered {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             return Ok(unsafe { self.post_triggered(work.map(Operation::Atomic), (*description.msg).context) });
         }
         let work = work?;
-        // SAFETY: the client keeps the memory until the operation has completed.
+        // SAFETY: the client keeps the memory valid until the operation has completed.
         Ok(answer(unsafe { self.port()?.atomic(&work) }))
     }
 
-    /// Reads an atomic operation that begins later.
+    /// Builds an atomic operation that begins later.
     ///
     /// # Safety
-    /// As of `atomic_as`.
+    /// The requirements of `atomic_as` apply.
     pub(crate) unsafe fn atomic_operation(
         &self,
         description: Description,
         begins: Begins,
         flags: u64,
     ) -> Result<Operation, isize> {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.described_atomic(description, begins, flags) }.map(Operation::Atomic)
     }
 
     /// # Safety
-    /// As of `atomic_as`.
+    /// The requirements of `atomic_as` apply.
     #[inline]
     unsafe fn described_atomic(
         &self,
@@ -157,7 +157,7 @@ impl Endpoint {
         begins: Begins,
         flags: u64,
     ) -> Result<AtomicWork, isize> {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let msg = unsafe { &*msg };
         let what = What::of(msg.datatype, msg.op)?;
         if msg.rma_iov_count != 1 || msg.rma_iov.is_null() {
@@ -168,18 +168,18 @@ impl Endpoint {
             );
             return Err(INVALID);
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let remote = unsafe { msg.rma_iov.read() };
         let operands = Operands {
             operand: if msg.op == FI_ATOMIC_READ {
                 Segments::EMPTY
             } else {
-                // SAFETY: promised by the caller.
+                // SAFETY: the caller guarantees this.
                 unsafe { what.several(msg.msg_iov, msg.iov_count) }?
             },
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             compare: compare.map(|(iov, count)| unsafe { what.several(iov, count) }).transpose()?,
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             result: result.map(|(iov, count)| unsafe { what.several(iov, count) }).transpose()?,
         };
         let here = match result {
@@ -198,14 +198,14 @@ impl Endpoint {
     }
 }
 
-/// Merges a result: either side is the code to return.
+/// Merges a result. Both variants contain the code to return.
 fn either(result: Result<isize, isize>) -> isize {
     result.unwrap_or_else(|refused| refused)
 }
 
 impl Endpoint {
-    /// Posts an operation on elements of the type, by the operation, that the client names, with the endpoint's own flags; `operands` reads
-    /// its memory.
+    /// Posts an operation with the endpoint's default flags. `datatype` and `op` are the client's data type and
+    /// operation, and `operands` builds the local memory.
     #[inline(always)]
     fn atomic_own(
         &self,
@@ -227,7 +227,7 @@ calls! { impl Endpoint {
         context: Void
     ) {
         endpoint.atomic_own((datatype, op), Target { peer, address, key }, context, |what| {
-            // SAFETY: the client's buffer.
+            // SAFETY: the client passed a valid buffer.
             Ok(Operands { operand: unsafe { what.one(buf, count) }, compare: None, result: None })
         })
     }
@@ -237,13 +237,13 @@ calls! { impl Endpoint {
         context: Void
     ) {
         endpoint.atomic_own((datatype, op), Target { peer, address, key }, context, |what| {
-            // SAFETY: the client's buffers.
+            // SAFETY: the client passed valid buffers.
             Ok(Operands { operand: unsafe { what.several(iov, count) }?, compare: None, result: None })
         })
     }
 
     fn writemsg(endpoint, msg: *const fi_msg_atomic, flags: u64) {
-        // SAFETY: the client's description.
+        // SAFETY: the client passed a valid message structure.
         either(unsafe { endpoint.atomic_as(Description { msg, compare: None, result: None }, flags) })
     }
 
@@ -251,7 +251,7 @@ calls! { impl Endpoint {
         endpoint, buf: Const, count: usize, peer: fi_addr_t, address: u64, key: u64, datatype: u32, op: u32
     ) {
         either(What::of(datatype, op).map(|what| {
-            // SAFETY: the client's buffer.
+            // SAFETY: the client passed a valid buffer.
             let operands = Operands { operand: unsafe { what.one(buf, count) }, compare: None, result: None };
             let flags = endpoint.transmit.injecting();
             endpoint.atomic(what, Target { peer, address, key }, operands, std::ptr::null_mut(), flags)
@@ -263,7 +263,7 @@ calls! { impl Endpoint {
         key: u64, datatype: u32, op: u32, context: Void
     ) {
         endpoint.atomic_own((datatype, op), Target { peer, address, key }, context, |what| {
-            // SAFETY: the client's buffers.
+            // SAFETY: the client passed valid buffers.
             let (operand, result) = unsafe { (what.one(buf, count), what.one(result, count)) };
             Ok(Operands { operand, compare: None, result: Some(result) })
         })
@@ -275,7 +275,7 @@ calls! { impl Endpoint {
     ) {
         endpoint.atomic_own((datatype, op), Target { peer, address, key }, context, |what| {
             let count = if what.op == AtomicOp::Read { 0 } else { count };
-            // SAFETY: the client's buffers.
+            // SAFETY: the client passed valid buffers.
             let (operand, result) = unsafe { (what.several(iov, count)?, what.several(resultv, result_count)?) };
             Ok(Operands { operand, compare: None, result: Some(result) })
         })
@@ -285,7 +285,7 @@ calls! { impl Endpoint {
         endpoint, msg: *const fi_msg_atomic, resultv: *mut fi_ioc, _result_desc: Descs, result_count: usize, flags: u64
     ) {
         let result = Some((resultv, result_count));
-        // SAFETY: the client's description.
+        // SAFETY: the client passed a valid message structure.
         either(unsafe { endpoint.atomic_as(Description { msg, compare: None, result }, flags) })
     }
 
@@ -295,7 +295,7 @@ calls! { impl Endpoint {
     ) {
         endpoint.atomic_own((datatype, op), Target { peer, address, key }, context, |what| {
             let buffers = [buf, compare, result.cast_const()];
-            // SAFETY: the client's buffers.
+            // SAFETY: the client passed valid buffers.
             let [operand, compare, result] = buffers.map(|buf| unsafe { what.one(buf, count) });
             Ok(Operands { operand, compare: Some(compare), result: Some(result) })
         })
@@ -307,7 +307,7 @@ calls! { impl Endpoint {
         datatype: u32, op: u32, context: Void
     ) {
         endpoint.atomic_own((datatype, op), Target { peer, address, key }, context, |what| {
-            // SAFETY: the client's buffers.
+            // SAFETY: the client passed valid buffers.
             let operand = unsafe { what.several(iov, count) }?;
             // SAFETY: as above.
             let compare = unsafe { what.several(comparev, compare_count) }?;
@@ -322,7 +322,7 @@ calls! { impl Endpoint {
         resultv: *mut fi_ioc, _result_desc: Descs, result_count: usize, flags: u64
     ) {
         let (compare, result) = (Some((comparev, compare_count)), Some((resultv, result_count)));
-        // SAFETY: the client's description.
+        // SAFETY: the client passed a valid message structure.
         either(unsafe { endpoint.atomic_as(Description { msg, compare, result }, flags) })
     }
 } }

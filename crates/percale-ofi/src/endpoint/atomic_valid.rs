@@ -1,4 +1,4 @@
-//! The atomic operations that are supported (fi_atomic(3), fi_query_atomic(3)).
+//! Checks of atomic operations, and queries for the supported ones (fi_atomic(3), fi_query_atomic(3)).
 
 use std::ffi::c_int;
 
@@ -8,7 +8,7 @@ use percale::{AtomicOp, Datatype};
 
 use crate::abi::{FI_COMPARE_ATOMIC, FI_FETCH_ATOMIC, fi_atomic_attr, fid_domain, fid_ep};
 
-/// The parameters of an operation, in percale's terms.
+/// The parameters of an operation, as percale types.
 #[derive(Clone, Copy)]
 pub(super) struct What {
     pub(super) op: AtomicOp,
@@ -27,7 +27,8 @@ impl What {
     }
 }
 
-/// Returns how many elements one operation changes, and their size; -FI_EOPNOTSUPP if there is no such operation.
+/// Returns the maximum number of elements of one operation and their size, or -FI_EOPNOTSUPP if the operation is not
+/// supported.
 fn most(datatype: u32, op: u32, kind: Kind) -> Result<(usize, usize), c_int> {
     let what = What::of(datatype, op).map_err(|code| code as c_int)?;
     if !is_valid(kind, what.op, what.datatype) {
@@ -42,7 +43,7 @@ unsafe fn valid(datatype: u32, op: u32, kind: Kind, count: *mut usize) -> c_int 
     match most(datatype, op, kind) {
         Ok((most, _)) => {
             if !count.is_null() {
-                // SAFETY: promised by the caller.
+                // SAFETY: the caller guarantees this.
                 unsafe { count.write(most) };
             }
             0
@@ -52,21 +53,21 @@ unsafe fn valid(datatype: u32, op: u32, kind: Kind, count: *mut usize) -> c_int 
 }
 
 pub(super) unsafe extern "C" fn writevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
-    // SAFETY: the client wants the count there.
+    // SAFETY: the client passed a writable location for the count.
     unsafe { valid(datatype, op, Kind::Plain, count) }
 }
 
 pub(super) unsafe extern "C" fn readwritevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
-    // SAFETY: the client wants the count there.
+    // SAFETY: the client passed a writable location for the count.
     unsafe { valid(datatype, op, Kind::Fetch, count) }
 }
 
 pub(super) unsafe extern "C" fn compwritevalid(_ep: *mut fid_ep, datatype: u32, op: u32, count: *mut usize) -> c_int {
-    // SAFETY: the client wants the count there.
+    // SAFETY: the client passed a writable location for the count.
     unsafe { valid(datatype, op, Kind::Compare, count) }
 }
 
-/// fi_query_atomic(3).
+/// Implements fi_query_atomic(3).
 pub(crate) unsafe extern "C" fn query(
     _domain: *mut fid_domain,
     datatype: u32,
@@ -83,7 +84,7 @@ pub(crate) unsafe extern "C" fn query(
     match most(datatype, op, kind) {
         Ok((count, size)) => {
             if !attr.is_null() {
-                // SAFETY: the client wants the answer there.
+                // SAFETY: the client passed a writable location for the result.
                 unsafe { attr.write(fi_atomic_attr { count, size }) };
             }
             0

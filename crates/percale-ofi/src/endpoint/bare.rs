@@ -1,4 +1,4 @@
-//! Objects with the structure of an endpoint that have few of its calls; all others are refused.
+//! Objects that have the structure of an endpoint but only few of its calls. The other calls are rejected.
 
 use std::ffi::c_void;
 
@@ -13,7 +13,7 @@ static RMA: fi_ops_rma = fi_ops_rma::REFUSING;
 static ATOMIC: fi_ops_atomic = fi_ops_atomic::REFUSING;
 static COLLECTIVE: fi_ops_collective = fi_ops_collective::REFUSING;
 
-/// Makes an endpoint that has only the named parts.
+/// Builds an endpoint structure that has only the named tables.
 pub(super) fn bare(class: usize, context: *mut c_void, fi: &'static fi_ops, ops: &'static fi_ops_ep) -> fid_ep {
     fid_ep {
         fid: object::head(class, context, fi),

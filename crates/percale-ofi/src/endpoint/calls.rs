@@ -4,11 +4,11 @@ use std::ffi::c_void;
 
 use crate::abi::fi_ioc;
 
-/// A buffer to write to, a context or a description.
+/// A buffer to write to, a context, or a descriptor.
 pub(super) type Void = *mut c_void;
 /// A buffer to read from.
 pub(super) type Const = *const c_void;
-/// A description for each piece, or null.
+/// An array with a descriptor for each piece, or null.
 pub(super) type Descs = *mut *mut c_void;
 pub(super) type Iov = *const libc::iovec;
 pub(super) type Ioc = *const fi_ioc;
@@ -19,14 +19,15 @@ macro_rules! calls {
         fn $name:ident($this:ident, $($arg:ident: $type:ty),*) $body:block
     )*}) => {$(
         pub(super) unsafe extern "C" fn $name(ep: *mut $crate::abi::fid_ep, $($arg: $type),*) -> isize {
-            // SAFETY: the table belongs to objects of this type.
+            // SAFETY: the table is only set in objects of this type.
             let $this = unsafe { <$object as $crate::object::Object>::of(ep) };
             $body
         }
     )*};
 }
 
-/// A table of functions. An entry is the function of its name, unless another one is given; the rest are those of a second table.
+/// Builds a table of functions. An entry uses the function of the same name unless another one is given. The other
+/// entries are those of a second table.
 macro_rules! table {
     ($table:ident { $($call:ident $(: $function:ident)?),* }) => {
         $table { size: size_of::<$table>(), $($call: table!(@entry $call $($function)?)),* }

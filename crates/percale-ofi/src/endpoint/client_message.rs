@@ -1,4 +1,4 @@
-//! A message as the client describes it in memory of its own, tagged or not.
+//! Messages in the client's structures, tagged or untagged.
 
 use std::ffi::c_void;
 
@@ -7,14 +7,14 @@ use percale::Segments;
 use super::local;
 use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg, fi_msg_tagged};
 
-/// A message as the client describes it, in an `fi_msg` or an `fi_msg_tagged`.
+/// A message from an `fi_msg` or an `fi_msg_tagged`.
 #[derive(Clone, Copy)]
 pub(crate) struct Message {
     iov: *const libc::iovec,
     iov_count: usize,
-    /// The peer, or the source of a receive.
+    /// The destination of a send or the source of a receive.
     pub(super) peer: fi_addr_t,
-    /// The tag of a tagged message, and the bits of it that a receive ignores.
+    /// The tag of a tagged message, and the tag bits that a receive ignores.
     pub(super) tag: Option<(u64, u64)>,
     pub(super) context: *mut c_void,
     data: u64,
@@ -35,17 +35,17 @@ impl From<&fi_msg_tagged> for Message {
 }
 
 impl Message {
-    /// Returns the memory.
+    /// Returns the memory of the message.
     ///
     /// # Safety
-    /// The list is as fi_msg(3) has it.
+    /// The list meets the requirements of fi_msg(3).
     #[inline]
     pub(super) unsafe fn segments(&self) -> Result<Segments, isize> {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         unsafe { local::several(self.iov, self.iov_count) }
     }
 
-    /// Returns the data for the peer's completion queue, if the flags of the operation contain FI_REMOTE_CQ_DATA.
+    /// Returns the remote completion data if the flags of the operation contain FI_REMOTE_CQ_DATA.
     #[inline]
     pub(super) fn data(&self, flags: u64) -> Option<u64> {
         (flags & FI_REMOTE_CQ_DATA != 0).then_some(self.data)

@@ -1,10 +1,12 @@
 //! Collectives (fi_collective(3)): barriers, broadcasts, reductions, exchanges.
 //!
-//! Where members have blocks for each other (all-gather, all-to-all, reduce-scatter, scatter, gather), `count` is the number of elements
-//! of one block, as in libfabric's own all-gather and scatter; the manual does not say.
+//! In collectives where each member has a block for each other member (all-gather, all-to-all, reduce-scatter, scatter,
+//! gather), `count` is the number of elements of one block, as in libfabric's own all-gather and scatter. The manual
+//! page does not define it.
 //!
-//! With FI_MR_COLLECTIVE, and with FI_MR_LOCAL, their memory needs descriptions (see [`described`](super::described)): with the first, of regions
-//! that were registered with FI_COLLECTIVE too (MR-044, MR-045).
+//! With FI_MR_COLLECTIVE and with FI_MR_LOCAL, the memory of collectives needs descriptors (see
+//! [`described`](super::described)). With FI_MR_COLLECTIVE, they must be those of regions that were also registered
+//! with FI_COLLECTIVE (MR-044, MR-045).
 
 use std::ffi::{c_int, c_void};
 
@@ -39,7 +41,7 @@ pub(super) static OPS: fi_ops_collective = table!(fi_ops_collective {
 
 const INVALID: isize = -(libc::EINVAL as isize);
 
-/// A client's elements, and their description.
+/// A client's elements and their descriptor.
 #[derive(Clone, Copy)]
 struct Elements {
     buf: *const c_void,
@@ -49,7 +51,7 @@ struct Elements {
 impl Elements {
     const NONE: Self = Self { buf: std::ptr::null(), desc: std::ptr::null_mut() };
 
-    /// The elements of a member that has a part in this; otherwise none.
+    /// Returns the elements if the member takes part in the transfer, and none otherwise.
     const fn given_if(self, takes_part: bool) -> Self {
         if takes_part { self } else { Self::NONE }
     }
@@ -69,20 +71,21 @@ struct Call {
 }
 
 impl Endpoint {
-    /// Whether it was opened for collectives.
+    /// Returns whether the endpoint was opened for collectives.
     pub(super) const fn has_groups(&self) -> bool {
         self.groups
     }
 
     /// # Safety
-    /// The memory is as fi_collective(3) has it until the collective has completed.
+    /// The memory meets the requirements of fi_collective(3) until the collective has completed.
     unsafe fn collective(&self, call: Call) -> Result<isize, isize> {
         let Call { group, what, elements, count, source, result, flags, context } = call;
         let begins = Begins::of(flags);
         let flags = self.flags_for(&self.transmit, begins, flags)? & OpFlags::COMPLETION.union(OpFlags::DEVICE);
         let (rank, members) = match what {
             Collective::Barrier | Collective::Broadcast { .. } | Collective::Allreduce | Collective::Reduce { .. } => {
-                // However many there are; memory that a member needs not is not given.
+                // The number of blocks does not depend on the number of members. Memory that a member does not need is
+                // not passed.
                 (what.root().unwrap_or(0), 1)
             }
             _ => self.place(group)?,
@@ -90,7 +93,7 @@ impl Endpoint {
         let (given, got) = what.blocks(members, rank);
         let block = count.checked_mul(elements.datatype.size()).ok_or(INVALID)?;
         let bytes = |blocks: usize| block.checked_mul(blocks).filter(|bytes| isize::try_from(*bytes).is_ok());
-        // What is broadcast is read where the others get it.
+        // In a broadcast, the root reads the data from the buffer into which the other members receive it.
         let broadcast = matches!(what, Collective::Broadcast { .. });
         let reads = broadcast && result.buf.is_null();
         let (given, got) = (bytes(given).ok_or(INVALID)?, bytes(got).ok_or(INVALID)?);
@@ -108,7 +111,7 @@ impl Endpoint {
             );
             return Err(INVALID);
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let segment = |elements: Elements, bytes: usize, there: bool| unsafe {
             if there { local::piece(elements.buf, bytes) } else { Segment::EMPTY }
         };
@@ -124,14 +127,14 @@ impl Endpoint {
             flags,
         };
         if begins == Begins::Triggered {
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             return Ok(unsafe { self.post_triggered(Ok(Operation::Collective(work)), context) });
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         Ok(answer(unsafe { self.port()?.collective(&work) }))
     }
 
-    /// The rank of a member, by its address.
+    /// Returns the rank of a member from its address, and whether this endpoint has that rank.
     fn rank(&self, group: fi_addr_t, member: fi_addr_t) -> Result<(usize, bool), isize> {
         let port = self.port()?;
         let id = GroupId::from_u64(group);
@@ -140,13 +143,13 @@ impl Endpoint {
         Ok((root, own == root))
     }
 
-    /// This endpoint's rank in a group, and how many members that has.
+    /// Returns the endpoint's rank in a group and the number of members.
     fn place(&self, group: fi_addr_t) -> Result<(usize, usize), isize> {
         self.port()?.rank_in(GroupId::from_u64(group)).ok_or(INVALID)
     }
 }
 
-/// What combines elements.
+/// Returns the operation and the data type of a reduction.
 fn reduction(datatype: u32, op: u32) -> Result<What, isize> {
     let what = What::of(datatype, op)?;
     if combines(what.op, what.datatype) { Ok(what) } else { Err(-(libc::EOPNOTSUPP as isize)) }
@@ -157,14 +160,14 @@ fn either(result: Result<isize, isize>) -> isize {
 }
 
 impl Endpoint {
-    /// Posts a collective in which all members have the same part.
+    /// Posts a collective in which all members have the same role.
     #[inline(always)]
     fn together(&self, call: impl FnOnce() -> Result<Call, isize>) -> isize {
-        // SAFETY: the client's memory.
+        // SAFETY: the client passed valid memory.
         either(call().and_then(|call| unsafe { self.collective(call) }))
     }
 
-    /// Posts a collective with a root; `call` takes the rank of that, and whether this endpoint is the root.
+    /// Posts a collective with a root. `call` takes the rank of the root and whether this endpoint is the root.
     #[inline(always)]
     fn rooted(
         &self,
@@ -283,14 +286,14 @@ calls! { impl Endpoint {
     }
 } }
 
-/// fi_query_collective(3).
+/// Implements fi_query_collective(3).
 pub(crate) unsafe extern "C" fn query(
     _domain: *mut fid_domain,
     coll: u32,
     attr: *mut fi_collective_attr,
     flags: u64,
 ) -> c_int {
-    // SAFETY: null, or the client's attributes.
+    // SAFETY: the pointer is null or the client's attributes.
     let Some(attr) = (unsafe { attr.as_mut() }) else { return -libc::EINVAL };
     if flags != 0 {
         return -FI_EBADFLAGS;
@@ -304,7 +307,7 @@ pub(crate) unsafe extern "C" fn query(
     match datatype {
         Ok(what) => {
             let size = what.map_or(0, |what| what.datatype.size());
-            // All members' blocks are in memory somewhere.
+            // The blocks of all members must fit into one address space.
             let blocks = if matches!(coll, FI_BROADCAST | FI_ALLREDUCE | FI_REDUCE) { 1 } else { MEMBER_LIMIT };
             let count = isize::MAX as usize / size.max(1) / blocks;
             attr.datatype_attr = fi_atomic_attr { count: if size == 0 { 0 } else { count }, size };

@@ -1,4 +1,4 @@
-//! The connection of an endpoint of type FI_EP_MSG (fi_cm(3)).
+//! The connection of an FI_EP_MSG endpoint (fi_cm(3)).
 
 use std::ffi::{c_int, c_void};
 
@@ -27,9 +27,9 @@ pub(super) unsafe extern "C" fn connect(
     data: *const c_void,
     len: usize,
 ) -> c_int {
-    // SAFETY: an endpoint of ours, and the client's address.
+    // SAFETY: the pointer is an endpoint of this provider, and the client passed a valid address.
     let (endpoint, address) = unsafe { (Endpoint::of(ep), address::read_sized(address)) };
-    // SAFETY: the client gives so many bytes.
+    // SAFETY: the client passed this number of readable bytes.
     let data = unsafe { parameter(data, len) };
     code(checked(endpoint, "fi_connect", data).and_then(|()| {
         let address = address.or_else(|| endpoint.setup.destination()).ok_or(libc::EINVAL)?;
@@ -43,9 +43,9 @@ pub(super) unsafe extern "C" fn connect(
 }
 
 pub(super) unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, len: usize) -> c_int {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let endpoint = unsafe { Endpoint::of(ep) };
-    // SAFETY: the client gives so many bytes.
+    // SAFETY: the client passed this number of readable bytes.
     let data = unsafe { parameter(data, len) };
     code(checked(endpoint, "fi_accept", data).and_then(|()| {
         let handle = endpoint.setup.request();
@@ -66,7 +66,8 @@ pub(super) unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, len
         if let (Err(_), Some(events)) = (&accepted, &events) {
             events.settled(port.id());
         }
-        // A request that was refused because of the endpoint can still be answered, with another endpoint.
+        // If the request could not be accepted because of this endpoint, it can still be answered with another
+        // endpoint.
         if matches!(accepted, Ok(()) | Err(ConnectionError::Gone)) {
             drop(requests::take(handle));
         }
@@ -81,7 +82,7 @@ pub(super) unsafe extern "C" fn shutdown(ep: *mut fid_ep, flags: u64) -> c_int {
     if flags != 0 {
         return -libc::EINVAL;
     }
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let endpoint = unsafe { Endpoint::of(ep) };
     let Ok(port) = endpoint.port() else { return -FI_EOPBADSTATE };
     code(port.shutdown().map_err(|error| error.errno()).inspect(|()| {
@@ -92,9 +93,9 @@ pub(super) unsafe extern "C" fn shutdown(ep: *mut fid_ep, flags: u64) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn getpeer(ep: *mut fid_ep, to: *mut c_void, len: *mut usize) -> c_int {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let peer = unsafe { Endpoint::of(ep) }.port().ok().and_then(crate::port::Port::peer_address);
     let Some(peer) = peer else { return -libc::ENOTCONN };
-    // SAFETY: the client's buffer, as long as it says.
+    // SAFETY: the client's buffer has the length that the client passed.
     if unsafe { Native::from(peer).copy(to, len) } { 0 } else { -FI_ETOOSMALL }
 }

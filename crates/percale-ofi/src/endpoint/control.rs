@@ -1,4 +1,4 @@
-//! An endpoint's options, names and commands (fi_endpoint(3), fi_cm(3), fi_control(3)).
+//! Options, names and commands of an endpoint (fi_endpoint(3), fi_cm(3), fi_control(3)).
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
@@ -34,12 +34,12 @@ pub(super) static CM: fi_ops_cm = fi_ops_cm {
     ..fi_ops_cm::REFUSING
 };
 
-/// The number of operations that may be posted at once, as reported to applications: queues grow (fi_endpoint(3),
+/// The number of operations that may be posted at once, as reported to applications. The queues grow (fi_endpoint(3),
 /// `size`).
 pub(crate) const DEPTH: usize = 1 << 16;
 
 unsafe extern "C" fn cancel(ep: fid_t, context: *mut c_void) -> isize {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     match unsafe { Endpoint::of(ep) }.port() {
         Ok(port) if port.cancel(super::local::context(context)) => 0,
         Ok(_) => -(libc::ENOENT as isize),
@@ -48,17 +48,17 @@ unsafe extern "C" fn cancel(ep: fid_t, context: *mut c_void) -> isize {
 }
 
 unsafe extern "C" fn size_left(ep: *mut fid_ep) -> isize {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     unsafe { Endpoint::of(ep) }.port().map_or_else(|refused| refused, |_| DEPTH as isize)
 }
 
 unsafe extern "C" fn getopt(ep: fid_t, level: c_int, option: c_int, value: *mut c_void, len: *mut usize) -> c_int {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let endpoint = unsafe { Endpoint::of(ep) };
     let answer = match (level, option) {
         (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) => endpoint.setup.multi_minimum(),
         (FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE) => percale::endpoint::connection::DATA_LIMIT,
-        // SAFETY: with this option the client gives such a structure.
+        // SAFETY: with this option the client passes such a structure.
         (FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER) => return unsafe { endpoint.xpu_needs(value, len) },
         _ => return -libc::ENOPROTOOPT,
     };
@@ -66,22 +66,22 @@ unsafe extern "C" fn getopt(ep: fid_t, level: c_int, option: c_int, value: *mut 
     if unsafe { len.replace(size_of::<usize>()) } < size_of::<usize>() {
         return -FI_ETOOSMALL;
     }
-    // SAFETY: the client wants a size_t there.
+    // SAFETY: the client passed a writable location for a size_t.
     unsafe { value.cast::<usize>().write_unaligned(answer) };
     0
 }
 
 unsafe extern "C" fn setopt(ep: fid_t, level: c_int, option: c_int, value: *const c_void, len: usize) -> c_int {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let endpoint = unsafe { Endpoint::of(ep) };
     match (level, option) {
         (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) if len >= size_of::<usize>() => {
-            // SAFETY: the client gives a size_t.
+            // SAFETY: the client passed a size_t.
             endpoint.setup.set_multi_minimum(unsafe { value.cast::<usize>().read_unaligned() });
             0
         }
         (FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED) if len >= 1 => {
-            // SAFETY: the client gives a bool; read as a byte, since it may be anything.
+            // SAFETY: the client passed a bool. It is read as a byte, because it may have any value.
             let permitted = unsafe { value.cast::<u8>().read() };
             cuda_calls(permitted != 0)
         }
@@ -90,8 +90,8 @@ unsafe extern "C" fn setopt(ep: fid_t, level: c_int, option: c_int, value: *cons
     }
 }
 
-/// FI_OPT_CUDA_API_PERMITTED: CUDA is called for memory of its devices, which cannot be forbidden and need not be allowed. Without such a device,
-/// fi_endpoint(3) requires an error.
+/// Implements FI_OPT_CUDA_API_PERMITTED. CUDA calls for memory of its devices cannot be forbidden and need not be
+/// permitted. Without such a device, fi_endpoint(3) requires an error.
 fn cuda_calls(permitted: bool) -> c_int {
     match devices::device(FI_HMEM_CUDA, 0) {
         Err(_) => -libc::EINVAL,
@@ -100,31 +100,31 @@ fn cuda_calls(permitted: bool) -> c_int {
     }
 }
 
-/// Fixes the address that the endpoint will have.
+/// Sets the address that the endpoint will have.
 unsafe extern "C" fn setname(ep: fid_t, address: *mut c_void, len: usize) -> c_int {
-    // SAFETY: an endpoint of ours, and the client's address.
+    // SAFETY: the pointer is an endpoint of this provider, and the client passed a valid address.
     let (endpoint, address) = unsafe { (Endpoint::of(ep), address::read(address, len)) };
     let Some(address) = address else { return -libc::EINVAL };
     if endpoint.setup.set_source(address) { 0 } else { -FI_EOPBADSTATE }
 }
 
 unsafe extern "C" fn getname(ep: fid_t, to: *mut c_void, len: *mut usize) -> c_int {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let Some(address) = (unsafe { Endpoint::of(ep) }).setup.name() else {
         log::warning!(FI_LOG_EP_CTRL, "fi_getname: the endpoint has no address before it is enabled");
         return -FI_EOPBADSTATE;
     };
-    // SAFETY: the client's buffer, as long as it says.
+    // SAFETY: the client's buffer has the length that the client passed.
     if unsafe { Native::from(address).copy(to, len) } { 0 } else { -FI_ETOOSMALL }
 }
 
 pub(super) unsafe extern "C" fn control(ep: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let endpoint = unsafe { Endpoint::of(ep) };
     match command {
         FI_ENABLE => code(endpoint.enable()),
         FI_ALIAS => {
-            // SAFETY: the argument of FI_ALIAS.
+            // SAFETY: the argument of FI_ALIAS is an `fi_alias`.
             let alias = unsafe { &*argument.cast::<fi_alias>() };
             match endpoint.alias(alias.flags) {
                 Ok(endpoint) => endpoint.hand_out(alias.fid.cast()),
@@ -133,7 +133,7 @@ pub(super) unsafe extern "C" fn control(ep: *mut fid, command: c_int, argument: 
         }
         FI_GETOPSFLAG | FI_SETOPSFLAG => {
             let place = argument.cast::<u64>();
-            // SAFETY: the argument of both is 64 bits of flags.
+            // SAFETY: the argument of both commands is a 64-bit word of flags.
             let given = unsafe { place.read() };
             let direction = match given & (FI_TRANSMIT | FI_RECV) {
                 FI_TRANSMIT => &endpoint.transmit,
@@ -157,7 +157,8 @@ pub(super) unsafe extern "C" fn control(ep: *mut fid, command: c_int, argument: 
 }
 
 impl Endpoint {
-    /// Makes another object for the same endpoint, with other default flags for its sends or receives (fi_ep_alias(3)).
+    /// Creates another object for the same endpoint, with other default flags for its sends or receives
+    /// (fi_ep_alias(3)).
     fn alias(&self, flags: u64) -> Result<Self, i32> {
         let (mut transmit, mut receive) = (self.transmit.defaults(), self.receive.defaults());
         match flags & (FI_TRANSMIT | FI_RECV) {

@@ -1,8 +1,10 @@
-//! The posting calls of domains with FI_MR_LOCAL. Operations describe their local memory. Memory without a description, with another region's
-//! description, or without the right for the operation is rejected with -FI_EINVAL before anything is done (MR-037, MR-038).
+//! The posting calls of domains with FI_MR_LOCAL. Operations pass descriptors of their local memory. An operation is
+//! rejected with -FI_EINVAL before anything else is done if its memory has no descriptor, the descriptor of another
+//! region, or no access right for the operation (MR-037, MR-038).
 //!
-//! These tables replace the usual ones, so that other domains do not pay for the checks. A right to use memory for one kind of transfer also counts
-//! for the other kind of the same direction (MR-054): FI_SEND and FI_WRITE read the memory, FI_RECV and FI_READ write to it.
+//! These tables replace the usual ones, so that other domains do not pay for the checks. The access right for one kind
+//! of transfer also permits the other kind in the same direction (MR-054): FI_SEND and FI_WRITE read the memory,
+//! FI_RECV and FI_READ write to it.
 
 use std::ffi::c_void;
 
@@ -45,12 +47,12 @@ pub(super) const ATOMIC: fi_ops_atomic = table!(fi_ops_atomic {
     ..atomic::TABLE
 });
 
-/// Bytes leave from there.
+/// The rights of which one is needed to read local memory.
 pub(super) const FROM: Access = Access::SEND.union(Access::WRITE);
-/// Bytes are put there.
+/// The rights of which one is needed to write to local memory.
 pub(super) const INTO: Access = Access::RECEIVE.union(Access::READ);
 
-/// What an endpoint's domain knows of descriptions.
+/// Checks descriptors against those of the endpoint's domain.
 struct Check<'e>(&'e Endpoint);
 
 impl Check<'_> {
@@ -60,32 +62,33 @@ impl Check<'_> {
             || domain.devices && description.is_null() && self.is_devices(buf, len)
     }
 
-    /// Whether memory without a description is device memory: that need not be registered, unless FI_MR_HMEM requires it (HMEM-012).
+    /// Returns whether memory without a descriptor is device memory. It need not be registered unless FI_MR_HMEM
+    /// requires it (HMEM-012).
     #[cold]
     fn is_devices(&self, buf: *const c_void, len: usize) -> bool {
-        // SAFETY: only asked about.
+        // SAFETY: the memory is not accessed.
         let memory = unsafe { percale::Segment::new(buf.cast_mut().cast(), len) };
         !self.0.setup.domain().regions.devices && matches!(Device::of(Interface::Cuda, memory), Ok(Some(_)))
     }
 
     /// # Safety
-    /// `iov` is null, or readable for `count` pieces, and `descriptions`, unless it is null, for as many.
+    /// `iov` is null or readable for `count` pieces, and `descriptions` is null or readable for `count` descriptors.
     unsafe fn several(&self, descriptions: Descs, iov: Iov, count: usize, rights: Access) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.all(descriptions, iov, count, rights, |piece| (piece.iov_base, piece.iov_len)) }
     }
 
     /// # Safety
-    /// As of [`several`](Self::several).
+    /// The requirements of [`several`](Self::several) apply.
     unsafe fn elements(&self, descriptions: Descs, iov: Ioc, count: usize, datatype: u32, rights: Access) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.all(descriptions, iov, count, rights, |piece| (piece.addr, bytes(piece.count, datatype))) }
     }
 
-    /// Checks each piece of a list; `memory` returns a piece's address and length.
+    /// Checks each piece of a list. `memory` returns the address and the length of a piece.
     ///
     /// # Safety
-    /// As of [`several`](Self::several).
+    /// The requirements of [`several`](Self::several) apply.
     #[inline(always)]
     unsafe fn all<P>(
         &self,
@@ -97,7 +100,7 @@ impl Check<'_> {
     ) -> bool {
         (!iov.is_null() || count == 0)
             && (0..count).all(|at| {
-                // SAFETY: promised by the caller.
+                // SAFETY: the caller guarantees this.
                 let (piece, description) = unsafe { (iov.add(at).read(), nth(descriptions, at)) };
                 let (buf, len) = memory(piece);
                 self.one(description, buf, len, rights)
@@ -106,14 +109,14 @@ impl Check<'_> {
 }
 
 /// # Safety
-/// `list` is null, or has as many.
+/// `list` is null or has more than `at` entries.
 pub(super) unsafe fn nth(list: *mut *mut c_void, at: usize) -> *mut c_void {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     if list.is_null() { std::ptr::null_mut() } else { unsafe { list.add(at).read() } }
 }
 
-/// Returns the length of the elements in bytes, or 0 for an invalid type: the call itself rejects that with the right
-/// error.
+/// Returns the length of the elements in bytes, or 0 for an invalid type, which the call itself rejects with the right
+/// error code.
 fn bytes(count: usize, datatype: u32) -> usize {
     let datatype = u8::try_from(datatype).ok().and_then(Datatype::from_u8);
     datatype.map_or(0, |datatype| count.saturating_mul(datatype.size()))
@@ -128,25 +131,25 @@ fn refuse() -> isize {
     -(libc::EINVAL as isize)
 }
 
-/// One look: at what was given by value, or at a list.
+/// Runs one check of a single buffer or of a list.
 macro_rules! looks {
     ($check:ident.one($($arg:expr),*)) => { $check.one($($arg),*) };
     ($check:ident.$list:ident($($arg:expr),*)) => {
-        // SAFETY: the client's lists are as long as the call says.
+        // SAFETY: the client's lists have the lengths that the call states.
         unsafe { $check.$list($($arg),*) }
     };
 }
 
-/// Calls that look at descriptions, and then do what the others do.
+/// Defines calls that check descriptors and then call the usual function.
 macro_rules! described {
     ($($name:ident => $call:path, ($($arg:ident: $type:ty),*), $($look:ident($($what:expr),*) $(unless $without:expr)?),+;)*) => {$(
         unsafe extern "C" fn $name(ep: *mut fid_ep, $($arg: $type),*) -> isize {
-            // SAFETY: an endpoint of ours.
+            // SAFETY: the pointer is an endpoint of this provider.
             let check = Check(unsafe { Endpoint::of(ep) });
             if !($(($($without ||)? looks!(check.$look($($what),*)))) &&+) {
                 return refuse();
             }
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             unsafe { $call(ep, $($arg),*) }
         }
     )*};
@@ -157,15 +160,15 @@ macro_rules! described_as {
     ($($name:ident => $call:path, $msg:ident: $structure:ty, ($($arg:ident: $type:ty),*),
        $($look:ident($($what:expr),*) $(unless $without:expr)?),+;)*) => {$(
         unsafe extern "C" fn $name(ep: *mut fid_ep, $msg: *const $structure, $($arg: $type),*) -> isize {
-            // SAFETY: an endpoint of ours.
+            // SAFETY: the pointer is an endpoint of this provider.
             let check = Check(unsafe { Endpoint::of(ep) });
             let given = $msg;
-            // SAFETY: the client's structure.
+            // SAFETY: the client passed a valid structure.
             let $msg = unsafe { &*given };
             if !($(($($without ||)? looks!(check.$look($($what),*)))) &&+) {
                 return refuse();
             }
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             unsafe { $call(ep, given, $($arg),*) }
         }
     )*};

@@ -1,4 +1,4 @@
-//! The meaning of operations' flags for percale.
+//! Conversion of libfabric's operation flags to percale's.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use crate::abi::{
 };
 use crate::log;
 
-/// Each flag of libfabric's that percale has, and percale's.
+/// The flags of libfabric that percale supports, with percale's flags.
 const PAIRS: [(u64, OpFlags); 10] = [
     (FI_MORE, OpFlags::MORE),
     (FI_FENCE, OpFlags::FENCE),
@@ -25,8 +25,8 @@ const PAIRS: [(u64, OpFlags); 10] = [
     (FI_DISCARD, OpFlags::DISCARD),
 ];
 
-/// Flags that need no flag of percale's: completion is decided separately, data is an argument, and an operation that
-/// is complete for transmission has left its buffer.
+/// Flags without a flag of percale: completion is decided separately, data is an argument, and the completion of a
+/// transmission implies that the buffer may be reused.
 const ELSEWHERE: u64 = FI_COMPLETION | FI_REMOTE_CQ_DATA | FI_INJECT_COMPLETE;
 
 const KNOWN: u64 = {
@@ -38,8 +38,8 @@ const KNOWN: u64 = {
     all
 };
 
-/// Converts an operation's flags to percale's. `None` if there is one that percale does not have (FI_COMMIT_COMPLETE, ...), or that is handled
-/// earlier (FI_TRIGGER).
+/// Converts the flags of an operation. Returns `None` if there is a flag that percale does not support (such as
+/// FI_COMMIT_COMPLETE) or that is handled before (FI_TRIGGER).
 #[inline]
 pub(crate) fn translate(flags: u64) -> Option<OpFlags> {
     if flags & !KNOWN != 0 {
@@ -52,7 +52,7 @@ pub(crate) fn translate(flags: u64) -> Option<OpFlags> {
     Some(all)
 }
 
-/// Rejects default flags that no operation can have: with the positive code, and a message that names their owner `what`.
+/// Rejects unsupported default flags with a positive error code, and logs a message that names their owner `what`.
 pub(crate) fn check(what: &str, defaults: u64) -> Result<(), i32> {
     let unknown = defaults & !(KNOWN | FI_TRIGGER);
     if unknown != 0 {
@@ -62,28 +62,29 @@ pub(crate) fn check(what: &str, defaults: u64) -> Result<(), i32> {
     Ok(())
 }
 
-/// Operations without flags of their own begin when their contexts require (FI_TRIGGER among the flags of an endpoint or alias). Not a flag of
-/// percale's.
+/// The mark of triggered operations: an operation with default flags begins when its context requires it (FI_TRIGGER in
+/// the flags of an endpoint or alias). percale itself does not use this bit.
 pub(crate) const TRIGGERED: OpFlags = OpFlags::from_bits_retain(1 << 31);
 
-/// One direction of an endpoint: which completions its operations report. Changed while the endpoint is set up, which clients serialize with
-/// everything else (fi_endpoint(3)).
+/// One direction of an endpoint, with the rules for reporting completions. It changes while the endpoint is set up,
+/// which clients serialize with all other calls (fi_endpoint(3)).
 #[derive(Debug, Default)]
 pub(crate) struct Direction {
-    /// Successes are reported.
+    /// Set if successful operations are reported.
     reports: AtomicBool,
-    /// Only operations that request it are reported (FI_SELECTIVE_COMPLETION).
+    /// Set if only operations that request it are reported (FI_SELECTIVE_COMPLETION).
     selective: AtomicBool,
-    /// libfabric's flags of operations that have none of their own.
+    /// libfabric's default flags, for operations without flags.
     defaults: AtomicU64,
-    /// percale's flags for these operations.
+    /// percale's default flags.
     ours: AtomicU32,
-    /// Their memory may be a device's.
+    /// Set if the memory of operations may be device memory.
     devices: bool,
 }
 
 impl Direction {
-    /// Makes a direction that reports nothing yet; `devices`: operations' memory may be a device's.
+    /// Creates a direction that does not report completions yet. `devices` states that the memory of operations may be
+    /// device memory.
     pub(crate) fn new(defaults: u64, devices: bool) -> Self {
         let direction = Self { devices, ..Self::default() };
         direction.set_defaults(defaults);
@@ -97,12 +98,12 @@ impl Direction {
         self.set_defaults(self.defaults());
     }
 
-    /// libfabric's flags of operations that have none of their own.
+    /// Returns libfabric's default flags.
     pub(crate) fn defaults(&self) -> u64 {
         self.defaults.load(Ordering::Relaxed)
     }
 
-    /// Sets them; they have passed [`check`].
+    /// Sets the default flags, which have passed [`check`].
     pub(crate) fn set_defaults(&self, defaults: u64) {
         let known = defaults & KNOWN;
         let triggered = if defaults & FI_TRIGGER == 0 { OpFlags::empty() } else { TRIGGERED };
@@ -110,19 +111,19 @@ impl Direction {
         self.ours.store((self.flags(known).unwrap_or_default() | triggered).bits(), Ordering::Relaxed);
     }
 
-    /// percale's flags for operations that have none of their own.
+    /// Returns percale's default flags.
     #[inline]
     pub(crate) fn own(&self) -> OpFlags {
         OpFlags::from_bits_retain(self.ours.load(Ordering::Relaxed))
     }
 
-    /// percale's flags for operations that a separate call injects.
+    /// Returns percale's flags for the separate inject calls.
     #[inline]
     pub(crate) const fn injecting(&self) -> OpFlags {
         if self.devices { OpFlags::INJECT.union(OpFlags::DEVICE) } else { OpFlags::INJECT }
     }
 
-    /// percale's flags for an operation with these.
+    /// Returns percale's flags for an operation with these flags.
     #[inline]
     pub(crate) fn flags(&self, flags: u64) -> Option<OpFlags> {
         let mut ours = translate(flags)?;

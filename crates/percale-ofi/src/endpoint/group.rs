@@ -21,22 +21,23 @@ use crate::vector::Set;
 #[repr(C)]
 pub(super) struct Group {
     head: Joined,
-    /// The number by which events name it.
+    /// The number that identifies the group in events.
     number: u64,
     port: Weak<Port>,
     events: Arc<events::Shared>,
-    /// Stays open as long as the group is, also after its endpoint. `None` without an endpoint.
+    /// Keeps the domain open as long as the group is open, even after its endpoint is closed. `None` without an
+    /// endpoint.
     _domain: Option<Arc<domain::Shared>>,
 }
 
-// SAFETY: `repr(C)`, and `fid` is first in the head, which is first.
+// SAFETY: the type is `repr(C)`, and its first field is the head, whose first field is `fid`.
 unsafe impl Object for Group {
     const CLASS: usize = FI_CLASS_MC;
 }
 
 static FI: fi_ops = fi_ops { close: Some(close), ..fi_ops::REFUSING };
 
-/// Joins a group. Only groups for collectives are supported: no multicast.
+/// Joins a group. Only collective groups are supported; multicast is not.
 pub(super) unsafe extern "C" fn join(
     ep: *mut fid_ep,
     address: *const c_void,
@@ -51,15 +52,15 @@ pub(super) unsafe extern "C" fn join(
     if flags != FI_COLLECTIVE {
         return -FI_EBADFLAGS;
     }
-    // SAFETY: an endpoint of ours; with the flag, the client's address of a group.
+    // SAFETY: the endpoint is of this provider; with the flag, the address is a valid group address.
     let (endpoint, address) = unsafe { (Endpoint::of(ep), address.cast::<fi_collective_addr>().as_ref()) };
-    // SAFETY: the client's set.
+    // SAFETY: the client passed a valid address set.
     let set = address.and_then(|address| unsafe { Set::of_class(address.set.cast_mut().cast()) });
     let Some(set) = set.filter(|_| !mc.is_null()) else {
         log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: the members are given as an address set (fi_av_set)");
         return -libc::EINVAL;
     };
-    // SAFETY: the client wants the group there.
+    // SAFETY: the client passed a writable location for the group.
     code(unsafe { joined(endpoint, set, mc, context) })
 }
 
@@ -86,20 +87,20 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
     let (weak, _domain) = (Arc::downgrade(&port), Some(Arc::clone(endpoint.setup().domain())));
     let group = Group { head: Joined::new(context, &FI), number, port: weak, events: Arc::clone(&events), _domain };
     let group = Box::into_raw(Box::new(group));
-    // Write the client's pointer before any thread can read the event.
-    // SAFETY: promised by the caller.
+    // The client's pointer is written before any thread can read the event.
+    // SAFETY: the caller guarantees this.
     unsafe { mc.write(group.cast()) };
     events.name_group(number, group.cast(), context);
     match port.join_group(&members, number) {
         Ok(id) => {
-            // A thread that has read the event may have closed the group since.
+            // A thread that has read the event may have closed the group in the meantime.
             events.group_is(number, id);
             Ok(())
         }
         Err(error) => {
             log::warning!(FI_LOG_EP_CTRL, "fi_join_collective: {error}");
             events.forget_group(number);
-            // SAFETY: made above, and the client was not given it after all.
+            // SAFETY: the object was created above, and the client did not receive it.
             drop(unsafe { Box::from_raw(group) });
             Err(error.errno())
         }
@@ -107,11 +108,11 @@ unsafe fn joined(endpoint: &Endpoint, set: &Set, mc: *mut *mut fid_mc, context: 
 }
 
 unsafe extern "C" fn close(mc: *mut fid) -> c_int {
-    // SAFETY: a group of ours.
+    // SAFETY: the pointer is a group of this provider.
     let group = unsafe { Group::of(mc) };
-    // After this, no other thread writes to it.
+    // After this call, no other thread writes to the object.
     group.events.forget_group(group.number);
-    // SAFETY: `joined` made it of a box, and the client gives it up.
+    // SAFETY: `joined` created the pointer from a box, and the client no longer uses it.
     let group = unsafe { Box::from_raw(mc.cast::<Group>()) };
     if let Some(port) = group.port.upgrade() {
         port.leave_group(GroupId::from_u64(group.head.group.load(Ordering::Relaxed)));
@@ -131,15 +132,15 @@ mod tests {
         let (head, port) = (Joined::new(std::ptr::null_mut(), &FI), Weak::new());
         let group = Box::into_raw(Box::new(Group { head, number, port, events: Arc::clone(&events), _domain: None }));
         events.name_group(number, group.cast(), std::ptr::null_mut());
-        // The call that joins it is still under way when another thread reads this.
+        // This thread reads the event while the joining call has not returned yet.
         events.percale.push(Event::Joined { group: id, context: number });
         assert!(events.has_any());
-        // SAFETY: it lives until it is closed below.
+        // SAFETY: the object is alive until it is closed below.
         let (address, known) = unsafe { ((*group).head.fid.fi_addr, (*group).head.group.load(Ordering::Relaxed)) };
         assert_eq!((address, known), (id.to_u64(), id.to_u64()));
-        // SAFETY: made above, and not used afterwards.
+        // SAFETY: the object was created above and is not used afterwards.
         assert_eq!(unsafe { close(group.cast()) }, 0);
-        // The call returns after that.
+        // The joining call returns after that.
         events.group_is(number, id);
     }
 }

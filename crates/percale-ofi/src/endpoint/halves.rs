@@ -1,10 +1,11 @@
-//! The tables of endpoints, and of contexts that only send or only receive (fi_endpoint(3), scalable endpoints).
+//! The function tables of endpoints, and of contexts that only send or only receive (fi_endpoint(3), scalable
+//! endpoints).
 
 use super::seat::Half;
 use super::{atomic, described, message, rma, tagged};
 use crate::abi::{fi_ops_atomic, fi_ops_msg, fi_ops_rma, fi_ops_tagged};
 
-/// The calls that an object has.
+/// The function tables of an object.
 pub(super) struct Tables {
     pub(super) messages: &'static fi_ops_msg,
     pub(super) tagged: &'static fi_ops_tagged,
@@ -12,7 +13,7 @@ pub(super) struct Tables {
     pub(super) atomic: &'static fi_ops_atomic,
 }
 
-/// Makes the tables of each half from those of whole endpoints.
+/// Builds the tables of each half from those of complete endpoints.
 macro_rules! tables {
     ($name:ident: $messages:expr, $tagged:expr, $rma:expr, $atomic:expr) => {
         mod $name {
@@ -67,7 +68,7 @@ macro_rules! tables {
 tables!(plain: message::TABLE, tagged::TABLE, rma::TABLE, atomic::TABLE);
 tables!(looked_at: described::MESSAGES, described::TAGGED, described::RMA, described::ATOMIC);
 
-/// The tables of an object; with `local` operations' descriptions are looked at (FI_MR_LOCAL).
+/// Returns the tables of an object. With `local`, its operations check descriptors (FI_MR_LOCAL).
 pub(super) const fn tables(half: Half, local: bool) -> Tables {
     if local { looked_at::of(half) } else { plain::of(half) }
 }

@@ -1,42 +1,43 @@
-//! Memory of the client, as operations use it.
+//! The client's local memory in operations.
 
 use std::ffi::c_void;
 
 use percale::{Segment, Segments};
 
-/// One piece.
+/// Returns one piece of memory.
 ///
 /// # Safety
-/// As of [`Segment::new`].
+/// The requirements of [`Segment::new`] apply.
 #[inline(always)]
 pub(super) unsafe fn piece(buf: *const c_void, len: usize) -> Segment {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the same contract.
     unsafe { Segment::new(buf.cast_mut().cast(), len) }
 }
 
-/// One piece, as all of an operation's memory.
+/// Returns one piece as the complete memory of an operation.
 ///
 /// # Safety
-/// As of [`Segment::new`].
+/// The requirements of [`Segment::new`] apply.
 #[inline(always)]
 pub(super) unsafe fn one(buf: *const c_void, len: usize) -> Segments {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the same contract.
     Segments::one(unsafe { piece(buf, len) })
 }
 
-/// Returns several pieces; -FI_EINVAL if the list is missing, if it has more pieces than percale takes, or if their lengths overflow.
+/// Returns several pieces. Returns -FI_EINVAL if the list is null, if it has more pieces than percale supports, or if
+/// the sum of the lengths overflows.
 ///
 /// # Safety
-/// `iov` is null, or readable for `count` pieces, each as of [`Segment::new`].
+/// `iov` is null or readable for `count` pieces, each of which meets the requirements of [`Segment::new`].
 #[inline]
 pub(super) unsafe fn several(iov: *const libc::iovec, count: usize) -> Result<Segments, isize> {
     if iov.is_null() && count != 0 {
         return Err(-(libc::EINVAL as isize));
     }
     if count == 1 {
-        // SAFETY: one piece.
+        // SAFETY: there is one piece.
         let only = unsafe { iov.read() };
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         return Ok(unsafe { one(only.iov_base, only.iov_len) });
     }
     let mut pieces = [Segment::EMPTY; percale::memory::volatile::IOV_LIMIT];
@@ -44,13 +45,13 @@ pub(super) unsafe fn several(iov: *const libc::iovec, count: usize) -> Result<Se
     for (at, place) in pieces.iter_mut().enumerate() {
         // SAFETY: `at` is less than `count`.
         let given = unsafe { iov.add(at).read() };
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the same contract.
         *place = unsafe { Segment::new(given.iov_base.cast(), given.iov_len) };
     }
     Segments::new(pieces).ok_or(-(libc::EINVAL as isize))
 }
 
-/// A context as percale keeps it. It comes back as a pointer in a completion.
+/// Converts a context to percale's form. A completion converts it back to a pointer.
 #[inline]
 pub(super) fn context(context: *mut c_void) -> u64 {
     context.expose_provenance() as u64

@@ -15,11 +15,14 @@ use crate::abi::{fi_addr_t, fi_msg, fi_ops_msg};
 pub(super) const TABLE: fi_ops_msg =
     table!(fi_ops_msg { recv, recvv, recvmsg, send, sendv, sendmsg, inject, senddata, injectdata });
 
-/// The common implementation of the message calls, tagged or not. All memory is the client's, which keeps it valid as fi_msg(3) requires.
+/// The common implementation of the tagged and untagged message calls. All memory belongs to the client, which keeps it
+/// valid as fi_msg(3) requires.
 ///
-/// A single piece takes the short path, which is always inlined: conditions that are constant in a call are then not tested.
+/// A single piece takes the short path. It is always inlined, so that conditions that are constant in a call are not
+/// tested.
 impl Endpoint {
-    /// Sends one piece. `flags` returns those of the operation; it is called once the endpoint has a port, which they depend on.
+    /// Sends one piece. `flags` returns the flags of the operation. It is called after the endpoint has a port, because
+    /// the flags depend on the port.
     #[inline(always)]
     pub(super) fn send(
         &self,
@@ -38,11 +41,11 @@ impl Endpoint {
         if flags.contains(TRIGGERED) {
             return self.send_pieces(Segments::one(segment), peer, tag, data, context, flags);
         }
-        // SAFETY: the client keeps the memory until the operation has completed.
+        // SAFETY: the client keeps the memory valid until the operation has completed.
         answer(unsafe { port.send_one(self.peer(peer), segment, tag, data, local::context(context), flags) })
     }
 
-    /// Sends a message without a completion. The client may reuse its memory when this returns.
+    /// Sends a message without a completion. The client may reuse its memory when the call returns.
     #[inline(always)]
     pub(super) fn inject(&self, segment: Segment, peer: fi_addr_t, tag: Option<u64>, data: Option<u64>) -> isize {
         self.send(segment, peer, tag, data, std::ptr::null_mut(), Direction::injecting)
@@ -63,7 +66,7 @@ impl Endpoint {
                     return self.receive_pieces(Segments::one(segment), from, tag, context, flags);
                 }
                 let (from, context) = (self.from(from), local::context(context));
-                // SAFETY: the client keeps the memory until the operation has completed.
+                // SAFETY: the client keeps the memory valid until the operation has completed.
                 answer(unsafe { port.receive_one(from, segment, tag, context, flags) })
             }
             Err(refused) => refused,
@@ -80,7 +83,7 @@ impl Endpoint {
         flags: OpFlags,
     ) -> isize {
         let work = SendWork { peer: self.peer(peer), segments, tag, data, context: local::context(context), flags };
-        // SAFETY: the client keeps the memory until the operation has completed.
+        // SAFETY: the client keeps the memory valid until the operation has completed.
         self.post(work, flags, context, Operation::Send, |port, work| unsafe { port.send(work) })
     }
 
@@ -93,11 +96,11 @@ impl Endpoint {
         flags: OpFlags,
     ) -> isize {
         let work = ReceiveWork { from: self.from(from), segments, tag, context: local::context(context), flags };
-        // SAFETY: the client keeps the memory until the operation has completed.
+        // SAFETY: the client keeps the memory valid until the operation has completed.
         self.post(work, flags, context, Operation::Receive, |port, work| unsafe { port.receive(work) })
     }
 
-    /// Sends a list of pieces, unless that is invalid.
+    /// Sends a list of pieces. An invalid list is rejected.
     #[inline]
     pub(super) fn send_list(
         &self,
@@ -112,7 +115,7 @@ impl Endpoint {
         }
     }
 
-    /// Receives into a list of pieces, unless that is invalid.
+    /// Receives into a list of pieces. An invalid list is rejected.
     #[inline]
     pub(super) fn receive_list(
         &self,
@@ -127,39 +130,39 @@ impl Endpoint {
         }
     }
 
-    /// Sends a message that the client describes, with its own flags.
+    /// Sends a message from the client's structure, with the flags of the call.
     ///
     /// # Safety
-    /// The message is as fi_msg(3) has it.
+    /// The message meets the requirements of fi_msg(3).
     #[inline]
     pub(super) unsafe fn send_as(&self, message: &Message, flags: u64) -> isize {
         if Begins::of(flags) == Begins::Triggered {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             return unsafe {
                 self.post_triggered(self.message(false, message, Begins::Triggered, flags), message.context)
             };
         }
         let (tag, data) = (message.tag.map(|(tag, _)| tag), message.data(flags));
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         match (unsafe { message.segments() }, self.transmit_flags(flags)) {
             (Ok(segments), Ok(flags)) => self.send_pieces(segments, message.peer, tag, data, message.context, flags),
             (Err(refused), _) | (_, Err(refused)) => refused,
         }
     }
 
-    /// Receives a message as the client describes it, with its own flags.
+    /// Posts a receive from the client's structure, with the flags of the call.
     ///
     /// # Safety
-    /// The message is as fi_msg(3) has it.
+    /// The message meets the requirements of fi_msg(3).
     #[inline]
     pub(super) unsafe fn receive_as(&self, message: &Message, flags: u64) -> isize {
         if Begins::of(flags) == Begins::Triggered {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             return unsafe {
                 self.post_triggered(self.message(true, message, Begins::Triggered, flags), message.context)
             };
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         match (unsafe { message.segments() }, self.receive_flags(flags)) {
             (Ok(segments), Ok(flags)) => {
                 self.receive_pieces(segments, message.peer, message.tag, message.context, flags)
@@ -171,47 +174,47 @@ impl Endpoint {
 
 calls! { impl Endpoint {
     fn recv(endpoint, buf: Void, len: usize, _desc: Void, from: fi_addr_t, context: Void) {
-        // SAFETY: the client's buffer.
+        // SAFETY: the client passed a valid buffer.
         endpoint.receive(unsafe { local::piece(buf, len) }, from, None, context)
     }
 
     fn recvv(endpoint, iov: Iov, _desc: Descs, count: usize, from: fi_addr_t, context: Void) {
-        // SAFETY: the client's buffers.
+        // SAFETY: the client passed valid buffers.
         endpoint.receive_list(unsafe { local::several(iov, count) }, from, None, context)
     }
 
     fn recvmsg(endpoint, msg: *const fi_msg, flags: u64) {
-        // SAFETY: the client's description.
+        // SAFETY: the client passed a valid message structure.
         unsafe { endpoint.receive_as(&Message::from(&*msg), flags) }
     }
 
     fn send(endpoint, buf: Const, len: usize, _desc: Void, peer: fi_addr_t, context: Void) {
-        // SAFETY: the client's buffer.
+        // SAFETY: the client passed a valid buffer.
         endpoint.send(unsafe { local::piece(buf, len) }, peer, None, None, context, Direction::own)
     }
 
     fn sendv(endpoint, iov: Iov, _desc: Descs, count: usize, peer: fi_addr_t, context: Void) {
-        // SAFETY: the client's buffers.
+        // SAFETY: the client passed valid buffers.
         endpoint.send_list(unsafe { local::several(iov, count) }, peer, None, context)
     }
 
     fn sendmsg(endpoint, msg: *const fi_msg, flags: u64) {
-        // SAFETY: the client's description.
+        // SAFETY: the client passed a valid message structure.
         unsafe { endpoint.send_as(&Message::from(&*msg), flags) }
     }
 
     fn inject(endpoint, buf: Const, len: usize, peer: fi_addr_t) {
-        // SAFETY: the client's buffer.
+        // SAFETY: the client passed a valid buffer.
         endpoint.inject(unsafe { local::piece(buf, len) }, peer, None, None)
     }
 
     fn senddata(endpoint, buf: Const, len: usize, _desc: Void, data: u64, peer: fi_addr_t, context: Void) {
-        // SAFETY: the client's buffer.
+        // SAFETY: the client passed a valid buffer.
         endpoint.send(unsafe { local::piece(buf, len) }, peer, None, Some(data), context, Direction::own)
     }
 
     fn injectdata(endpoint, buf: Const, len: usize, data: u64, peer: fi_addr_t) {
-        // SAFETY: the client's buffer.
+        // SAFETY: the client passed a valid buffer.
         endpoint.inject(unsafe { local::piece(buf, len) }, peer, None, Some(data))
     }
 } }

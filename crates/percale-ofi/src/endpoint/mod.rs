@@ -1,17 +1,19 @@
 //! `fid_ep`: an endpoint (fi_endpoint(3)).
 //!
-//! * [`setup`]: the objects bound to it, and enabling it, which opens percale's endpoint; [`origin`]: the addresses, key and handle that it is opened
-//!   with
-//! * [`objects`]: it and its aliases; the last one releases it; [`drivers`]: the threads that may use it at once
-//! * [`scalable`]: several of them behind one address; [`seat`]: what these share, and the place of each; [`halves`]: tables of those that only send
-//!   or only receive
-//! * [`shared`]: contexts that endpoints share; [`bare`]: objects that have few of an endpoint's calls
+//! * [`setup`]: the objects that are bound to an endpoint, and enabling it, which opens percale's endpoint; [`origin`]:
+//!   the addresses, the key and the handle that it is opened with
+//! * [`objects`]: the endpoint and its aliases, of which the last one releases it; [`drivers`]: the threads that may
+//!   use it concurrently
+//! * [`scalable`]: several contexts behind one address; [`seat`]: the part that these contexts share, and the place of
+//!   each; [`halves`]: the tables of objects that only send or only receive
+//! * [`shared`]: contexts that endpoints share; [`bare`]: objects with few of an endpoint's calls
 //! * [`control`]: options, names, cancelling, aliases
-//! * [`connection`]: that of an endpoint of one connection
-//! * [`message`], [`tagged`], [`rma`], [`atomic`]: the calls that post; [`calls`]: macros that define them; [`described`]: those that check descriptions first; [`trigger`]: their
-//!   operations that begin later; [`collective`]: the operations of groups; [`group`]: joining these
+//! * [`connection`]: the connection of an FI_EP_MSG endpoint
+//! * [`message`], [`tagged`], [`rma`], [`atomic`]: the posting calls; [`calls`]: the macros that define them;
+//!   [`described`]: posting calls that check descriptors first; [`trigger`]: operations that begin later;
+//!   [`collective`]: the operations of groups; [`group`]: joining groups
 //!
-//! Posting takes one branch on whether the endpoint is enabled, one on whether it has a lock, and percale's call.
+//! A posting call takes one branch on whether the endpoint is enabled, one on whether it has a lock, and calls percale.
 
 pub(crate) mod atomic;
 mod atomic_valid;
@@ -64,69 +66,69 @@ use crate::port::Port;
 #[repr(C)]
 pub(crate) struct Endpoint {
     fid: fid_ep,
-    /// There once the endpoint is enabled.
+    /// Set once the endpoint is enabled.
     port: OnceLock<Arc<Port>>,
-    /// Receives take messages only from the source that they name; otherwise from any peer.
+    /// Set if a receive takes messages only from the source that it names. Otherwise it takes messages from any peer.
     directed: bool,
-    /// It has one peer, whatever operations name.
+    /// Set if the endpoint has one peer, and the peer that an operation names is ignored.
     single: bool,
-    /// Operations may wait for counters.
+    /// Set if operations may wait for counters.
     triggers: bool,
-    /// Devices may start operations.
+    /// Set if devices may start operations.
     xpu: bool,
-    /// It may join groups.
+    /// Set if the endpoint may join groups.
     groups: bool,
     transmit: Direction,
     receive: Direction,
     setup: Arc<Setup>,
 }
 
-// SAFETY: `repr(C)`, and `fid` is first.
+// SAFETY: the type is `repr(C)`, and `fid` is its first field.
 unsafe impl Object for Endpoint {
     const CLASS: usize = FI_CLASS_EP;
 
-    /// Contexts of scalable endpoints are endpoints as well.
+    /// Accepts contexts of scalable endpoints too, which are endpoints as well.
     unsafe fn of_class<'a>(pointer: *mut fid) -> Option<&'a Self> {
-        // SAFETY: promised by the caller; every object begins with a `fid`.
+        // SAFETY: the caller guarantees this, and every object begins with a `fid`.
         let class = unsafe { pointer.as_ref() }?.fclass;
-        // SAFETY: an object of this class has this type.
+        // SAFETY: every object of this class has this type.
         matches!(class, FI_CLASS_EP | FI_CLASS_TX_CTX | FI_CLASS_RX_CTX).then(|| unsafe { Self::of(pointer) })
     }
 }
 
-/// The properties that an info requests of endpoints.
+/// The properties of an endpoint that an info requests.
 #[derive(Clone, Copy, Debug)]
 struct Wishes {
-    /// FI_EP_
+    /// The endpoint type (`FI_EP_*`).
     kind: u32,
-    /// Receives take messages only from the source that they name.
+    /// A receive takes messages only from the source that it names.
     directed: bool,
     /// Operations may wait for counters.
     triggers: bool,
     /// Devices may start operations.
     xpu: bool,
-    /// It may join groups.
+    /// The endpoint may join groups.
     groups: bool,
-    /// Counters of regions count what peers write through it (FI_RMA_EVENT).
+    /// The endpoint counts the writes of peers for counters of regions (FI_RMA_EVENT).
     region_events: bool,
-    /// Default flags of sends and receives.
+    /// The default flags of sends and receives.
     flags: [u64; 2],
 }
 
 impl Wishes {
-    /// Reads them; `call` names the function that the info was passed to.
+    /// Reads the properties. `call` names the function that the info was passed to.
     ///
     /// # Errors
-    /// The positive code, if there are default flags that no operation can have.
+    /// Returns the positive error code if there are unsupported default flags.
     ///
     /// # Safety
-    /// The info is readable with all it points to.
+    /// The info is readable with everything that it points to.
     unsafe fn of(call: &str, info: &fi_info) -> Result<Self, i32> {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let kind = unsafe { info.ep_attr.as_ref() }.map_or(FI_EP_RDM, |attr| attr.r#type);
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let transmit = unsafe { info.tx_attr.as_ref() };
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let receive = unsafe { info.rx_attr.as_ref() };
         let caps = receive.map_or(0, |attr| attr.caps) | info.caps;
         let flags = [transmit.map_or(0, |attr| attr.op_flags), receive.map_or(0, |attr| attr.op_flags)];
@@ -142,7 +144,7 @@ impl Wishes {
         })
     }
 
-    /// Records that an endpoint with these is open.
+    /// Records in the domain that an endpoint with these properties is open.
     fn note(&self, domain: &domain::Shared) {
         if self.region_events {
             domain.rma_events.store(true, Ordering::Relaxed);
@@ -161,11 +163,11 @@ pub(crate) unsafe extern "C" fn open(
     ep: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let domain = unsafe { Domain::of(domain) }.shared();
-    // SAFETY: null, or the client's.
+    // SAFETY: the pointer is null or the client's.
     let Some(info) = (unsafe { info.as_ref() }) else { return -libc::EINVAL };
-    // SAFETY: an info is readable with all it points to.
+    // SAFETY: an info is readable with everything that it points to.
     let wishes = match unsafe { Wishes::of("fi_endpoint: op_flags", info) } {
         Ok(wishes) => wishes,
         Err(code) => return -code,
@@ -175,7 +177,7 @@ pub(crate) unsafe extern "C" fn open(
         log::warning!(FI_LOG_EP_CTRL, "fi_endpoint: there are endpoints of types FI_EP_RDM and FI_EP_MSG, not {kind}");
         return -libc::EINVAL;
     }
-    // SAFETY: an info's addresses are as long as it says.
+    // SAFETY: the addresses of an info have the stated lengths.
     let setup = match unsafe { Setup::new(domain, info, &wishes) } {
         Ok(setup) => Arc::new(setup),
         Err(code) => return -code,
@@ -196,22 +198,22 @@ pub(crate) unsafe extern "C" fn open_flagged(
         log::warning!(FI_LOG_EP_CTRL, "fi_endpoint2: flags {flags:#x} are not supported");
         return -FI_EBADFLAGS;
     }
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the same contract.
     unsafe { open(domain, info, ep, context) }
 }
 
 unsafe extern "C" fn close(ep: *mut fid) -> c_int {
-    // SAFETY: an endpoint of ours.
+    // SAFETY: the pointer is an endpoint of this provider.
     let endpoint = unsafe { Endpoint::of(ep) };
     if let Err(code) = endpoint.setup.close_object(ep) {
         return -code;
     }
-    // SAFETY: `give` made it of a box, and the client gives it up.
+    // SAFETY: `give` created the pointer from a box, and the client no longer uses it.
     drop(unsafe { Box::from_raw(ep.cast::<Endpoint>()) });
     0
 }
 
-/// A result as libfabric returns it.
+/// Converts the result of a post to libfabric's return value.
 #[inline]
 fn answer(result: Result<(), PostError>) -> isize {
     match result {
@@ -263,7 +265,7 @@ impl Endpoint {
         }
     }
 
-    /// fi_enable(3).
+    /// Implements fi_enable(3).
     fn enable(&self) -> Result<(), i32> {
         self.setup.enable()?;
         if let Err(refused) = self.port() {
@@ -272,7 +274,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What its aliases share.
+    /// Returns the state that the aliases of the endpoint share.
     pub(crate) const fn setup(&self) -> &Arc<Setup> {
         &self.setup
     }
@@ -281,16 +283,16 @@ impl Endpoint {
         let setup = Arc::clone(&self.setup);
         let object = Box::into_raw(Box::new(self));
         if !setup.add_object(object.cast()) {
-            // SAFETY: just made, and no other pointer to it exists.
+            // SAFETY: the object was just created, and no other pointer to it exists.
             drop(unsafe { Box::from_raw(object) });
-            return -FI_EOPBADSTATE; // Its endpoint is closed at once by another thread.
+            return -FI_EOPBADSTATE; // Another thread has closed the endpoint at the same time.
         }
-        // SAFETY: the client wants the endpoint there.
+        // SAFETY: the client passed a writable location for the endpoint.
         unsafe { ep.write(object.cast()) };
         0
     }
 
-    /// percale's endpoint.
+    /// Returns percale's endpoint.
     #[inline]
     fn port(&self) -> Result<&Port, isize> {
         match self.port.get() {
@@ -299,7 +301,7 @@ impl Endpoint {
         }
     }
 
-    /// An alias made before the endpoint was enabled finds it here.
+    /// Returns percale's endpoint to an alias that was created before the endpoint was enabled.
     #[cold]
     fn late_port(&self) -> Result<&Port, isize> {
         let Some(port) = self.setup.port() else {
@@ -310,47 +312,47 @@ impl Endpoint {
         Ok(self.port.get_or_init(|| Arc::clone(port)))
     }
 
-    /// The flags of sends and accesses that have none of their own.
+    /// Returns the default flags of sends and accesses.
     #[inline]
     fn own_transmit(&self) -> OpFlags {
         self.is_ready();
         self.transmit.own()
     }
 
-    /// The flags of receives that have none of their own.
+    /// Returns the default flags of receives.
     #[inline]
     fn own_receive(&self) -> OpFlags {
         self.is_ready();
         self.receive.own()
     }
 
-    /// Whether operations can be posted. Until then the directions do not know which completions they report.
+    /// Returns whether operations can be posted. Before that, the directions do not have their completion options.
     #[inline]
     fn is_ready(&self) -> bool {
         self.port.get().is_some() || self.setup.port().is_some() && self.late_port().is_ok()
     }
 
-    /// percale's flags for those of a send's or an access' call.
+    /// Returns percale's flags for the flags of a send or an access.
     #[inline]
     fn transmit_flags(&self, flags: u64) -> Result<OpFlags, isize> {
         self.is_ready();
         self.transmit.flags(flags).ok_or_else(|| unsupported(flags))
     }
 
-    /// percale's flags for those of a receive's call.
+    /// Returns percale's flags for the flags of a receive.
     #[inline]
     fn receive_flags(&self, flags: u64) -> Result<OpFlags, isize> {
         self.is_ready();
         self.receive.flags(flags).ok_or_else(|| unsupported(flags))
     }
 
-    /// The peer that an operation is for.
+    /// Returns the peer of an operation.
     #[inline]
     const fn peer(&self, named: fi_addr_t) -> PeerAddress {
         if self.single { PeerAddress(0) } else { PeerAddress(named) }
     }
 
-    /// The peers from which a receive takes messages.
+    /// Returns the peers from which a receive takes messages.
     #[inline]
     const fn from(&self, source: fi_addr_t) -> PeerAddress {
         if self.directed { PeerAddress(source) } else { PeerAddress::UNSPECIFIED }

@@ -1,6 +1,6 @@
 //! The client's objects for one endpoint: the endpoint and its aliases (fi_ep_alias(3)).
 //!
-//! The last of them to be closed releases the endpoint, in any order and from any threads.
+//! Closing the last of them releases the endpoint. They may be closed in any order and by any threads.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,19 +12,19 @@ pub(super) struct Objects(Mutex<State>);
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Addresses of those that are open, the oldest first.
+    /// The addresses of the open objects, oldest first.
     open: Vec<usize>,
-    /// There were some, and all are closed.
+    /// Set if there were objects and all of them are closed.
     released: bool,
 }
 
 impl Objects {
-    /// Locks the set: while this is held no object is opened or closed.
+    /// Locks the set. No object is opened or closed while the lock is held.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an open object; false if the endpoint was released.
+    /// Adds an open object. Returns false if the endpoint was released.
     pub(super) fn add(&self, object: fid_t) -> bool {
         let mut state = self.lock();
         if !state.released {
@@ -35,22 +35,22 @@ impl Objects {
 }
 
 impl State {
-    /// The object by which events name the endpoint.
+    /// Returns the object that events name for the endpoint.
     pub(super) fn first(&self) -> Option<fid_t> {
         self.open.first().map(|object| std::ptr::with_exposed_provenance_mut(*object))
     }
 
-    /// Whether this object is the only one.
+    /// Returns whether this object is the only open one.
     pub(super) fn is_last(&self, object: fid_t) -> bool {
         self.open == [object.addr()]
     }
 
-    /// Whether all were closed.
+    /// Returns whether all objects were closed.
     pub(super) const fn is_released(&self) -> bool {
         self.released
     }
 
-    /// Removes a closed object. Returns whether the endpoint is to be released now.
+    /// Removes a closed object. Returns whether the endpoint must be released now.
     pub(super) fn remove(&mut self, object: fid_t) -> bool {
         self.open.retain(|other| *other != object.addr());
         let releases = self.open.is_empty() && !self.released;

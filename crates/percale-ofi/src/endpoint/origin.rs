@@ -1,4 +1,4 @@
-//! The origin of an endpoint, in the `fi_info` that it is opened with: addresses, key, and handle (fi_endpoint(3)).
+//! The addresses, the key and the handle in the `fi_info` that an endpoint is opened with (fi_endpoint(3)).
 
 use std::net::SocketAddr;
 
@@ -11,15 +11,15 @@ use crate::{address, authorization, log};
 /// The addresses, key and handle of the `fi_info` that an endpoint was opened with.
 #[derive(Debug, Default)]
 pub(super) struct Origin {
-    /// Its own address, if that is fixed.
+    /// The endpoint's local address, if it is fixed.
     pub(super) source: Option<SocketAddr>,
-    /// The address of the listener that received its connection request.
+    /// The address of the listener that received the connection request.
     pub(super) listener: Option<SocketAddr>,
-    /// The address that it connects to by default.
+    /// The address to which the endpoint connects by default.
     pub(super) destination: Option<SocketAddr>,
-    /// The request that it was opened for.
+    /// The connection request for which the endpoint was opened.
     pub(super) request: Option<Handle>,
-    /// Its own authorization key, instead of the domain's.
+    /// The authorization key of the endpoint, if it is not the domain's.
     pub(super) authorization: Option<Vec<u8>>,
 }
 
@@ -31,28 +31,29 @@ enum Named<'a> {
 }
 
 impl Origin {
-    /// Reads it.
+    /// Reads the origin from an info.
     ///
     /// # Errors
-    /// The positive code, if the key cannot be used, the request was answered, or the handle names an object that endpoints cannot be opened from.
-    /// Then nothing has changed.
+    /// Returns the positive error code if the key is invalid, if the request was answered, or if no endpoint can be
+    /// opened from the object that the handle names. Nothing is changed in that case.
     ///
     /// # Safety
-    /// The info's addresses and keys are as long as it says, and its handle is null, of a request, or of an open object.
+    /// The addresses and keys of the info have the stated lengths. Its handle is null, the handle of a request, or an
+    /// open object.
     pub(super) unsafe fn read(info: &fi_info) -> Result<Self, i32> {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let (source, destination) = unsafe {
             (address::read(info.src_addr, info.src_addrlen), address::read(info.dest_addr, info.dest_addrlen))
         };
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let authorization = unsafe { authorization_of("fi_endpoint", info) }?;
         let origin = Self { source, destination, authorization, ..Self::default() };
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         match unsafe { named(info.handle) }? {
             Named::Nothing => Ok(origin),
             Named::Request(handle) => {
-                // An endpoint that takes a connection has an address of its own, but its name is the listener's, as with accepted sockets: clients
-                // compare these names.
+                // An endpoint that accepts a connection has its own address, but its name is the listener's address, as
+                // with accepted sockets. Clients compare these names.
                 let source = origin.source.map(|listener| SocketAddr::new(listener.ip(), 0));
                 Ok(Self { listener: origin.source, source, request: Some(handle), ..origin })
             }
@@ -64,19 +65,19 @@ impl Origin {
     }
 }
 
-/// The authorization key that an info has for its endpoint.
+/// Returns the authorization key that an info has for its endpoint.
 ///
 /// # Safety
-/// It is as long as the info says.
+/// The key has the length that the info states.
 pub(super) unsafe fn authorization_of(call: &str, info: &fi_info) -> Result<Option<Vec<u8>>, i32> {
-    // SAFETY: null, or the info's attributes.
+    // SAFETY: the pointer is null or the info's attributes.
     let Some(attr) = (unsafe { info.ep_attr.as_ref() }) else { return Ok(None) };
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     unsafe { authorization::read(call, attr.auth_key, attr.auth_key_size) }
 }
 
 /// # Safety
-/// The handle is null, of a request, or of an open object.
+/// The handle is null, the handle of a request, or an open object.
 unsafe fn named<'a>(handle: fid_t) -> Result<Named<'a>, i32> {
     if handle.is_null() {
         return Ok(Named::Nothing);
@@ -85,8 +86,8 @@ unsafe fn named<'a>(handle: fid_t) -> Result<Named<'a>, i32> {
     if requests::open_endpoint(request).is_some() {
         return Ok(Named::Request(request));
     }
-    // Handles of requests stay readable (`requests`).
-    // SAFETY: promised by the caller.
+    // The handles of requests stay readable (see `requests`).
+    // SAFETY: the caller guarantees this.
     match unsafe { (*handle).fclass } {
         FI_CLASS_CONNREQ => {
             log::warning!(
@@ -95,7 +96,7 @@ unsafe fn named<'a>(handle: fid_t) -> Result<Named<'a>, i32> {
             );
             Err(libc::ECONNABORTED)
         }
-        // SAFETY: an object of this class has this type.
+        // SAFETY: every object of this class has this type.
         FI_CLASS_PEP => Ok(Named::Passive(unsafe { Passive::of(handle) })),
         class => {
             log::warning!(

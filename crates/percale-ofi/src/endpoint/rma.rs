@@ -15,7 +15,7 @@ use crate::abi::{FI_REMOTE_CQ_DATA, fi_addr_t, fi_msg_rma, fi_ops_rma, fi_rma_io
 pub(super) const TABLE: fi_ops_rma =
     table!(fi_ops_rma { read, readv, readmsg, write, writev, writemsg, inject, writedata, injectdata });
 
-/// Memory of a peer.
+/// The memory of a peer.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     pub(super) peer: fi_addr_t,
@@ -24,17 +24,17 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// One piece, as long as the local memory.
+    /// Returns one remote piece that is as long as the local memory.
     #[inline]
     fn as_long_as(self, local: &Segments) -> RemotePieces {
         RemotePieces::one(RemoteMemory { key: self.key, address: self.address, len: local.len() as u64 })
     }
 }
 
-/// The pieces of a peer's memory.
+/// Returns the pieces of a peer's memory.
 ///
 /// # Safety
-/// `pieces` is null, or readable for `count` of them.
+/// `pieces` is null or readable for `count` pieces.
 unsafe fn remotes(pieces: *const fi_rma_iov, count: usize) -> Result<RemotePieces, isize> {
     let mut list = [RemoteMemory::default(); IOV_LIMIT];
     let invalid = -(libc::EINVAL as isize);
@@ -48,8 +48,8 @@ unsafe fn remotes(pieces: *const fi_rma_iov, count: usize) -> Result<RemotePiece
 }
 
 impl Endpoint {
-    /// Posts a write if it `writes`, else a read. All memory is the client's, which keeps it valid as fi_rma(3)
-    /// requires.
+    /// Posts a write if `writes` is set, and a read otherwise. All memory belongs to the client, which keeps it valid
+    /// as fi_rma(3) requires.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "the calls of C have as many")]
     fn access(
@@ -70,21 +70,21 @@ impl Endpoint {
             && !flags.contains(TRIGGERED)
         {
             let (peer, context) = (self.peer(peer), local::context(context));
-            // SAFETY: the client keeps the memory until the operation has completed.
+            // SAFETY: the client keeps the memory valid until the operation has completed.
             return answer(unsafe { port.access_one(writes, peer, local, remote, context, flags) });
         }
         let work = RmaWork { peer: self.peer(peer), local, remote, data, context: local::context(context), flags };
         if flags.contains(TRIGGERED) {
             let operation = if writes { Operation::Write(work) } else { Operation::Read(work) };
-            // SAFETY: the client says by its flags that the context is one of a triggered operation.
+            // SAFETY: the flags state that the context belongs to a triggered operation.
             return unsafe { self.post_triggered(Ok(operation), context) };
         }
-        // SAFETY: the client keeps the memory until the operation has completed.
+        // SAFETY: the client keeps the memory valid until the operation has completed.
         answer(if writes { unsafe { port.write(&work) } } else { unsafe { port.read(&work) } })
     }
 
     /// # Safety
-    /// `msg` is as fi_rma(3) has it.
+    /// `msg` meets the requirements of fi_rma(3).
     pub(crate) unsafe fn rma_operation(
         &self,
         writes: bool,
@@ -92,12 +92,12 @@ impl Endpoint {
         begins: Begins,
         flags: u64,
     ) -> Result<Operation, isize> {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let msg = unsafe { &*msg };
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let local = unsafe { local::several(msg.msg_iov, msg.iov_count) }?;
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let remote = unsafe { remotes(msg.rma_iov, msg.rma_iov_count) }?;
         let flags = self.flags_for(&self.transmit, begins, flags)?;
         let (peer, context) = (self.peer(msg.addr), local::context(msg.context));
@@ -106,18 +106,18 @@ impl Endpoint {
     }
 
     /// # Safety
-    /// `msg` is as fi_rma(3) has it.
+    /// `msg` meets the requirements of fi_rma(3).
     unsafe fn access_as(&self, writes: bool, msg: *const fi_msg_rma, flags: u64) -> isize {
         if Begins::of(flags) == Begins::Triggered {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             let operation = unsafe { self.rma_operation(writes, msg, Begins::Triggered, flags) };
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             return unsafe { self.post_triggered(operation, (*msg).context) };
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let msg = unsafe { &*msg };
         let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let (local, remote) =
             unsafe { (local::several(msg.msg_iov, msg.iov_count), remotes(msg.rma_iov, msg.rma_iov_count)) };
         match (local, remote, self.transmit_flags(flags)) {
@@ -128,7 +128,8 @@ impl Endpoint {
         }
     }
 
-    /// Accesses one piece of a peer's memory, with the endpoint's own flags, unless the list of local pieces is invalid.
+    /// Accesses one piece of a peer's memory with the endpoint's default flags. An invalid list of local pieces is
+    /// rejected.
     #[inline(always)]
     fn access_own(
         &self,
@@ -147,7 +148,8 @@ impl Endpoint {
         }
     }
 
-    /// Writes to one piece of a peer's memory without a completion. The client may reuse its memory when this returns.
+    /// Writes to one piece of a peer's memory without a completion. The client may reuse its memory when the call
+    /// returns.
     #[inline(always)]
     fn inject_write(&self, local: Segments, target: Target, data: Option<u64>) -> isize {
         let remote = target.as_long_as(&local);
@@ -157,50 +159,50 @@ impl Endpoint {
 
 calls! { impl Endpoint {
     fn read(endpoint, buf: Void, len: usize, _desc: Void, peer: fi_addr_t, address: u64, key: u64, context: Void) {
-        // SAFETY: the client's buffer.
+        // SAFETY: the client passed a valid buffer.
         endpoint.access_own(false, Ok(unsafe { local::one(buf, len) }), Target { peer, address, key }, None, context)
     }
 
     fn readv(endpoint, iov: Iov, _desc: Descs, count: usize, peer: fi_addr_t, address: u64, key: u64, context: Void) {
-        // SAFETY: the client's buffers.
+        // SAFETY: the client passed valid buffers.
         endpoint.access_own(false, unsafe { local::several(iov, count) }, Target { peer, address, key }, None, context)
     }
 
     fn readmsg(endpoint, msg: *const fi_msg_rma, flags: u64) {
-        // SAFETY: the client's description.
+        // SAFETY: the client passed a valid message structure.
         unsafe { endpoint.access_as(false, msg, flags) }
     }
 
     fn write(endpoint, buf: Const, len: usize, _desc: Void, peer: fi_addr_t, address: u64, key: u64, context: Void) {
-        // SAFETY: the client's buffer.
+        // SAFETY: the client passed a valid buffer.
         endpoint.access_own(true, Ok(unsafe { local::one(buf, len) }), Target { peer, address, key }, None, context)
     }
 
     fn writev(endpoint, iov: Iov, _desc: Descs, count: usize, peer: fi_addr_t, address: u64, key: u64, context: Void) {
-        // SAFETY: the client's buffers.
+        // SAFETY: the client passed valid buffers.
         endpoint.access_own(true, unsafe { local::several(iov, count) }, Target { peer, address, key }, None, context)
     }
 
     fn writemsg(endpoint, msg: *const fi_msg_rma, flags: u64) {
-        // SAFETY: the client's description.
+        // SAFETY: the client passed a valid message structure.
         unsafe { endpoint.access_as(true, msg, flags) }
     }
 
     fn inject(endpoint, buf: Const, len: usize, peer: fi_addr_t, address: u64, key: u64) {
-        // SAFETY: the client's buffer.
+        // SAFETY: the client passed a valid buffer.
         endpoint.inject_write(unsafe { local::one(buf, len) }, Target { peer, address, key }, None)
     }
 
     fn writedata(
         endpoint, buf: Const, len: usize, _desc: Void, data: u64, peer: fi_addr_t, address: u64, key: u64, context: Void
     ) {
-        // SAFETY: the client's buffer.
+        // SAFETY: the client passed a valid buffer.
         let local = Ok(unsafe { local::one(buf, len) });
         endpoint.access_own(true, local, Target { peer, address, key }, Some(data), context)
     }
 
     fn injectdata(endpoint, buf: Const, len: usize, data: u64, peer: fi_addr_t, address: u64, key: u64) {
-        // SAFETY: the client's buffer.
+        // SAFETY: the client passed a valid buffer.
         endpoint.inject_write(unsafe { local::one(buf, len) }, Target { peer, address, key }, Some(data))
     }
 } }

@@ -1,8 +1,9 @@
 //! Scalable endpoints: `fi_scalable_ep`, `fi_tx_context`, `fi_rx_context` (fi_endpoint(3)).
 //!
-//! Receive context i is context i of percale's scalable endpoint, and transmit context i is its sender i: each is a percale endpoint of its own,
-//! which is opened when the context is enabled and closed with it. So the two share nothing: different threads may use them, each with its own
-//! completion queues and counters, and closing one ends nothing of the other.
+//! Receive context i is context i of percale's scalable endpoint, and transmit context i is its sender i. Each is a
+//! separate percale endpoint, which is opened when the context is enabled and closed with the context. The two share
+//! nothing: different threads may use them, each has its own completion queues and counters, and closing one does not
+//! affect the other.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,9 +28,9 @@ use crate::vector::Vector;
 pub(crate) struct Scalable {
     fid: fid_ep,
     wishes: Wishes,
-    /// Its contexts hold it.
+    /// The shared part, which the contexts also hold.
     whole: Arc<Whole>,
-    /// The open contexts, by half and index.
+    /// The setups of the open contexts, by half and index.
     setups: Mutex<[Vec<Weak<Setup>>; 2]>,
 }
 
@@ -38,11 +39,11 @@ impl Scalable {
         self.setups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the setup of a context; it exists already if an object for the context is open.
+    /// Returns the setup of a context. It exists already if an object for the context is open.
     fn setup(&self, half: Half, index: u16) -> Arc<Setup> {
         let place = (usize::from(half == Half::Receive), usize::from(index));
         let known = self.setups()[place.0][place.1].upgrade();
-        // Checked without the lock: the check takes one of the setup's own.
+        // The check takes a lock of the setup, so it runs without this one.
         if let Some(setup) = known.filter(|setup| !setup.is_closed()) {
             return setup;
         }
@@ -53,7 +54,7 @@ impl Scalable {
     }
 }
 
-// SAFETY: `repr(C)`, and `fid` is first.
+// SAFETY: the type is `repr(C)`, and `fid` is its first field.
 unsafe impl Object for Scalable {
     const CLASS: usize = FI_CLASS_SEP;
 }
@@ -62,7 +63,7 @@ static FI: fi_ops = fi_ops { close: Some(close), bind: Some(bind), control: Some
 static OPS: fi_ops_ep = fi_ops_ep { tx_ctx: Some(tx_context), rx_ctx: Some(rx_context), ..fi_ops_ep::REFUSING };
 static CM: fi_ops_cm = fi_ops_cm { setname: Some(setname), getname: Some(getname), ..fi_ops_cm::REFUSING };
 
-/// Returns the requested number of contexts; `None` if there are not so many.
+/// Returns the requested number of contexts, or `None` if the number is too large.
 fn count(asked: usize) -> Option<u16> {
     u16::try_from(asked.max(1)).ok().filter(|count| *count <= CONTEXT_LIMIT)
 }
@@ -74,9 +75,9 @@ pub(crate) unsafe extern "C" fn open(
     sep: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let domain = unsafe { Domain::of(domain) }.shared();
-    // SAFETY: null, or the client's.
+    // SAFETY: the pointer is null or the client's.
     let Some(info) = (unsafe { info.as_ref() }) else { return -libc::EINVAL };
     // SAFETY: as above.
     let attr = unsafe { info.ep_attr.as_ref() };
@@ -89,7 +90,7 @@ pub(crate) unsafe extern "C" fn open(
         log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep: {asked:?} contexts; there may be 1 to {CONTEXT_LIMIT} of each");
         return -libc::EINVAL;
     };
-    // SAFETY: an info is readable with all it points to.
+    // SAFETY: an info is readable with everything that it points to.
     let (wishes, authorization) = match unsafe {
         (Wishes::of("fi_scalable_ep: op_flags", info), origin::authorization_of("fi_scalable_ep", info))
     } {
@@ -107,21 +108,21 @@ pub(crate) unsafe extern "C" fn open(
         state: Mutex::new(State { source, vector: None, percale: None }),
     });
     let fid = fid_ep { cm: std::ptr::from_ref(&CM).cast_mut(), ..bare(FI_CLASS_SEP, context, &FI, &OPS) };
-    // SAFETY: the client wants it there.
+    // SAFETY: the client passed a writable location.
     unsafe { Scalable { fid, wishes, whole, setups: Mutex::new(setups) }.give(sep) };
     0
 }
 
 unsafe extern "C" fn close(sep: fid_t) -> c_int {
-    // SAFETY: a scalable endpoint of ours that the client gives up.
+    // SAFETY: the pointer is an endpoint of this provider, and the client no longer uses it.
     unsafe { Scalable::close(sep, |scalable| &scalable.whole) }
 }
 
-/// Binds a vector, for all contexts. An event queue is accepted, but there are no events for it.
+/// Binds an address vector for all contexts. An event queue is accepted, but there are no events for it.
 unsafe extern "C" fn bind(sep: fid_t, other: *mut fid, _flags: u64) -> c_int {
-    // SAFETY: a scalable endpoint of ours.
+    // SAFETY: the pointer is a scalable endpoint of this provider.
     let whole = &unsafe { Scalable::of(sep) }.whole;
-    // SAFETY: some open object of the client's.
+    // SAFETY: the client passed an open object.
     if let Some(vector) = unsafe { Vector::of_class(other) } {
         if !Arc::ptr_eq(vector.shared().domain(), &whole.domain) {
             log::warning!(FI_LOG_EP_CTRL, "fi_scalable_ep_bind: the address vector is another domain's");
@@ -144,13 +145,13 @@ unsafe extern "C" fn bind(sep: fid_t, other: *mut fid, _flags: u64) -> c_int {
 }
 
 unsafe extern "C" fn control_whole(sep: fid_t, command: c_int, _argument: *mut c_void) -> c_int {
-    // SAFETY: a scalable endpoint of ours.
+    // SAFETY: the pointer is a scalable endpoint of this provider.
     let whole = &unsafe { Scalable::of(sep) }.whole;
     if command == FI_ENABLE { code(whole.enable()) } else { -libc::ENOSYS }
 }
 
 unsafe extern "C" fn setname(sep: fid_t, address: *mut c_void, len: usize) -> c_int {
-    // SAFETY: a scalable endpoint of ours, and the client's address.
+    // SAFETY: the pointer is a scalable endpoint of this provider, and the address is valid.
     let (scalable, address) = unsafe { (Scalable::of(sep), address::read(address, len)) };
     let Some(address) = address else { return -libc::EINVAL };
     let mut state = scalable.whole.state();
@@ -162,9 +163,9 @@ unsafe extern "C" fn setname(sep: fid_t, address: *mut c_void, len: usize) -> c_
 }
 
 unsafe extern "C" fn getname(sep: fid_t, to: *mut c_void, len: *mut usize) -> c_int {
-    // SAFETY: a scalable endpoint of ours.
+    // SAFETY: the pointer is a scalable endpoint of this provider.
     match (unsafe { Scalable::of(sep) }).whole.percale() {
-        // SAFETY: the client's buffer, as long as it says.
+        // SAFETY: the client's buffer has the length that the client passed.
         Ok(percale) if unsafe { Native::from(percale.address()).copy(to, len) } => 0,
         Ok(_) => -FI_ETOOSMALL,
         Err(code) => -code,
@@ -178,9 +179,9 @@ unsafe extern "C" fn tx_context(
     ep: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: null, or the client's attributes.
+    // SAFETY: the pointer is null or the client's attributes.
     let flags = unsafe { attr.as_ref() }.map(|attr| attr.op_flags);
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the same contract.
     unsafe { open_context(sep, index, (FI_CLASS_TX_CTX, flags), ep, context) }
 }
 
@@ -191,14 +192,14 @@ unsafe extern "C" fn rx_context(
     ep: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: null, or the client's attributes.
+    // SAFETY: the pointer is null or the client's attributes.
     let flags = unsafe { attr.as_ref() }.map(|attr| attr.op_flags);
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the same contract.
     unsafe { open_context(sep, index, (FI_CLASS_RX_CTX, flags), ep, context) }
 }
 
 /// # Safety
-/// `sep` is an endpoint of ours, and `ep` writable.
+/// `sep` is an endpoint of this provider, and `ep` is writable.
 unsafe fn open_context(
     sep: *mut fid_ep,
     index: c_int,
@@ -206,7 +207,7 @@ unsafe fn open_context(
     ep: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: promised by the caller; other endpoints have other tables.
+    // SAFETY: the caller guarantees this. Endpoints of other types have other tables.
     let scalable = unsafe { Scalable::of(sep) };
     let counts = scalable.whole.counts;
     let half = if class == FI_CLASS_RX_CTX { Half::Receive } else { Half::Transmit };

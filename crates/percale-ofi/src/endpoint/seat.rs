@@ -1,4 +1,4 @@
-//! What the contexts of a scalable endpoint share, and the seat that each has in it.
+//! The part that the contexts of a scalable endpoint share, and the place of each context in it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,19 +14,19 @@ use crate::log;
 use crate::port::Port;
 use crate::vector;
 
-/// The kind of an endpoint: a whole one, or one of the contexts of a scalable endpoint.
+/// The kind of an endpoint: a complete one, or one of the contexts of a scalable endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Half {
-    /// It sends and receives.
+    /// Sends and receives.
     Both,
-    /// It sends and accesses peers' memory.
+    /// Sends, and accesses the memory of peers.
     Transmit,
-    /// It receives, and peers access memory through it.
+    /// Receives, and peers access memory through it.
     Receive,
 }
 
 impl Half {
-    /// Rejects flags of bindings that belong to the other half.
+    /// Rejects binding flags of the other half.
     pub(super) fn allows(self, flags: u64) -> Result<(), i32> {
         let others = match self {
             Self::Both => 0,
@@ -44,7 +44,7 @@ impl Half {
         Err(FI_EBADFLAGS)
     }
 
-    /// Whether operations that receive, or that do not, can be posted to it.
+    /// Returns whether operations that receive (or those that do not) can be posted to this half.
     pub(crate) fn posts(self, receives: bool) -> bool {
         self == Self::Both || receives == (self == Self::Receive)
     }
@@ -61,7 +61,8 @@ impl Seat {
     /// Opens percale's endpoint.
     ///
     /// # Errors
-    /// The positive code, if the scalable endpoint cannot be opened; otherwise percale's reason.
+    /// Returns the positive error code if the scalable endpoint cannot be opened. The inner result contains percale's
+    /// error.
     pub(super) fn open(&self, builder: EndpointBuilder<'_>, locked: bool) -> Result<Result<Port, BindError>, i32> {
         let whole = self.whole.percale()?;
         let sends = self.half == Half::Transmit;
@@ -76,7 +77,7 @@ impl Seat {
                 true => whole.open_sender(self.index, builder),
                 false => whole.open(self.index, builder),
             };
-            // SAFETY: the client serializes what it does with the context, and with all that drives it (`drivers`).
+            // SAFETY: the client serializes all use of the context and of the objects that drive it (see `drivers`).
             opened.map(|endpoint| unsafe { Port::owned(endpoint) })
         })
     }
@@ -86,7 +87,7 @@ impl Seat {
 pub(super) struct Whole {
     pub(super) domain: Arc<domain::Shared>,
     pub(super) authorization: Option<Vec<u8>>,
-    /// How many transmit and receive contexts there are.
+    /// The numbers of transmit and receive contexts.
     pub(super) counts: [u16; 2],
     pub(super) state: Mutex<State>,
 }
@@ -102,7 +103,7 @@ impl Whole {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The vector that was bound.
+    /// Returns the bound address vector.
     pub(super) fn vector(&self) -> Result<Arc<vector::Shared>, i32> {
         self.state().vector.clone().ok_or_else(|| {
             log::warning!(FI_LOG_EP_CTRL, "fi_enable: a scalable endpoint needs an address vector; bind one");
@@ -110,7 +111,7 @@ impl Whole {
         })
     }
 
-    /// percale's, at its address.
+    /// Returns percale's scalable endpoint, and opens it at its address first if necessary.
     pub(super) fn percale(&self) -> Result<ScalableEndpoint, i32> {
         let mut state = self.state();
         if let Some(percale) = &state.percale {
@@ -130,7 +131,7 @@ impl Whole {
         Ok(state.percale.insert(percale).clone())
     }
 
-    /// Takes the address (fi_enable(3)).
+    /// Binds the address (fi_enable(3)).
     pub(super) fn enable(&self) -> Result<(), i32> {
         self.vector()?;
         self.percale().map(drop)

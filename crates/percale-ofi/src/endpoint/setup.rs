@@ -1,4 +1,4 @@
-//! The objects that are bound to an endpoint, and its percale endpoint, opened when it is enabled.
+//! The objects that are bound to an endpoint, and percale's endpoint, which is opened when the endpoint is enabled.
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
@@ -30,11 +30,11 @@ use crate::vector::{self, Vector};
 /// The state that the aliases of an endpoint share.
 pub(crate) struct Setup {
     domain: Arc<domain::Shared>,
-    /// FI_EP_
+    /// The endpoint type (`FI_EP_*`).
     kind: u32,
-    /// It may join groups.
+    /// Set if the endpoint may join groups.
     groups: bool,
-    /// Counters of regions count what peers write through it (FI_RMA_EVENT).
+    /// Set if the endpoint counts the writes of peers for counters of regions (FI_RMA_EVENT).
     region_events: bool,
     /// Locked before `bound`.
     objects: Objects,
@@ -42,11 +42,11 @@ pub(crate) struct Setup {
     port: OnceLock<Arc<Port>>,
     /// Calls to make once percale's endpoint has its number.
     later: Mutex<Vec<Later>>,
-    /// Its context, if it is one of a scalable endpoint.
+    /// The context, if this is the setup of a context of a scalable endpoint.
     seat: Option<Seat>,
 }
 
-/// The objects bound before the endpoint was enabled, held until it is closed.
+/// The objects that were bound before the endpoint was enabled. They are held until it is closed.
 #[derive(Default)]
 struct Bound {
     origin: Origin,
@@ -61,7 +61,8 @@ struct Bound {
 }
 
 impl Bound {
-    /// Attaches the completion queues and counters to percale's endpoint. With `direct`, the one completion queue polls the endpoint itself.
+    /// Attaches the completion queues and counters to percale's endpoint. With `direct`, the single completion queue
+    /// polls the endpoint itself.
     fn attach(&self, port: &Arc<Port>, direct: bool) {
         for reports in [&self.transmit, &self.receive].into_iter().flatten() {
             if direct {
@@ -82,32 +83,33 @@ struct Reports {
     selective: bool,
 }
 
-/// A call that waits until an endpoint is enabled; its argument is the endpoint's number.
+/// A call that is deferred until an endpoint is enabled. Its argument is the endpoint's number.
 type Later = Box<dyn FnOnce(u64) -> Result<(), i32> + Send>;
 
-/// The kinds of operations that counters of endpoints count.
+/// The kinds of operations that an endpoint's counters count.
 const COUNTED: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 pub(super) unsafe extern "C" fn bind(ep: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    // SAFETY: an endpoint of ours, and some open object of the client's.
+    // SAFETY: the pointer is an endpoint of this provider, and the client passed an open object.
     code(unsafe { Endpoint::of(ep).setup.bind(other, flags) })
 }
 
 impl Setup {
-    /// Makes the setup of an endpoint from an info.
+    /// Creates the setup of an endpoint from an info.
     ///
     /// # Errors
-    /// The positive code, if the info is invalid.
+    /// Returns the positive error code if the info is invalid.
     ///
     /// # Safety
-    /// The info's addresses and keys are as long as it says, and its handle is null, of a request, or of an open object.
+    /// The addresses and keys of the info have the stated lengths. Its handle is null, the handle of a request, or an
+    /// open object.
     pub(super) unsafe fn new(domain: &Arc<domain::Shared>, info: &fi_info, wishes: &Wishes) -> Result<Self, i32> {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let origin = unsafe { Origin::read(info) }?;
         Ok(Self::with(domain, wishes, Bound { origin, ..Bound::default() }, None))
     }
 
-    /// Makes the setup of a context of a scalable endpoint.
+    /// Creates the setup of a context of a scalable endpoint.
     pub(super) fn of_context(domain: &Arc<domain::Shared>, wishes: &Wishes, seat: Seat) -> Self {
         Self::with(domain, wishes, Bound::default(), Some(seat))
     }
@@ -126,25 +128,25 @@ impl Setup {
         }
     }
 
-    /// The half of a scalable endpoint that it belongs to.
+    /// Returns the half of a scalable endpoint that the endpoint belongs to.
     pub(crate) fn half(&self) -> Half {
         self.seat.as_ref().map_or(Half::Both, |seat| seat.half)
     }
 
-    /// Adds an object of the client's for this endpoint; false if the endpoint was closed.
+    /// Adds an object of the client for this endpoint. Returns false if the endpoint was closed.
     pub(super) fn add_object(&self, object: fid_t) -> bool {
         self.objects.add(object)
     }
 
-    /// Whether its last object was closed.
+    /// Returns whether the last object was closed.
     pub(super) fn is_closed(&self) -> bool {
         self.objects.lock().is_released()
     }
 
-    /// Closes an object of the client's, and with the last one the endpoint.
+    /// Closes an object of the client. Closing the last object also closes the endpoint.
     ///
     /// # Errors
-    /// The positive code, if windows of type 2A hold the endpoint (MW-039). Then the object stays open.
+    /// Returns the positive error code if windows of type 2A hold the endpoint (MW-039). The object then stays open.
     pub(super) fn close_object(&self, object: fid_t) -> Result<(), i32> {
         let mut objects = self.objects.lock();
         if objects.is_last(object) && self.port().is_some_and(|port| port.is_held_by_windows()) {
@@ -158,14 +160,14 @@ impl Setup {
             self.release();
             return Ok(());
         }
-        // Events name an object that is open.
+        // Events must name an open object.
         if let (Some(port), Some(events), Some(first)) = (self.port(), self.named_at(), objects.first()) {
             events.name_endpoint(port.id(), first);
         }
         Ok(())
     }
 
-    /// The event queue for events that name the endpoint; only connected endpoints have one.
+    /// Returns the event queue for events that name the endpoint. Only connected endpoints have one.
     fn named_at(&self) -> Option<Arc<events::Shared>> {
         self.events().filter(|_| self.kind == FI_EP_MSG)
     }
@@ -178,12 +180,13 @@ impl Setup {
         &self.domain
     }
 
-    /// percale's endpoint, once the endpoint is enabled.
+    /// Returns percale's endpoint once the endpoint is enabled.
     pub(crate) fn port(&self) -> Option<&Arc<Port>> {
         self.port.get()
     }
 
-    /// Returns the number of percale's endpoint; if that is not open yet, registers a call for when it is.
+    /// Returns the number of percale's endpoint. If that endpoint is not open yet, registers a call that runs when it
+    /// is opened.
     pub(crate) fn id_or_later(&self, make: impl FnOnce() -> Later) -> Option<u64> {
         // The endpoint is opened under this lock.
         let _bound = self.bound();
@@ -194,10 +197,10 @@ impl Setup {
         None
     }
 
-    /// Counts on an endpoint that is open.
+    /// Adds a counter to an open endpoint.
     fn count_late(&self, port: &Arc<Port>, flags: u64, counter: &Arc<counter::Shared>) -> Result<(), i32> {
         if counter.is_slept_on() {
-            // As if it had been bound before (`drivers`).
+            // The same rule as for counters that are bound before the endpoint is enabled (see `drivers`).
             port.share().map_err(|refused| -(refused as i32))?;
         }
         port.count(Counted::from_bits_truncate(flags), &counter.percale).map_err(|error| {
@@ -208,7 +211,7 @@ impl Setup {
         Ok(())
     }
 
-    /// The endpoint's address, once it has one.
+    /// Returns the endpoint's address, once it has one.
     pub(super) fn name(&self) -> Option<SocketAddr> {
         let bound = self.bound();
         match (bound.origin.listener, self.port()) {
@@ -221,27 +224,27 @@ impl Setup {
         }
     }
 
-    /// The event queue of the endpoint.
+    /// Returns the event queue of the endpoint.
     pub(super) fn events(&self) -> Option<Arc<events::Shared>> {
         self.bound().events.clone()
     }
 
-    /// Whether the bound vector satisfies `is`.
+    /// Returns whether the bound address vector satisfies `is`.
     pub(super) fn uses(&self, is: impl FnOnce(&Arc<vector::Shared>) -> bool) -> bool {
         self.bound().vector.as_ref().is_some_and(is)
     }
 
-    /// The address to connect to by default.
+    /// Returns the address to which the endpoint connects by default.
     pub(super) fn destination(&self) -> Option<SocketAddr> {
         self.bound().origin.destination
     }
 
-    /// The request that the endpoint was opened for.
+    /// Returns the connection request for which the endpoint was opened.
     pub(super) fn request(&self) -> Option<requests::Handle> {
         self.bound().origin.request
     }
 
-    /// Fixes the address; returns false if the endpoint is open already.
+    /// Sets the address. Returns false if the endpoint is open already.
     pub(super) fn set_source(&self, address: SocketAddr) -> bool {
         // The endpoint is opened under this lock.
         let mut bound = self.bound();
@@ -252,7 +255,7 @@ impl Setup {
         free
     }
 
-    /// The room below which a multi-receive buffer is released.
+    /// Returns the minimum free space of a multi-receive buffer. A buffer with less free space is released.
     pub(super) fn multi_minimum(&self) -> usize {
         self.bound().multi_minimum.unwrap_or(MULTI_MINIMUM)
     }
@@ -264,7 +267,7 @@ impl Setup {
         }
     }
 
-    /// Binds an object's directions to the completions that the endpoint reports for them.
+    /// Sets the completion options of an object's directions to those of the endpoint.
     pub(super) fn directions(&self, transmit: &Direction, receive: &Direction) {
         let bound = self.bound();
         for (direction, reports) in [(transmit, &bound.transmit), (receive, &bound.receive)] {
@@ -273,10 +276,10 @@ impl Setup {
     }
 
     /// # Safety
-    /// `other` is null or some open object of the client's.
+    /// `other` is null or an open object of the client.
     unsafe fn bind(&self, other: *mut fid, flags: u64) -> Result<(), i32> {
         let mut bound = self.bound();
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let counts = unsafe { Count::of_class(other) }.is_some();
         if self.port().is_some() && !counts {
             log::warning!(
@@ -285,20 +288,20 @@ impl Setup {
             );
             return Err(FI_EOPBADSTATE);
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         if let Some(queue) = unsafe { Queue::of_class(other) } {
             return self.bind_queue(&mut bound, queue, flags);
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         if let Some(vector) = unsafe { Vector::of_class(other) } {
             self.is_here(vector.shared().domain())?;
             return once(&mut bound.vector, vector.shared(), "address vector");
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         if let Some(counter) = unsafe { Count::of_class(other) } {
             return self.bind_counter(&mut bound, counter, flags);
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         if let Some(events) = unsafe { Events::of_class(other) } {
             if !events.shared().is_of(&self.domain.fabric) {
                 log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the event queue is another fabric's");
@@ -306,13 +309,13 @@ impl Setup {
             }
             return once(&mut bound.events, events.shared(), "event queue");
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         if let Some(context) = unsafe { ReceiveContext::of_class(other) } {
             self.half().allows(FI_RECV)?;
             self.is_here(context.shared().domain())?;
             return once(&mut bound.shared_receive, context.shared(), "shared receive context");
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         if let Some(context) = unsafe { TransmitContext::of_class(other) } {
             self.half().allows(FI_SEND)?;
             self.is_here(context.shared().domain())?;
@@ -385,7 +388,7 @@ impl Setup {
         let objects = self.objects.lock();
         let mut bound = self.bound();
         if self.port().is_some() {
-            return Ok(()); // By another thread.
+            return Ok(()); // Another thread has enabled the endpoint.
         }
         if let (None, Some(seat)) = (&bound.vector, &self.seat) {
             bound.vector = Some(seat.whole.vector()?);
@@ -405,7 +408,7 @@ impl Setup {
         later.into_iter().map(|later| later(id)).fold(Ok(()), Result::and)
     }
 
-    /// Checks that the objects that the endpoint needs are bound.
+    /// Checks that all objects that the endpoint needs are bound.
     fn check_bound(&self, bound: &Bound) -> Result<(), i32> {
         if self.kind == FI_EP_RDM && bound.vector.is_none() {
             log::warning!(FI_LOG_EP_CTRL, "fi_enable: a reliable-datagram endpoint needs an address vector; bind one");
@@ -430,7 +433,7 @@ impl Setup {
         Ok(())
     }
 
-    /// Whether the completion queue polls percale's endpoint itself, without a queue of percale's between them.
+    /// Returns whether the completion queue polls percale's endpoint directly, without a percale queue between them.
     fn polls_directly(&self, bound: &Bound) -> bool {
         match (&bound.transmit, &bound.receive) {
             (Some(transmit), Some(receive)) => {
@@ -441,12 +444,13 @@ impl Setup {
         }
     }
 
-    /// The event queue for percale's endpoint, if it reports events.
+    /// Returns the event queue for percale's endpoint, if the endpoint reports events.
     fn reported_events<'b>(&self, bound: &'b Bound) -> Option<&'b Arc<events::Shared>> {
         bound.events.as_ref().filter(|_| self.kind == FI_EP_MSG || self.groups)
     }
 
-    /// Returns the builder of percale's endpoint, with everything that is bound. With `direct`, completions go to no queue of percale's.
+    /// Returns the builder of percale's endpoint with all bound objects. With `direct`, completions do not go to a
+    /// percale queue.
     fn builder(&self, bound: &Bound, direct: bool) -> EndpointBuilder<'_> {
         let mut builder = self.domain.percale.endpoint();
         if let Some(key) = &bound.origin.authorization {
@@ -476,7 +480,7 @@ impl Setup {
         builder.multi_receive_minimum(bound.multi_minimum.unwrap_or(MULTI_MINIMUM))
     }
 
-    /// Opens percale's endpoint, with a lock if other threads than the client's may use it.
+    /// Opens percale's endpoint. It gets a lock if threads that the client does not serialize may use it.
     fn open_port(&self, bound: &Bound, builder: EndpointBuilder<'_>) -> Result<Arc<Port>, i32> {
         let source = bound.origin.source.unwrap_or_else(|| self.domain.wildcard());
         let drivers = Drivers {
@@ -493,7 +497,7 @@ impl Setup {
         } else if drivers.need_a_lock() {
             builder.bind_shared(source.to_string()).map(Port::of_all)
         } else {
-            // SAFETY: the client serializes what it does with the endpoint, and with all that drives it.
+            // SAFETY: the client serializes all use of the endpoint and of the objects that drive it.
             builder.bind(source.to_string()).map(|endpoint| unsafe { Port::owned(endpoint) })
         };
         Ok(Arc::new(port.map_err(|error| {
@@ -502,7 +506,7 @@ impl Setup {
         })?))
     }
 
-    /// Closes percale's endpoint when the last object for it is closed: its operations end, and nothing is read from it
+    /// Closes percale's endpoint when its last object is closed. Its operations end, and no results are read from it
     /// any more.
     fn release(&self) {
         let bound = std::mem::take(&mut *self.bound());
@@ -519,7 +523,7 @@ impl Setup {
         for (_, counter) in bound.counters {
             counter.detach(port);
         }
-        // Threads that drive the endpoint may still have it: they find it closed.
+        // Threads that drive the endpoint may still hold it. They find it closed.
         port.close();
     }
 }
@@ -535,7 +539,7 @@ fn with_counter<'d>(mut builder: EndpointBuilder<'d>, flags: u64, counter: &Arc<
     if counted(FI_REMOTE_WRITE) { builder.remote_write_counter(counter) } else { builder }
 }
 
-/// Binds an object of a kind of which an endpoint has at most one.
+/// Binds an object of a kind that can be bound only once.
 fn once<T>(place: &mut Option<Arc<T>>, given: &Arc<T>, what: &str) -> Result<(), i32> {
     if place.is_some() {
         log::warning!(FI_LOG_EP_CTRL, "fi_ep_bind: the endpoint has one {what} already");

@@ -1,7 +1,8 @@
 //! Shared contexts: `fi_srx_context` and `fi_stx_context` (fi_endpoint(3)).
 //!
-//! A shared receive context is percale's. The endpoint that received a message reports it; a completion queue must be bound to that endpoint for all
-//! receives. A shared transmit context is only a name: percale's endpoints have nothing for sending that they could share.
+//! A shared receive context wraps a percale object. The endpoint that received a message reports its completion, so a
+//! completion queue for all receives must be bound to each endpoint. A shared transmit context is only a name, because
+//! percale's endpoints have no transmit resources that they could share.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -30,11 +31,11 @@ impl Receives {
     }
 }
 
-/// The part of a receive context that its endpoints share.
+/// The part of a shared receive context that its endpoints share.
 pub(crate) struct Receives {
     domain: Arc<domain::Shared>,
     pub(super) percale: SharedReceive,
-    /// Receives take messages only from the source that they name; otherwise from any peer.
+    /// Set if a receive takes messages only from the source that it names. Otherwise it takes messages from any peer.
     directed: bool,
     flags: Direction,
     multi_minimum: AtomicUsize,
@@ -65,9 +66,9 @@ pub(crate) unsafe extern "C" fn open_receive(
     ep: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let domain = unsafe { Domain::of(domain) }.shared();
-    // SAFETY: null, or the client's attributes.
+    // SAFETY: the pointer is null or the client's attributes.
     let (caps, flags) = unsafe { attr.as_ref() }.map_or((0, 0), |attr| (attr.caps, attr.op_flags));
     if let Err(code) = flags::check("fi_srx_context: rx_attr->op_flags", flags) {
         return -code;
@@ -86,23 +87,23 @@ pub(crate) unsafe extern "C" fn open_receive(
         tagged: std::ptr::from_ref(&TAGGED).cast_mut(),
         ..bare(FI_CLASS_SRX_CTX, context, &FI, &OPS)
     };
-    // SAFETY: the client wants it there.
+    // SAFETY: the client passed a writable location.
     unsafe { ReceiveContext { fid, shared }.give(ep) };
     0
 }
 
 unsafe extern "C" fn close(ep: fid_t) -> c_int {
-    // SAFETY: a context of ours that the client gives up.
+    // SAFETY: the pointer is a context of this provider, and the client no longer uses it.
     unsafe { ReceiveContext::close(ep, ReceiveContext::shared) }
 }
 
-/// It is enabled from the start.
+/// Implements FI_ENABLE, which has no effect because the context is enabled from the start.
 unsafe extern "C" fn control(_ep: fid_t, command: c_int, _argument: *mut c_void) -> c_int {
     if command == FI_ENABLE { 0 } else { -libc::ENOSYS }
 }
 
 unsafe extern "C" fn cancel(ep: fid_t, context: *mut c_void) -> isize {
-    // SAFETY: a context of ours.
+    // SAFETY: the pointer is a context of this provider.
     let canceled = unsafe { ReceiveContext::of(ep) }.shared.percale.cancel(local::context(context));
     if canceled { 0 } else { -(libc::ENOENT as isize) }
 }
@@ -115,13 +116,13 @@ unsafe extern "C" fn getopt(ep: fid_t, level: c_int, option: c_int, value: *mut 
     if (level, option) != (FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV) {
         return -libc::ENOPROTOOPT;
     }
-    // SAFETY: the client says how much room there is.
+    // SAFETY: the client passed the size of its buffer.
     if unsafe { len.read() } < size_of::<usize>() {
         return -FI_ETOOSMALL;
     }
-    // SAFETY: a context of ours.
+    // SAFETY: the pointer is a context of this provider.
     let bytes = unsafe { ReceiveContext::of(ep) }.shared.multi_minimum.load(Ordering::Relaxed);
-    // SAFETY: the client wants a size_t there.
+    // SAFETY: the client passed a writable location for a size_t.
     unsafe { value.cast::<usize>().write_unaligned(bytes) };
     // SAFETY: as above.
     unsafe { len.write(size_of::<usize>()) };
@@ -135,7 +136,7 @@ unsafe extern "C" fn setopt(ep: fid_t, level: c_int, option: c_int, value: *cons
     if len < size_of::<usize>() {
         return -libc::EINVAL;
     }
-    // SAFETY: a context of ours, and the client's size_t.
+    // SAFETY: the pointer is a context of this provider, and the client passed a size_t.
     let (shared, bytes) = unsafe { (&ReceiveContext::of(ep).shared, value.cast::<usize>().read_unaligned()) };
     shared.multi_minimum.store(bytes, Ordering::Relaxed);
     shared.percale.set_multi_receive_minimum(bytes);
@@ -147,31 +148,32 @@ struct What {
     from: fi_addr_t,
     tag: Option<(u64, u64)>,
     context: *mut c_void,
-    /// Its own flags, if it has any.
+    /// The flags of the call, or `None` if it has no flags.
     flags: Option<u64>,
 }
 
 impl ReceiveContext {
     /// # Safety
-    /// The buffer is the client's.
+    /// The buffer belongs to the client.
     unsafe fn post_one(&self, buf: Void, len: usize, mut desc: Void, what: &What) -> isize {
         let iov = libc::iovec { iov_base: buf, iov_len: len };
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         unsafe { self.post(&raw const iov, &raw mut desc, 1, what) }
     }
 
     /// # Safety
-    /// `iov` is readable for `count` pieces, each the client's, and `descriptions`, unless it is null, for as many.
+    /// `iov` is readable for `count` pieces of the client's memory, and `descriptions` is null or readable for `count`
+    /// descriptors.
     unsafe fn post(&self, iov: Iov, descriptions: Descs, count: usize, what: &What) -> isize {
         let shared = &self.shared;
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let segments: Segments = match unsafe { local::several(iov, count) } {
             Ok(segments) => segments,
             Err(refused) => return refused,
         };
         if shared.domain.regions.local {
             let described = segments.as_slice().iter().enumerate().all(|(at, segment)| {
-                // SAFETY: promised by the caller.
+                // SAFETY: the caller guarantees this.
                 let description = unsafe { nth(descriptions, at) };
                 let rights = Access::RECEIVE | Access::READ;
                 shared.domain.descriptions.cover(description, segment.as_ptr().addr(), segment.len(), rights)
@@ -187,24 +189,24 @@ impl ReceiveContext {
         };
         let from = if shared.directed { PeerAddress(what.from) } else { PeerAddress::UNSPECIFIED };
         let context = local::context(what.context);
-        // SAFETY: the client keeps the memory until the operation has completed.
+        // SAFETY: the client keeps the memory valid until the operation has completed.
         answer(unsafe { shared.percale.post_recv(&ReceiveWork { from, segments, tag: what.tag, context, flags }) })
     }
 }
 
 calls! { impl ReceiveContext {
     fn recv(receives, buf: Void, len: usize, desc: Void, from: fi_addr_t, context: Void) {
-        // SAFETY: the client's buffer.
+        // SAFETY: the client passed a valid buffer.
         unsafe { receives.post_one(buf, len, desc, &What { from, tag: None, context, flags: None }) }
     }
 
     fn recvv(receives, iov: Iov, desc: Descs, count: usize, from: fi_addr_t, context: Void) {
-        // SAFETY: the client's buffers.
+        // SAFETY: the client passed valid buffers.
         unsafe { receives.post(iov, desc, count, &What { from, tag: None, context, flags: None }) }
     }
 
     fn recvmsg(receives, msg: *const fi_msg, flags: u64) {
-        // SAFETY: the client's description.
+        // SAFETY: the client passed a valid message structure.
         let msg = unsafe { &*msg };
         let what = What { from: msg.addr, tag: None, context: msg.context, flags: Some(flags) };
         // SAFETY: as above.
@@ -214,19 +216,19 @@ calls! { impl ReceiveContext {
     fn tagged_recv(
         receives, buf: Void, len: usize, desc: Void, from: fi_addr_t, tag: u64, ignore: u64, context: Void
     ) {
-        // SAFETY: the client's buffer.
+        // SAFETY: the client passed a valid buffer.
         unsafe { receives.post_one(buf, len, desc, &What { from, tag: Some((tag, ignore)), context, flags: None }) }
     }
 
     fn tagged_recvv(
         receives, iov: Iov, desc: Descs, count: usize, from: fi_addr_t, tag: u64, ignore: u64, context: Void
     ) {
-        // SAFETY: the client's buffers.
+        // SAFETY: the client passed valid buffers.
         unsafe { receives.post(iov, desc, count, &What { from, tag: Some((tag, ignore)), context, flags: None }) }
     }
 
     fn tagged_recvmsg(receives, msg: *const fi_msg_tagged, flags: u64) {
-        // SAFETY: the client's description.
+        // SAFETY: the client passed a valid message structure.
         let msg = unsafe { &*msg };
         let what = What { from: msg.addr, tag: Some((msg.tag, msg.ignore)), context: msg.context, flags: Some(flags) };
         // SAFETY: as above.
@@ -236,11 +238,11 @@ calls! { impl ReceiveContext {
 
 object::object!(
     pub(super) TransmitContext: FI_CLASS_STX_CTX, fid_stx,
-    /// Endpoints that are bound to the context hold it.
+    /// The shared part, which the bound endpoints also hold.
     Transmits
 );
 
-/// What is shared: nothing. The domain is open as long as the context is.
+/// The shared part of a transmit context. It only keeps the domain open.
 #[derive(Debug)]
 pub(crate) struct Transmits {
     domain: Arc<domain::Shared>,
@@ -265,14 +267,14 @@ pub(crate) unsafe extern "C" fn open_transmit(
     let head = object::head(FI_CLASS_STX_CTX, context, &TRANSMIT_FI);
     let fid = fid_stx { fid: head, ops: std::ptr::from_ref(&TRANSMIT_OPS).cast_mut() };
     log::note!(FI_LOG_EP_CTRL, "a shared transmit context: its endpoints send as others do");
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let domain = Arc::clone(unsafe { Domain::of(domain) }.shared());
-    // SAFETY: the client wants it there.
+    // SAFETY: the client passed a writable location.
     unsafe { TransmitContext { fid, shared: Arc::new(Transmits { domain }) }.give(stx) };
     0
 }
 
 unsafe extern "C" fn close_transmit(stx: fid_t) -> c_int {
-    // SAFETY: a context of ours that the client gives up.
+    // SAFETY: the pointer is a context of this provider, and the client no longer uses it.
     unsafe { TransmitContext::close(stx, TransmitContext::shared) }
 }

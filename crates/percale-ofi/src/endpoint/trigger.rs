@@ -1,7 +1,9 @@
-//! Operations that begin when a counter has reached a value (fi_trigger(3)): triggered ones, and those of deferred work.
+//! Operations that begin when a counter has reached a value (fi_trigger(3)): triggered operations and those of deferred
+//! work.
 //!
-//! Endpoints for these are opened with FI_TRIGGER. The thread that counts begins their operations, so the first such operation makes a shared
-//! endpoint of one without a lock. (Some clients request FI_TRIGGER without using it, because they request all capabilities.)
+//! Endpoints for such operations are opened with FI_TRIGGER. The thread that increments the counter begins the
+//! operations, so the first such operation adds a lock to an endpoint without one. (Some clients request FI_TRIGGER
+//! without using it, because they request all capabilities.)
 
 use std::ffi::c_void;
 
@@ -26,21 +28,21 @@ const INVALID: isize = -(libc::EINVAL as isize);
 pub(crate) enum Begins {
     /// At once.
     Now,
-    /// As its FI_TRIGGER context requires.
+    /// When the condition in its FI_TRIGGER context is met.
     Triggered,
-    /// As deferred work, which reports nothing unless that is requested.
+    /// As deferred work, which reports a completion only if that is requested.
     Deferred,
 }
 
 impl Begins {
-    /// Reads an operation's flags.
+    /// Returns how an operation with these flags begins.
     #[inline]
     pub(super) const fn of(flags: u64) -> Self {
         if flags & FI_TRIGGER == 0 { Self::Now } else { Self::Triggered }
     }
 }
 
-/// Removes the mark, which percale does not know.
+/// Removes the mark `TRIGGERED`, which percale does not use.
 const fn without_mark(mut operation: Operation) -> Operation {
     let flags = match &mut operation {
         Operation::Send(work) => &mut work.flags,
@@ -54,7 +56,7 @@ const fn without_mark(mut operation: Operation) -> Operation {
 }
 
 impl Endpoint {
-    /// percale's flags for an operation's.
+    /// Returns percale's flags for the flags of an operation.
     #[inline]
     pub(super) fn flags_for(&self, direction: &Direction, begins: Begins, flags: u64) -> Result<OpFlags, isize> {
         self.is_ready();
@@ -68,10 +70,10 @@ impl Endpoint {
         Ok(ours)
     }
 
-    /// Reads a send, or a receive.
+    /// Builds a send or a receive.
     ///
     /// # Safety
-    /// The message is as fi_msg(3) or fi_tagged(3) has it.
+    /// The message meets the requirements of fi_msg(3) or fi_tagged(3).
     pub(crate) unsafe fn message(
         &self,
         receives: bool,
@@ -79,7 +81,7 @@ impl Endpoint {
         begins: Begins,
         flags: u64,
     ) -> Result<Operation, isize> {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let segments = unsafe { message.segments() }?;
         let (tag, context) = (message.tag, local::context(message.context));
         if receives {
@@ -97,7 +99,8 @@ impl Endpoint {
         Ok(Operation::Send(SendWork { peer: self.peer(message.peer), segments, tag, data, context, flags }))
     }
 
-    /// Posts work at once or, if its flags contain the mark of triggered operations, as its context requires.
+    /// Posts work. It begins at once or, if its flags contain the mark of triggered operations, when the condition in
+    /// its context is met.
     #[inline(always)]
     pub(super) fn post<W>(
         &self,
@@ -112,16 +115,16 @@ impl Endpoint {
             Err(refused) => return refused,
         };
         if flags.contains(TRIGGERED) {
-            // SAFETY: the client says by its flags that the context is one of a triggered operation.
+            // SAFETY: the flags state that the context belongs to a triggered operation.
             return unsafe { self.post_triggered(Ok(operation(work)), context) };
         }
         answer(post(port, &work))
     }
 
-    /// Posts an operation that begins as its context requires.
+    /// Posts an operation that begins when the condition in its context is met.
     ///
     /// # Safety
-    /// The context is as fi_trigger(3) has it, and so is the operation's memory.
+    /// The context and the operation's memory meet the requirements of fi_trigger(3).
     #[cold]
     pub(super) unsafe fn post_triggered(&self, operation: Result<Operation, isize>, context: *mut c_void) -> isize {
         let operation = match operation {
@@ -140,25 +143,25 @@ impl Endpoint {
             log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER needs a struct fi_triggered_context as the operation's context");
             return INVALID;
         }
-        // SAFETY: with FI_TRIGGER the context is such a structure; the longer one begins with the same members.
+        // SAFETY: with FI_TRIGGER the context is such a structure. The longer structure begins with the same members.
         let trigger = unsafe { context.cast::<fi_triggered_context>().read_unaligned() };
         if let Err(refused) = port.share() {
             return refused;
         }
         match trigger.event_type {
             FI_TRIGGER_THRESHOLD => {
-                // SAFETY: this member is the one that is meant.
+                // SAFETY: this member of the union is the valid one.
                 let threshold = unsafe { trigger.trigger.threshold };
-                // SAFETY: null, or an open counter of the client's.
+                // SAFETY: the pointer is null or an open counter of the client.
                 let Some(counter) = (unsafe { Count::of_class(threshold.cntr.cast()) }) else {
                     log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_THRESHOLD needs a counter of this provider");
                     return INVALID;
                 };
                 let percale = &counter.shared().percale;
-                // SAFETY: the client keeps the memory until the operation has completed.
+                // SAFETY: the client keeps the memory valid until the operation has completed.
                 answer(unsafe { port.when(&operation, percale, threshold.threshold as u64) })
             }
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             FI_TRIGGER_XPU => unsafe { self.post_xpu(port, &operation, context) },
             other => {
                 log::warning!(FI_LOG_EP_DATA, "there is no trigger event of type {other}");
@@ -167,7 +170,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the endpoint that does deferred work.
+    /// Returns the endpoint that executes deferred work.
     pub(crate) fn for_work(&self) -> Result<&SharedEndpoint, isize> {
         if !self.triggers {
             log::warning!(FI_LOG_EP_DATA, "deferred work needs an endpoint that was opened with FI_TRIGGER");

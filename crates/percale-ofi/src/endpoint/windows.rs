@@ -8,7 +8,7 @@ use percale::{Bind, OpFlags, RawRegion, RemoteMemory, SendWork, Window, WindowAc
 use super::{Endpoint, answer, local, refusal};
 use crate::abi::fi_addr_t;
 
-/// The part of a region that a window is bound to, and the rights of peers.
+/// The range of a region that a window is bound to, and the access rights of peers.
 #[derive(Clone, Debug)]
 pub(crate) struct Bound {
     pub(crate) range: Range<u64>,
@@ -16,7 +16,7 @@ pub(crate) struct Bound {
 }
 
 impl Endpoint {
-    /// Binds a window of type 2 for a peer; returns the remote memory that the peer uses.
+    /// Binds a window of type 2 for a peer. Returns the remote memory that the peer uses.
     #[expect(clippy::too_many_arguments, reason = "the call of C has as many")]
     pub(crate) fn bind_window(
         &self,
@@ -34,7 +34,7 @@ impl Endpoint {
         posted.map_err(|error| refusal(&error))
     }
 
-    /// Invalidates a key of a window of type 2 that was bound here.
+    /// Invalidates a key of a window of type 2 that was bound through this endpoint.
     pub(crate) fn invalidate_window(&self, peer: fi_addr_t, key: u64, context: *mut c_void, flags: u64) -> isize {
         match (self.port(), self.transmit_flags(flags)) {
             (Ok(port), Ok(flags)) => answer(port.post_invalidate(self.peer(peer), key, local::context(context), flags)),
@@ -42,10 +42,10 @@ impl Endpoint {
         }
     }
 
-    /// Sends a message that invalidates a key of the receiver's.
+    /// Sends a message that invalidates a key at the receiver.
     ///
     /// # Safety
-    /// The buffer is the client's, which keeps it valid as fi_msg(3) requires.
+    /// The buffer belongs to the client, which keeps it valid as fi_msg(3) requires.
     pub(crate) unsafe fn send_invalidating(
         &self,
         buffer: (*const c_void, usize),
@@ -58,11 +58,11 @@ impl Endpoint {
             (Ok(port), Ok(flags)) => (port, flags | OpFlags::INVALIDATE),
             (Err(refused), _) | (_, Err(refused)) => return refused,
         };
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let segments = unsafe { local::one(buffer.0, buffer.1) };
         let (peer, context) = (self.peer(peer), local::context(context));
         let work = SendWork { peer, segments, tag: None, data: Some(key), context, flags };
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         answer(unsafe { port.send(&work) })
     }
 }

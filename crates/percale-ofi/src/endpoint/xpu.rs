@@ -1,7 +1,9 @@
-//! Operations that begin when a device writes a variable (fi_trigger(3), FI_TRIGGER_XPU; fi_endpoint(3), FI_OPT_XPU_TRIGGER).
+//! Operations that begin when a device writes a variable (fi_trigger(3), FI_TRIGGER_XPU; fi_endpoint(3),
+//! FI_OPT_XPU_TRIGGER).
 //!
-//! An operation needs one variable of 64 bits, in the host's memory, which is mapped for the device. Devices have the same names as kinds of memory
-//! (`FI_HMEM_*`): a thread that writes is `FI_HMEM_SYSTEM`, device 0; CUDA devices are available if their driver is; others are rejected.
+//! An operation needs one 64-bit variable in host memory, which is mapped for the device. Devices are named like kinds
+//! of memory (`FI_HMEM_*`): a thread that writes the variable is `FI_HMEM_SYSTEM`, device 0. CUDA devices are available
+//! if their driver is available. Other devices are rejected.
 
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -22,7 +24,8 @@ use crate::registration::devices;
 /// The number of variables that an operation needs.
 const NEEDED: i32 = 1;
 
-/// Returns the device that writes; `None`: a thread. Fails if there are no variables for such a device.
+/// Returns the device that writes the variable, or `None` for a thread. Fails if variables are not supported for the
+/// device.
 fn writer(wanted: &fi_trigger_xpu) -> Result<Option<Device>, i32> {
     if wanted.iface == FI_HMEM_SYSTEM {
         return if wanted.device == 0 { Ok(None) } else { Err(FI_EOPNOTSUPP) };
@@ -34,16 +37,17 @@ fn writer(wanted: &fi_trigger_xpu) -> Result<Option<Device>, i32> {
 }
 
 impl Endpoint {
-    /// FI_OPT_XPU_TRIGGER: how many variables an operation needs, and of which type (XPU-005 to XPU-007).
+    /// Implements FI_OPT_XPU_TRIGGER: returns the number and the type of the variables that an operation needs (XPU-005
+    /// to XPU-007).
     ///
     /// # Safety
-    /// `value` is as fi_endpoint(3) has it.
+    /// `value` meets the requirements of fi_endpoint(3).
     pub(super) unsafe fn xpu_needs(&self, value: *mut c_void, len: *mut usize) -> i32 {
         // SAFETY: the client says how much room there is.
         if unsafe { len.replace(size_of::<fi_trigger_xpu>()) } < size_of::<fi_trigger_xpu>() {
             return -FI_ETOOSMALL;
         }
-        // SAFETY: then it is this structure.
+        // SAFETY: the check above identifies this structure.
         let asked = unsafe { &mut *value.cast::<fi_trigger_xpu>() };
         if !self.xpu || writer(asked).is_err() {
             log::note!(
@@ -53,7 +57,7 @@ impl Endpoint {
             return -FI_EOPNOTSUPP;
         }
         if asked.count > 0 && !asked.var.is_null() {
-            // SAFETY: there is room for so many.
+            // SAFETY: the client passed an array of `asked.count` entries, which is not empty.
             let first = unsafe { &mut *asked.var };
             (first.datatype, first.count) = (FI_UINT64, 1);
         }
@@ -61,14 +65,15 @@ impl Endpoint {
         0
     }
 
-    /// Posts an operation that begins when its variable is written, and writes the variable's description to the client's context (XPU-008 to
-    /// XPU-016).
+    /// Posts an operation that begins when its variable is written. Writes the description of the variable to the
+    /// client's context (XPU-008 to XPU-016).
     ///
     /// # Safety
-    /// The context is as fi_trigger(3) has it, and so is the operation's memory.
+    /// The context and the operation's memory meet the requirements of fi_trigger(3).
     pub(super) unsafe fn post_xpu(&self, port: &Port, operation: &Operation, context: *mut c_void) -> isize {
         let context = context.cast::<fi_triggered_context>();
-        // SAFETY: with FI_TRIGGER_XPU this member is the one that is meant; read as a whole, as it need not be aligned.
+        // SAFETY: with FI_TRIGGER_XPU this member of the union is the valid one. The structure is read as a whole
+        // because it may be unaligned.
         let wanted = unsafe { context.read_unaligned().trigger.xpu };
         if !self.xpu {
             log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: the endpoint was opened without FI_XPU_TRIGGER");
@@ -81,7 +86,7 @@ impl Endpoint {
                 return -(code as isize);
             }
         };
-        // The device that begins it is where its memory is (XPU-004).
+        // The memory of the operation must be on the device that begins it (XPU-004).
         if !operation.devices().is_ok_and(|devices| devices.iter().all(|device| Some(*device) == writer)) {
             log::warning!(FI_LOG_EP_DATA, "FI_TRIGGER_XPU: the operation's memory is another device's");
             return -(libc::EINVAL as isize);
@@ -107,14 +112,15 @@ impl Endpoint {
             None => variable.address().cast(),
         };
         let told = fi_trigger_var { datatype: FI_UINT64, count: 1, addr, value: variable.value() };
-        // SAFETY: the client keeps the memory until the operation has completed.
+        // SAFETY: the client keeps the memory valid until the operation has completed.
         let posted = unsafe { port.when_written(operation, &variable) };
         if posted.is_ok() {
-            // The client learns the variable's address only when this call returns, so the operation still waits, and its context is there.
-            // SAFETY: there is room for one.
+            // The client gets the address of the variable only when this call returns. Until then the operation waits,
+            // and its context is valid.
+            // SAFETY: the client passed an array with at least one entry.
             unsafe { wanted.var.write(told) };
             let count = offset_of!(fi_triggered_context, trigger) + offset_of!(fi_trigger_xpu, count);
-            // SAFETY: within the context, which is the provider's now.
+            // SAFETY: the field is inside the context, which belongs to the provider now.
             unsafe { ptr::write_unaligned(context.byte_add(count).cast::<i32>(), NEEDED) };
         }
         answer(posted)

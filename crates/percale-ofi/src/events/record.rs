@@ -17,50 +17,52 @@ use crate::errors;
 use crate::info::Copied;
 use crate::requests::{self, Handle};
 
-/// A client's object, as a name. Events that were made are never followed back to it: it may be closed before they are read.
+/// The address of a client's object, used as a name. An event never dereferences it, because the object may be closed
+/// before the event is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fid(pub(super) fid_t);
 
 impl Fid {
-    /// The client's context of the object.
+    /// Returns the client's context of the object.
     ///
     /// # Safety
-    /// The object is open: it is named in [`Names`], the caller holds the lock of the names, and closing an object
-    /// removes its name first.
+    /// The object is open: it is listed in [`Names`], the caller holds the lock of the names, and closing an object
+    /// first removes its entry.
     pub(super) unsafe fn context(self) -> Context {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         Context(unsafe { (*self.0).context })
     }
 }
 
-/// The client's context of an object, which is only handed back.
+/// The client's context of an object. It is only returned to the client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context(pub(super) *mut c_void);
 
-// SAFETY: never followed.
+// SAFETY: the pointer is never dereferenced.
 unsafe impl Send for Context {}
 
-// SAFETY: a name; each place that follows it gives the reason why that is sound.
+// SAFETY: the pointer is only a name. Each place that dereferences it states why that is sound.
 unsafe impl Send for Fid {}
 
-/// The objects that events are about.
+/// The objects that events refer to.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// Endpoints by their percale number.
     pub(super) endpoints: HashMap<u64, Fid>,
-    /// Address vectors by their inserters' numbers. Insertions that are under way outlive them, and so do their names.
+    /// Address vectors by the numbers of their inserters. Entries stay until unfinished insertions have ended, even if
+    /// the vector is closed before.
     pub(super) vectors: HashMap<u64, Inserting>,
-    /// Regions with an unfinished registration, by numbers of their own, and their contexts.
+    /// Regions with an unfinished registration and their contexts, by registration number.
     pub(super) regions: HashMap<u64, (Fid, Context)>,
-    /// Groups by their numbers, and the contexts that they were joined with.
+    /// Groups and the contexts of their joins, by group number.
     pub(super) groups: HashMap<u64, (Fid, Context)>,
-    /// Endpoints with a connection that has ended, where the end was reported.
+    /// Endpoints whose connection has ended and for which the end was reported.
     pub(super) over: HashSet<u64>,
-    /// Passive endpoints, and the attributes of the endpoints that take their connections.
+    /// Passive endpoints, and the attributes of the endpoints that accept their connections.
     pub(super) listeners: HashMap<SocketAddr, (Fid, Arc<Copied>)>,
 }
 
-/// An address vector that reports the end of insertions as events.
+/// An address vector whose insertions report their end as events.
 #[derive(Debug)]
 pub(super) struct Inserting {
     pub(super) fid: Fid,
@@ -78,19 +80,19 @@ impl Names {
         number
     }
 
-    /// Makes events of this inserter name the vector.
+    /// Registers the vector for the events of this inserter.
     pub(super) fn name_vector(&mut self, inserter: u64, fid: Fid) {
         self.vectors.insert(inserter, Inserting { fid, under_way: 0, closed: false });
     }
 
-    /// Counts an insertion that begins.
+    /// Counts the begin of an insertion.
     pub(super) fn begin_insertion(&mut self, inserter: u64) {
         if let Some(vector) = self.vectors.get_mut(&inserter) {
             vector.under_way += 1;
         }
     }
 
-    /// Counts an insertion that has ended.
+    /// Counts the end of an insertion.
     pub(super) fn end_insertion(&mut self, inserter: u64) {
         if let Some(vector) = self.vectors.get_mut(&inserter) {
             vector.under_way = vector.under_way.saturating_sub(1);
@@ -98,7 +100,7 @@ impl Names {
         self.forget_if_over(inserter);
     }
 
-    /// Forgets a vector that is closed, once its insertions have ended.
+    /// Removes a closed vector once its insertions have ended.
     pub(super) fn forget_vector(&mut self, inserter: u64) {
         if let Some(vector) = self.vectors.get_mut(&inserter) {
             vector.closed = true;
@@ -113,15 +115,16 @@ impl Names {
     }
 }
 
-/// How long a connection request is held back for the connection before it.
+/// The maximum time for which a connection request is held back until the connection before it is established.
 const HELD_BACK: Duration = Duration::from_millis(200);
 
 /// Connections that were accepted and are not yet established, and the requests that arrived in the meantime.
 ///
-/// The connecting side may have its connection, and request the next one, before the accepting side has seen that the first one is established: the
-/// two arrive over different channels. Clients read one event queue for both, and expect the first connection to be established before the next
-/// request (fi_cm(3)), which is the order where accepting is the last step. So a request waits, for [`HELD_BACK`] at most, while a connection that
-/// was accepted from the same IP address is not yet established.
+/// The connecting side may have its connection, and request the next one, before the accepting side has noticed that
+/// the first connection is established, because the two arrive over different channels. Clients read one event queue
+/// for both, and expect the event of the first connection before the next request (fi_cm(3)). Therefore a request is
+/// held back, for at most [`HELD_BACK`], while a connection that was accepted from the same IP address is not yet
+/// established.
 #[derive(Debug, Default)]
 pub(super) struct Settling {
     endpoints: HashMap<u64, (IpAddr, Instant)>,
@@ -129,22 +132,22 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// Records that this endpoint takes a connection from that address.
+    /// Records that this endpoint is accepting a connection from that address.
     pub(super) fn accepts(&mut self, endpoint: u64, from: IpAddr) {
         self.endpoints.insert(endpoint, (from, Instant::now() + HELD_BACK));
     }
 
-    /// Records that the endpoint has its connection, or will not get it.
+    /// Records that the endpoint has its connection or will not get one.
     pub(super) fn settled(&mut self, endpoint: u64) {
         self.endpoints.remove(&endpoint);
     }
 
-    /// Whether requests are held back.
+    /// Returns whether requests are held back.
     pub(super) fn holds_any(&self) -> bool {
         !self.requests.is_empty()
     }
 
-    /// Takes an event that arrived; returns it unless it has to wait.
+    /// Processes an event that arrived. Returns it unless it has to wait.
     pub(super) fn pass(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::ConnectionRequest(request) if self.is_awaited(request.from().ip()) => {
@@ -161,7 +164,7 @@ impl Settling {
         }
     }
 
-    /// Returns the oldest request that need not wait any longer. Called when no other event has arrived.
+    /// Returns the oldest request that need not wait any longer. Called when no other event is available.
     pub(super) fn release(&mut self) -> Option<Event> {
         let at = self.requests.iter().position(|request| !self.is_awaited(request.from().ip()))?;
         self.requests.remove(at).map(Event::ConnectionRequest)
@@ -173,27 +176,27 @@ impl Settling {
     }
 }
 
-/// The answer that carries a connection request to the client.
+/// The `fi_info` that carries a connection request to the client, and the handle of the request.
 #[derive(Debug)]
 pub(super) struct Asked {
     info: *mut fi_info,
     handle: Handle,
 }
 
-// SAFETY: both are ours alone until they are handed over.
+// SAFETY: both belong to this object until they are handed over.
 unsafe impl Send for Asked {}
 
 impl Asked {
-    /// Makes the answer for a request from this address.
+    /// Creates the `fi_info` for a request from this address.
     pub(super) fn new(request: ConnectionRequest, from: SocketAddr, like: &Copied) -> Option<Self> {
         let request_at = request.listener();
-        // Without an answer the request is dropped, which rejects it.
+        // If the `fi_info` cannot be created, the request is dropped, which rejects it.
         let mut asked = Self { info: std::ptr::null_mut(), handle: requests::keep(request) };
         asked.info = like.for_request((request_at, from), asked.handle.for_client())?;
         Some(asked)
     }
 
-    /// Gives up ownership: the client has it now.
+    /// Transfers the ownership to the client.
     pub(super) fn hand_over(self) {
         std::mem::forget(self);
     }
@@ -202,7 +205,7 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         if !self.info.is_null() {
-            // SAFETY: no other pointer to it is in use.
+            // SAFETY: no other pointer to the object is in use.
             drop(unsafe { Copied::adopt(self.info) });
         }
         drop(requests::take(self.handle));
@@ -212,21 +215,21 @@ impl Drop for Asked {
 /// An event that was peeked at.
 #[derive(Debug)]
 pub(super) enum Record {
-    /// Written by the client.
+    /// An event that the client wrote.
     User { code: u32, data: Vec<u8> },
     /// A connection event.
     Connection { code: u32, fid: Fid, request: Option<Asked>, data: Vec<u8> },
-    /// A registration has ended.
+    /// A completed registration.
     Registered { fid: Fid, context: Context },
-    /// An error: the region was not registered.
+    /// An error: the registration failed.
     Unregistered { fid: Fid, context: Context, errno: i32 },
-    /// An error: the connection was refused, or could not be made for another reason.
+    /// An error: the connection was refused or failed for another reason.
     Refused { fid: Fid, context: Context, error: ErrorCode, data: Vec<u8> },
-    /// A group was joined.
+    /// A joined group.
     Joined { fid: Fid, context: Context },
-    /// An error: a group was not joined.
+    /// An error: the group was not joined.
     NotJoined { fid: Fid, context: Context, error: ErrorCode },
-    /// An asynchronous insertion has ended.
+    /// The end of an asynchronous insertion.
     Inserted { fid: Fid, context: u64, count: u64 },
     /// An error: one address was not inserted. `reason` is a text.
     NotInserted { fid: Fid, context: u64, index: u64, code: i32, reason: Vec<u8> },
@@ -266,7 +269,7 @@ impl Record {
         }
     }
 
-    /// Whether this is read by fi_eq_readerr.
+    /// Returns whether fi_eq_readerr(3) reads this record.
     pub(super) const fn is_error(&self) -> bool {
         matches!(
             self,
@@ -274,12 +277,12 @@ impl Record {
         )
     }
 
-    /// Whether it is a connection request, which carries the handle for the client's answer.
+    /// Returns whether this is a connection request, which carries the handle for the client's answer.
     pub(super) const fn is_request(&self) -> bool {
         matches!(self, Self::Connection { request: Some(_), .. })
     }
 
-    /// The least size of the client's buffer.
+    /// Returns the minimum size of the client's buffer.
     pub(super) fn least(&self) -> usize {
         match self {
             Self::User { data, .. } => data.len(),
@@ -289,7 +292,7 @@ impl Record {
         }
     }
 
-    /// Returns the error entry of an error, and its data.
+    /// Returns the error entry and the data of an error.
     pub(super) fn error(self) -> Option<(fi_eq_err_entry, Vec<u8>)> {
         let entry = |fid: Fid, context, data, err, prov_errno| fi_eq_err_entry {
             fid: fid.0,
@@ -325,14 +328,14 @@ mod tests {
     fn the_name_of_a_vector_is_given_up_when_it_is_closed_and_nothing_is_under_way() {
         let mut names = Names::default();
         let fid = || Fid(std::ptr::null_mut());
-        // Closed without unfinished insertions: removed at once.
+        // A vector that is closed without unfinished insertions is removed at once.
         names.name_vector(1, fid());
         names.begin_insertion(1);
         names.end_insertion(1);
         assert!(names.vectors.contains_key(&1), "an open vector's events have its name");
         names.forget_vector(1);
         assert!(names.vectors.is_empty());
-        // Closed before its insertions have ended: removed with the last of them.
+        // A vector that is closed before its insertions have ended is removed when the last one ends.
         names.name_vector(2, fid());
         names.begin_insertion(2);
         names.begin_insertion(2);
@@ -341,7 +344,7 @@ mod tests {
         assert!(names.vectors.contains_key(&2), "an event is still to come");
         names.end_insertion(2);
         assert!(names.vectors.is_empty());
-        // Many vectors leave nothing behind, also after a late end.
+        // Many vectors leave no entries behind, even if an insertion ends more than once.
         for inserter in 3..1000 {
             names.name_vector(inserter, fid());
             names.begin_insertion(inserter);

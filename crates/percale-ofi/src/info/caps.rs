@@ -1,4 +1,4 @@
-//! Capabilities: the supported ones, their names, and those of an answer (fi_getinfo(3)).
+//! Capabilities: those that are supported, their names, and those of a returned `fi_info` (fi_getinfo(3)).
 
 use crate::abi::*;
 
@@ -13,17 +13,18 @@ const PRIMARY: u64 = FI_MSG
     | FI_XPU
     | FI_NAMED_RX_CTX
     | FI_COLLECTIVE;
-/// Directions of messages.
+/// The directions of messages.
 const MESSAGES: u64 = FI_SEND | FI_RECV;
-/// Directions of access to memory.
+/// The directions of memory access.
 const ACCESSES: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-/// Capabilities without costs, which every answer has. Both kinds of peers are among them also where the transport is pinned to one: a client that
-/// requires both would not get an answer otherwise, and operations to peers that the pinned transport cannot reach fail with that reason.
+/// Capabilities without a cost, which every `fi_info` has. They include local and remote peers even if the transport is
+/// restricted to one kind: a client that requires both would get no `fi_info` otherwise. Operations to peers that the
+/// selected transport cannot reach fail with that reason.
 const FREE: u64 = DOMAIN | FI_FENCE | FI_MULTI_RECV;
 
-/// Capabilities of domains.
+/// The capabilities of domains.
 pub(super) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM | FI_SHARED_AV;
-/// Capabilities of the transmitting side.
+/// The capabilities of the transmitting side.
 const TRANSMIT: u64 = FI_MSG
     | FI_TAGGED
     | FI_RMA
@@ -37,7 +38,7 @@ const TRANSMIT: u64 = FI_MSG
     | FI_XPU
     | FI_NAMED_RX_CTX
     | FI_COLLECTIVE;
-/// Capabilities of the receiving side.
+/// The capabilities of the receiving side.
 const RECEIVE: u64 = FI_MSG
     | FI_TAGGED
     | FI_RMA
@@ -54,8 +55,8 @@ const RECEIVE: u64 = FI_MSG
     | FI_XPU
     | FI_COLLECTIVE;
 
-/// The capabilities of an endpoint of a type, for clients of an interface version: for those of 2.x `FI_XPU` has another meaning, which is not
-/// supported.
+/// Returns the capabilities of an endpoint of type `kind` for clients of interface version `api`. In versions 2.x
+/// `FI_XPU` has another meaning, which is not supported.
 pub(super) const fn offered(kind: u32, api: u32) -> u64 {
     let both =
         FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | MESSAGES | ACCESSES | FREE | FI_RMA_EVENT | FI_HMEM | FI_TRIGGER;
@@ -64,13 +65,14 @@ pub(super) const fn offered(kind: u32, api: u32) -> u64 {
     if kind == FI_EP_RDM { both | FI_SOURCE | FI_DIRECTED_RECV | FI_NAMED_RX_CTX | FI_COLLECTIVE } else { both }
 }
 
-/// The capabilities that an endpoint has if the application requested `asked`.
+/// Returns the capabilities of an endpoint for which the application requested `asked`.
 pub(super) const fn granted(offered: u64, asked: u64) -> u64 {
-    // FI_HMEM is for applications that name the kind of memory that they register (fi_mr(3)), FI_XPU for those with operations that devices start.
+    // FI_HMEM is for applications that name the kind of memory in registrations (fi_mr(3)). FI_XPU is for applications
+    // with operations that devices start.
     if asked == 0 { offered & !(FI_HMEM | FI_XPU) } else { implied(asked) | FREE & offered }
 }
 
-/// If no direction is named, all directions are meant.
+/// Adds all directions if no direction is requested.
 const fn implied(mut caps: u64) -> u64 {
     if caps & (FI_MSG | FI_TAGGED | FI_COLLECTIVE) != 0 && caps & MESSAGES == 0 {
         caps |= MESSAGES;
@@ -96,8 +98,8 @@ impl Side {
         }
     }
 
-    /// The capabilities of this side of an endpoint with `whole`, if `asked` was requested for this side; the error is
-    /// the unsupported ones.
+    /// Returns the capabilities of this side of an endpoint with the capabilities `whole`, if `asked` was requested for
+    /// this side. The error contains the unsupported capabilities.
     pub(super) const fn granted(self, whole: u64, asked: u64) -> Result<u64, u64> {
         // Many programs copy an endpoint's capabilities to both sides.
         let own = asked & !((TRANSMIT | RECEIVE | DOMAIN) & !self.caps());
@@ -109,7 +111,7 @@ impl Side {
     }
 }
 
-/// The names of capabilities, for messages.
+/// Returns the names of capabilities, for messages.
 pub(super) fn names(caps: u64) -> String {
     macro_rules! table {
         ($($name:ident)+) => { [$(($name, stringify!($name))),+] };
@@ -123,7 +125,7 @@ pub(super) fn names(caps: u64) -> String {
     bits(caps, &all)
 }
 
-/// The names of bits; a bit without a name as a number.
+/// Returns the names of bits. A bit without a name is shown as a number.
 pub(super) fn bits(value: u64, names: &[(u64, &str)]) -> String {
     let known: Vec<String> = names.iter().filter(|(bit, _)| value & bit != 0).map(|(_, name)| (*name).into()).collect();
     let rest = names.iter().fold(value, |rest, (bit, _)| rest & !bit);

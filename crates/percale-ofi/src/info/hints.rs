@@ -1,8 +1,8 @@
-//! The hints of an application, read from C once.
+//! The hints of an application, read once from C.
 //!
-//! Attributes that are not given are all 0, which means that the application has no request for them. Hints are
-//! allocated by libfabric, so they are as long as the running libfabric knows them, and that is at least as new as the
-//! API that the application uses: fields of a later API are not read.
+//! Attributes that are not passed are all 0, which means that the application has no requirement. libfabric allocates
+//! the hints, so their size is that of the running libfabric, which is at least as new as the application's API
+//! version. Fields of a later API version are not read.
 
 use std::ffi::{CStr, c_char};
 use std::mem::offset_of;
@@ -11,22 +11,23 @@ use std::net::SocketAddr;
 use crate::abi::{fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr, fi_version, fid_t};
 use crate::address;
 
-/// Why hints have no answer.
+/// The reason why no `fi_info` matches the hints.
 pub(super) type Why = String;
 
 /// An optional address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Given {
-    /// No address is given.
+    /// No address was passed.
     #[default]
     Nothing,
-    /// An address is given.
+    /// An address was passed.
     Address(SocketAddr),
     /// The bytes are not an IPv4 or IPv6 address.
     Unusable,
 }
 
-/// The hints of fi_getinfo(3), read from C. Pointers inside the attributes are not followed any more; the values behind them are in the fields.
+/// The hints of fi_getinfo(3), read from C. Pointers inside the attributes are no longer used; their targets are in the
+/// other fields.
 #[derive(Debug)]
 pub(super) struct Hints {
     /// The API version of the application.
@@ -45,14 +46,15 @@ pub(super) struct Hints {
     pub(super) domain_name: Option<String>,
     pub(super) fabric_name: Option<String>,
     pub(super) provider_name: Option<String>,
-    /// The domain's authorization key; `None` if the hints give a size without a key, or more than percale's limit.
+    /// The domain's authorization key. `None` if the hints have a size without a key, or if the size exceeds percale's
+    /// limit.
     pub(super) domain_key: Option<Vec<u8>>,
     /// The endpoint's authorization key.
     pub(super) ep_key: Option<Vec<u8>>,
 }
 
 impl Hints {
-    /// Hints without requests.
+    /// Creates hints without requirements.
     pub(super) fn none(api: u32) -> Self {
         Self {
             api,
@@ -75,18 +77,18 @@ impl Hints {
         }
     }
 
-    /// Reads hints.
+    /// Reads the hints.
     ///
     /// # Safety
-    /// `hints` is null, or made by a libfabric that knows `api`, with all it points to.
+    /// `hints` is null, or was allocated by a libfabric that knows `api`, with everything that it points to.
     pub(super) unsafe fn read(api: u32, hints: *const fi_info) -> Self {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let Some(hints) = (unsafe { hints.as_ref() }) else { return Self::none(api) };
-        // SAFETY: `fi_ep_attr` is this long in every version, and longer as said.
+        // SAFETY: `fi_ep_attr` has at least this length in version `api`.
         let ep = unsafe { head(hints.ep_attr, ep_length(api), fi_ep_attr::ZERO) };
-        // SAFETY: so is `fi_domain_attr`.
+        // SAFETY: `fi_domain_attr` has at least this length in version `api`.
         let domain = unsafe { head(hints.domain_attr, domain_length(api), fi_domain_attr::ZERO) };
-        // SAFETY: these are as long in every version.
+        // SAFETY: these structures have the same length in every version.
         let tx = unsafe { hints.tx_attr.as_ref() }.copied().unwrap_or(fi_tx_attr::ZERO);
         // SAFETY: as above.
         let rx = unsafe { hints.rx_attr.as_ref() }.copied().unwrap_or(fi_rx_attr::ZERO);
@@ -97,7 +99,7 @@ impl Hints {
             caps: hints.caps,
             mode: hints.mode,
             addr_format: hints.addr_format,
-            // SAFETY: an address in hints is as long as they say.
+            // SAFETY: an address in hints has the stated length.
             source: given(hints.src_addr.is_null(), unsafe { address::read(hints.src_addr, hints.src_addrlen) }),
             // SAFETY: as above.
             destination: given(hints.dest_addr.is_null(), unsafe {
@@ -115,26 +117,26 @@ impl Hints {
             fabric_name: unsafe { text(fabric.name) },
             // SAFETY: as above.
             provider_name: unsafe { text(fabric.prov_name) },
-            // SAFETY: keys in hints are as long as they say.
+            // SAFETY: keys in hints have the stated length.
             domain_key: unsafe { key(domain.auth_key, domain.auth_key_size) },
             // SAFETY: as above.
             ep_key: unsafe { key(ep.auth_key, ep.auth_key_size) },
         }
     }
 
-    /// Whether hints name this provider, among others or alone.
+    /// Returns whether the hints name this provider, alone or among others.
     pub(super) fn names_percale(&self) -> bool {
         let name = self.provider_name.as_deref().unwrap_or_default();
         name.split(';').any(|part| part.eq_ignore_ascii_case("percale"))
     }
 }
 
-/// The number of bytes of `fi_ep_attr` that are there.
+/// Returns the number of bytes of `fi_ep_attr` in this version.
 const fn ep_length(api: u32) -> usize {
     if api >= fi_version(2, 6) { size_of::<fi_ep_attr>() } else { offset_of!(fi_ep_attr, xpu_ctx) }
 }
 
-/// The number of bytes of `fi_domain_attr` that are there.
+/// Returns the number of bytes of `fi_domain_attr` in this version.
 const fn domain_length(api: u32) -> usize {
     if api >= fi_version(2, 6) {
         size_of::<fi_domain_attr>()
@@ -149,13 +151,15 @@ const fn domain_length(api: u32) -> usize {
     }
 }
 
-/// The first `length` bytes of a structure, the rest as in `rest`; all of `rest` if there is none.
+/// Returns a structure whose first `length` bytes are copied from `from`. The remaining bytes are those of `rest`. If
+/// `from` is null, returns `rest`.
 ///
 /// # Safety
-/// `from` is null or readable for `length` bytes, which are valid as `T`'s first ones, and no more than `T` has.
+/// `from` is null, or readable for `length` bytes that are valid as the first bytes of `T`. `length` is at most the
+/// size of `T`.
 unsafe fn head<T>(from: *const T, length: usize, mut rest: T) -> T {
     if !from.is_null() {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut rest).cast::<u8>(), length) };
     }
     rest
@@ -175,12 +179,12 @@ pub(super) unsafe fn text(from: *const c_char) -> Option<String> {
     if from.is_null() {
         return None;
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     Some(unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
 }
 
 /// # Safety
-/// `from` is null or readable for `size` bytes, unless `size` is more than a key can have.
+/// `from` is null or readable for `size` bytes, unless `size` exceeds the maximum key length.
 unsafe fn key(from: *const u8, size: usize) -> Option<Vec<u8>> {
     if size == 0 {
         return Some(Vec::new());
@@ -188,6 +192,6 @@ unsafe fn key(from: *const u8, size: usize) -> Option<Vec<u8>> {
     if from.is_null() || size > percale::domain::KEY_LIMIT {
         return None;
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     Some(unsafe { std::slice::from_raw_parts(from, size) }.to_vec())
 }

@@ -1,13 +1,14 @@
-//! getinfo: finds the endpoints that fit an application's hints.
+//! getinfo: finds the endpoints that match an application's hints.
 //!
-//! An answer is one `fi_info` for each type of endpoint and each address of an interface that is up, reliable datagrams first and the best interface
-//! first. Hints are answered strictly: libfabric's core does not check answers. Requests that cannot be granted are rejected with -FI_ENODATA, and
-//! the log names the request and the supported values.
+//! The result has one `fi_info` for each type of endpoint and each address of an interface that is up. Reliable
+//! datagrams come first, and for each type the best interface comes first. Hints are matched strictly, because
+//! libfabric's core does not check the results. Requests that cannot be granted are rejected with -FI_ENODATA, and the
+//! log names the request and the supported values.
 //!
-//! * [`hints`]: the application's requests, read from C
-//! * [`offer`], [`caps`], [`modes`]: the answer's attributes
+//! * [`hints`]: the application's hints, read from C
+//! * [`offer`], [`caps`], [`modes`]: the attributes of the results
 //! * [`places`], [`resolve`]: interfaces and addresses
-//! * [`native`]: the answer in C's memory; `copy`: copies of one
+//! * [`native`]: results in C's memory; `copy`: copies of results
 
 mod caps;
 mod copy;
@@ -33,11 +34,11 @@ use crate::abi::{FI_EINVAL, FI_ENODATA, FI_ENOMEM, FI_LOG_FABRIC, FI_SOURCE, fi_
 use crate::log;
 use crate::params::Params;
 
-/// Flags by which the core looks for providers below ofi_rxm or ofi_rxd, or for offloading collectives: percale has reliable datagrams itself, and
-/// nothing is to be layered on top of it.
+/// The flags with which libfabric's core looks for providers below ofi_rxm or ofi_rxd, or for offloaded collectives.
+/// percale implements reliable datagrams itself, and no provider is layered on top of it.
 const LAYERING: u64 = 1 << 59 | 1 << 61;
 
-/// A refusal: its code, and why.
+/// A rejection, with its code and its reason.
 struct Refusal {
     code: c_int,
     why: Why,
@@ -49,10 +50,10 @@ impl From<Why> for Refusal {
     }
 }
 
-/// `fi_getinfo` of this provider.
+/// Implements `fi_getinfo` for this provider.
 ///
 /// # Safety
-/// As fi_getinfo(3) has it; `info` is writable.
+/// The arguments meet the requirements of fi_getinfo(3), and `info` is writable.
 pub(crate) unsafe extern "C" fn getinfo(
     version: u32,
     node: *const c_char,
@@ -65,13 +66,13 @@ pub(crate) unsafe extern "C" fn getinfo(
         log::note!(FI_LOG_FABRIC, "getinfo: percale is not layered upon");
         return -FI_ENODATA;
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let (node, service) = unsafe { (hints::text(node), hints::text(service)) };
-    // SAFETY: promised by the caller: hints are made by the libfabric that calls, which knows this version.
+    // SAFETY: the caller guarantees this: the calling libfabric allocated the hints, and it knows this version.
     let hints = unsafe { Hints::read(version, hints) };
     match answer(&hints, node.as_deref(), service.as_deref(), flags) {
         Ok(list) => {
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             unsafe { info.write(list.into_raw()) };
             0
         }
@@ -101,7 +102,7 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
     for kind in offer::kinds(hints)? {
         match offer::attributes(hints, *kind, required) {
             Ok(attributes) => matching.push(attributes),
-            // Of several types, the first is the one that most programs use.
+            // Of several types, the first one is the one that most programs use.
             Err(reason) if why.is_empty() => why = reason,
             Err(_) => {}
         }
@@ -121,7 +122,7 @@ fn answer(hints: &Hints, node: Option<&str>, service: Option<&str>, flags: u64) 
     list(&matching, &places, hints).ok_or_else(|| Refusal { code: FI_ENOMEM, why: "out of memory".into() })
 }
 
-/// Lists every type at every place.
+/// Builds the list of all types at all places.
 fn list(matching: &[Attributes], places: &[Place], hints: &Hints) -> Option<Native> {
     let mut list = Native::empty();
     for attributes in matching.iter().rev() {
@@ -132,7 +133,7 @@ fn list(matching: &[Attributes], places: &[Place], hints: &Hints) -> Option<Nati
     Some(list)
 }
 
-/// Logs why there is no answer: as a warning only the first time, because programs ask repeatedly.
+/// Logs why there is no result. Only the first time is a warning, because programs call fi_getinfo repeatedly.
 fn tell(why: &str) {
     static TOLD: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     let is_new = {

@@ -1,4 +1,4 @@
-//! Registration modes, progress, threading: what applications and providers agree on (fi_domain(3), fi_mr(3)).
+//! Registration modes, progress and threading, which applications and providers agree on (fi_domain(3), fi_mr(3)).
 
 use std::ffi::c_int;
 
@@ -6,10 +6,11 @@ use super::hints::{Hints, Why};
 use crate::abi::*;
 use crate::registration::mode;
 
-/// Chooses the registration mode of an answer, and the `mode` that goes with it. We require nothing of an application, so all bits that it offers are
-/// cleared (AMB-04), except those in `required` (`FI_PERCALE_MR_MODE`), which it must offer. A region then has the meaning of mode 0: offsets, the
-/// application's keys, memory that need not be mapped. The modes of 1.4 and older are separate names and stay; FI_LOCAL_MR is their FI_MR_LOCAL
-/// (MR-024), and has no effect where that bit exists (MR-025).
+/// Selects the registration mode of a result, and the `mode` that goes with it. The provider requires nothing of an
+/// application, so all bits that it offers are cleared (AMB-04), except those in `required` (`FI_PERCALE_MR_MODE`),
+/// which the application must offer. A region then has the meaning of mode 0: offsets, keys of the application, and
+/// memory that need not be mapped. The modes of version 1.4 and older are separate values and are kept. FI_LOCAL_MR is
+/// their FI_MR_LOCAL (MR-024), and has no effect where that bit exists (MR-025).
 pub(super) fn registration(hints: &Hints, required: c_int) -> Result<(c_int, u64), Why> {
     let asked = hints.domain.mr_mode;
     let old = FI_MR_BASIC | FI_MR_SCALABLE;
@@ -34,7 +35,7 @@ pub(super) fn registration(hints: &Hints, required: c_int) -> Result<(c_int, u64
     Ok((stays, if is_old && required & FI_MR_LOCAL != 0 { FI_LOCAL_MR } else { 0 }))
 }
 
-/// Control and data progress.
+/// Selects control and data progress.
 pub(super) fn progress(hints: &Hints) -> Result<(u32, u32), Why> {
     let last = if hints.api < fi_version(2, 0) { FI_PROGRESS_MANUAL } else { FI_PROGRESS_CONTROL_UNIFIED };
     let asked = |field: &str, value: u32| {
@@ -52,7 +53,7 @@ pub(super) fn progress(hints: &Hints) -> Result<(u32, u32), Why> {
     Ok((if control == FI_PROGRESS_UNSPEC { data } else { control }, data))
 }
 
-/// Threading: the application's promise, or, without one, FI_THREAD_SAFE, which permits every use.
+/// Selects the threading model: the application's promise or, without one, FI_THREAD_SAFE, which permits every use.
 pub(super) fn threading(asked: u32) -> Result<u32, Why> {
     match asked {
         FI_THREAD_UNSPEC => Ok(FI_THREAD_SAFE),
@@ -61,7 +62,7 @@ pub(super) fn threading(asked: u32) -> Result<u32, Why> {
     }
 }
 
-/// Resources are never overrun, whether that is requested or not.
+/// Selects resource management. Resources are never overrun, whether that is requested or not.
 pub(super) fn resource_management(asked: u32) -> Result<u32, Why> {
     match asked {
         FI_RM_UNSPEC..=FI_RM_ENABLED => Ok(FI_RM_ENABLED),
@@ -69,7 +70,7 @@ pub(super) fn resource_management(asked: u32) -> Result<u32, Why> {
     }
 }
 
-/// Chooses the type of address vectors: both types are supported, and unspecified stays unspecified.
+/// Selects the type of address vectors. Both types are supported, and an unspecified type stays unspecified.
 pub(super) fn vector_type(asked: u32) -> Result<u32, Why> {
     match asked {
         FI_AV_UNSPEC..=FI_AV_TABLE => Ok(asked),

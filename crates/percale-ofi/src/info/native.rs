@@ -1,4 +1,4 @@
-//! An `fi_info` in C's memory: libfabric frees everything that belongs to one by `free`.
+//! `fi_info` structures in C's memory. libfabric frees everything in them with `free`.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use super::places::Place;
 use crate::abi::{FI_SOCKADDR_IN, FI_SOCKADDR_IN6, fi_fabric_attr, fi_info, fid_t};
 use crate::address::Native as NativeAddress;
 
-/// Owns one, or several in a list, until it is passed on.
+/// Owns a list of `fi_info` until it is passed on.
 pub(super) struct Native(*mut fi_info);
 
 impl Drop for Native {
@@ -19,24 +19,24 @@ impl Drop for Native {
 }
 
 impl Native {
-    /// An empty list.
+    /// Creates an empty list.
     pub(super) const fn empty() -> Self {
         Self(std::ptr::null_mut())
     }
 
-    /// Returns the list, which the caller frees with `fi_freeinfo`; null if it is empty.
+    /// Returns the list, which the caller frees with `fi_freeinfo`. Returns null if the list is empty.
     pub(super) fn into_raw(self) -> *mut fi_info {
         let first = self.0;
         std::mem::forget(self);
         first
     }
 
-    /// Puts an answer at the head of the list; `None` if memory is short.
+    /// Adds an `fi_info` at the head of the list. Returns `None` if memory is exhausted.
     pub(super) fn push(&mut self, attributes: &Attributes, place: &Place, api: u32, handle: fid_t) -> Option<()> {
         let one = Self(keep(fi_info::ZERO)?);
-        // SAFETY: just allocated, and no other pointer to it is in use.
+        // SAFETY: the structure was just allocated, and no other pointer to it is in use.
         let info = unsafe { &mut *one.0 };
-        // Each allocation is linked to `info` at once, so that it is freed with it if a later one fails.
+        // Each allocation is linked to `info` at once, so that it is freed if a later allocation fails.
         info.tx_attr = keep(attributes.tx)?;
         info.rx_attr = keep(attributes.rx)?;
         info.ep_attr = keep(attributes.ep)?;
@@ -46,7 +46,7 @@ impl Native {
         info.fabric_attr = keep(fabric)?;
         let fabric = info.fabric_attr;
         let (domain, endpoint) = (info.domain_attr, info.ep_attr);
-        // SAFETY: allocated above.
+        // SAFETY: the memory was allocated above.
         unsafe { (*fabric).name = text(place.fabric)? };
         // SAFETY: as above.
         unsafe { (*domain).name = text(&place.interface)? };
@@ -71,28 +71,28 @@ impl Native {
     }
 }
 
-/// A value in C's memory.
+/// Allocates a value in C's memory.
 fn keep<T>(value: T) -> Option<*mut T> {
-    // SAFETY: any size will do.
+    // SAFETY: any size is valid.
     let place = NonNull::new(unsafe { libc::malloc(size_of::<T>()) })?.cast::<T>().as_ptr();
-    // SAFETY: as large as that, and malloc aligns for everything.
+    // SAFETY: the allocation has this size, and malloc aligns for every type.
     unsafe { place.write(value) };
     Some(place)
 }
 
-/// Bytes in C's memory; null if there are none.
+/// Copies bytes to C's memory. Returns null if there are none.
 pub(super) fn bytes(from: &[u8]) -> Option<*mut c_void> {
     if from.is_empty() {
         return Some(std::ptr::null_mut());
     }
-    // SAFETY: any size will do.
+    // SAFETY: any size is valid.
     let place = NonNull::new(unsafe { libc::malloc(from.len()) })?.as_ptr();
-    // SAFETY: as large as that, and new.
+    // SAFETY: the new allocation has this size.
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), place.cast(), from.len()) };
     Some(place)
 }
 
-/// A text in C's memory.
+/// Copies a text to C's memory.
 fn text(from: &str) -> Option<*mut c_char> {
     let with_end: Vec<u8> = from.bytes().chain([0]).collect();
     bytes(&with_end).map(<*mut c_void>::cast)
@@ -103,10 +103,10 @@ fn text(from: &str) -> Option<*mut c_char> {
 /// # Safety
 /// `list` is a list of `fi_info` in C's memory, and is no longer used.
 pub(super) unsafe fn free(mut list: *mut fi_info) {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     while let Some(info) = unsafe { list.as_ref() } {
         let next = info.next;
-        // SAFETY: each attribute is allocated or null.
+        // SAFETY: each attribute pointer is allocated or null.
         if let Some(ep) = unsafe { info.ep_attr.as_ref() } {
             // SAFETY: as above.
             unsafe { libc::free(ep.auth_key.cast()) };
@@ -138,7 +138,7 @@ pub(super) unsafe fn free(mut list: *mut fi_info) {
             // SAFETY: as above.
             unsafe { libc::free(one) };
         }
-        // SAFETY: the structure itself; its fields were read before.
+        // SAFETY: the structure itself is freed last; its fields were read before.
         unsafe { libc::free(list.cast()) };
         list = next;
     }

@@ -1,8 +1,12 @@
-//! The attributes that percale offers, and how an application's requests are answered: each is granted or rejected by name.
+//! The attributes that percale offers. Each request of an application is granted or rejected by name.
 //!
-//! As in fi_getinfo(3): 0 requests nothing; a limit is granted up to ours, and the answer is our limit; values that only describe the application
-//! (threading, progress, the type of vectors) are answered as requested; modes and registration modes are what we require of the application, which
-//! is nothing unless a parameter enables them.
+//! As in fi_getinfo(3):
+//! * 0 requests nothing.
+//! * A limit is granted up to the provider's limit, and the result contains the provider's limit.
+//! * Values that only describe the application (threading, progress, the type of address vectors) are returned as
+//!   requested.
+//! * Modes and registration modes are what the provider requires of the application. That is nothing unless a parameter
+//!   enables it.
 
 use std::ffi::c_int;
 
@@ -17,26 +21,27 @@ use super::modes;
 use crate::abi::*;
 use crate::version::crate_version;
 
-/// percale's protocol: FI_PROTO_ values with the upper bit are providers' own.
+/// percale's protocol. `FI_PROTO_*` values with the highest bit set are specific to a provider.
 pub(super) const PROTOCOL: u32 = 1 << 31 | 0x7063;
 /// The fabric of all interfaces except loopback, and of loopback if there is no other interface.
 pub(super) const FABRIC: &str = "percale";
-/// The fabric of the loopback interface, where there is another interface: other machines cannot reach it. MPIs spread the ranks of a machine over
-/// the domains of one fabric, and ranks on other machines could not reach those at loopback addresses.
+/// The fabric of the loopback interface if there is another interface. Other hosts cannot reach the loopback interface.
+/// MPI implementations distribute the ranks of a host over the domains of one fabric, and ranks on other hosts could
+/// not reach those at loopback addresses.
 pub(super) const LOOPBACK_FABRIC: &str = "percale-loopback";
 
-/// Outstanding operations of an endpoint: the default, and the limit.
+/// The number of outstanding operations of an endpoint: the default and the limit.
 const SIZE: usize = 1024;
 const MOST: usize = 1 << 16;
-/// Objects of a domain. The system's descriptors and memory run out before that.
+/// The maximum number of objects of a domain. The system runs out of descriptors and memory before that.
 const OBJECTS: usize = 1 << 16;
-/// Regions of a domain.
+/// The maximum number of regions of a domain.
 const REGIONS: usize = 1 << 24;
-/// Bytes of a key, and of remote completion data.
+/// The size of a key and of remote completion data, in bytes.
 const WORD: usize = 8;
-/// The tag format: all bits are available, each as a field.
+/// The tag format. All bits are available, each as a field.
 const TAGS: u64 = 0xAAAA_AAAA_AAAA_AAAA;
-/// Messages keep their order, also after writes; accesses to the same bytes keep it unless both only read.
+/// Messages keep their order, also after writes. Accesses to the same bytes keep their order unless both are reads.
 const ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_SAW
     | FI_ORDER_RAW
@@ -53,10 +58,10 @@ const TRANSMIT_FLAGS: u64 =
     FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
 const RECEIVE_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
 
-/// The last class that is a DSCP value: six bits (RFC 2474).
+/// The last traffic class that is a DSCP value, which has six bits (RFC 2474).
 const FI_TC_DSCP_LAST: u32 = FI_TC_DSCP | 0x3F;
 
-/// The attributes of an answer, without addresses and names.
+/// The attributes of a result, without addresses and names.
 #[derive(Clone, Debug)]
 pub(super) struct Attributes {
     pub(super) caps: u64,
@@ -65,13 +70,13 @@ pub(super) struct Attributes {
     pub(super) rx: fi_rx_attr,
     pub(super) ep: fi_ep_attr,
     pub(super) domain: fi_domain_attr,
-    /// The authorization key of the domain.
+    /// The authorization key of the domain, or empty if the hints have none.
     pub(super) domain_key: Vec<u8>,
-    /// That of the endpoint, the same if there is one.
+    /// The authorization key of the endpoint, or empty if the hints have none.
     pub(super) ep_key: Vec<u8>,
 }
 
-/// The types of endpoints that may answer.
+/// Returns the types of endpoints that may match the hints.
 pub(super) fn kinds(hints: &Hints) -> Result<&'static [u32], Why> {
     match hints.ep.r#type {
         FI_EP_UNSPEC => Ok(&[FI_EP_RDM, FI_EP_MSG]),
@@ -82,7 +87,8 @@ pub(super) fn kinds(hints: &Hints) -> Result<&'static [u32], Why> {
     }
 }
 
-/// Chooses the attributes of an endpoint of type `kind` for these hints, where registration modes are `required`.
+/// Selects the attributes of an endpoint of type `kind` for these hints. `required` contains the required registration
+/// mode bits.
 pub(super) fn attributes(hints: &Hints, kind: u32, required: c_int) -> Result<Attributes, Why> {
     let offered = caps::offered(kind, hints.api);
     if hints.caps & !offered != 0 {
@@ -151,7 +157,7 @@ fn receive(hints: &Hints, whole: u64) -> Result<fi_rx_attr, Why> {
         op_flags: asked.op_flags,
         msg_order: ORDER,
         comp_order: 0,
-        // Unexpected messages are kept without being asked for.
+        // Unexpected messages are buffered without a request.
         total_buffered_recv: asked.total_buffered_recv,
         size: or(asked.size, SIZE),
         iov_limit: IOV_LIMIT,
@@ -249,7 +255,8 @@ fn domain(hints: &Hints, kind: u32, mr_mode: c_int, key: usize) -> Result<fi_dom
     })
 }
 
-/// The authorization keys of domain and endpoint. A connected endpoint has its domain's, as listeners do.
+/// Returns the authorization keys of the domain and the endpoint. A connected endpoint uses its domain's key, as
+/// listeners do.
 fn keys(hints: &Hints, kind: u32) -> Result<(Vec<u8>, Vec<u8>), Why> {
     if hints.domain.auth_key_size == FI_AV_AUTH_KEY {
         return Err("hints ask for domain_attr->auth_key_size FI_AV_AUTH_KEY; keys are not in address vectors".into());
@@ -264,7 +271,7 @@ fn keys(hints: &Hints, kind: u32) -> Result<(Vec<u8>, Vec<u8>), Why> {
     Ok((domain, endpoint))
 }
 
-/// The size of the longest key in bytes (KEY-010): with FI_MR_RAW keys are raw ones.
+/// Returns the size of the longest key in bytes (KEY-010). With FI_MR_RAW, that is a raw key.
 const fn key_size(mr_mode: c_int) -> usize {
     if mr_mode & FI_MR_RAW != 0 { RAW_KEY_BYTES } else { WORD }
 }
@@ -283,7 +290,7 @@ fn subset(field: &str, asked: u64, offered: u64) -> Result<(), Why> {
     if lacking != 0 { Err(format!("hints ask for {field} {lacking:#x}; there is {offered:#x}")) } else { Ok(()) }
 }
 
-/// The most contexts of one endpoint; connected endpoints have only one.
+/// Returns the maximum number of contexts of one endpoint. A connected endpoint has only one.
 const fn most_contexts(kind: u32) -> usize {
     if kind == FI_EP_RDM { CONTEXT_LIMIT as usize } else { 1 }
 }
@@ -296,7 +303,8 @@ fn contexts(field: &str, asked: usize, kind: u32) -> Result<usize, Why> {
     }
 }
 
-/// A traffic class requests how traffic is treated (fi_endpoint(3)); every class of libfabric is accepted, and all have the same treatment.
+/// Checks a traffic class, which requests a treatment of the traffic (fi_endpoint(3)). Every class of libfabric is
+/// accepted, and all classes are treated alike.
 fn traffic(field: &str, asked: u32) -> Result<(), Why> {
     match asked {
         FI_TC_UNSPEC | FI_TC_DSCP..=FI_TC_DSCP_LAST | FI_TC_LABEL..=FI_TC_NETWORK_CTRL => Ok(()),

@@ -1,4 +1,4 @@
-//! The addresses of an answer: interfaces, and own and peers' addresses (fi_getinfo(3)).
+//! The addresses of a result: the interfaces, the local addresses and the addresses of peers (fi_getinfo(3)).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -17,24 +17,24 @@ pub(super) struct Asked<'a> {
     pub(super) node: Option<&'a str>,
     pub(super) service: Option<&'a str>,
     pub(super) flags: u64,
-    /// The only interface that the user wants to be offered (`FI_PERCALE_INTERFACE`).
+    /// The only interface that may be offered, if the user selected one (`FI_PERCALE_INTERFACE`).
     pub(super) interface: Option<&'a str>,
 }
 
-/// An interface with the addresses of an endpoint there.
+/// An interface with the addresses of an endpoint on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The interface's name, which is the domain's name.
+    /// The name of the interface, which is also the name of the domain.
     pub(super) interface: String,
     /// The fabric that the interface belongs to.
     pub(super) fabric: &'static str,
-    /// The address that endpoints bind; port 0: any.
+    /// The address to which endpoints bind. Port 0 selects any port.
     pub(super) source: SocketAddr,
-    /// The peer that they are for.
+    /// The address of the peer.
     pub(super) destination: Option<SocketAddr>,
 }
 
-/// Returns all places of the requested fabric, best first; or the reason why there are none.
+/// Returns all places of the requested fabric, best first, or the reason why there are none.
 pub(super) fn places(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Result<Vec<Place>, Why> {
     let mut places = places_of_all(here, hints, asked)?;
     // If loopback is the only interface, there is one fabric.
@@ -53,7 +53,7 @@ pub(super) fn places(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Re
     Ok(places)
 }
 
-/// Like [`places`], for every fabric.
+/// Like [`places`], but for every fabric.
 fn places_of_all(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Result<Vec<Place>, Why> {
     let family = Families::of(hints.addr_format)?;
     let usable = usable(here, hints, asked, family)?;
@@ -114,7 +114,7 @@ fn places_of_all(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Result
     }
 }
 
-/// Interfaces that may be offered.
+/// Returns the interfaces that may be offered.
 fn usable<'a>(
     here: &[&'a Interface],
     hints: &Hints,
@@ -145,7 +145,8 @@ fn usable<'a>(
     Ok(found)
 }
 
-/// One place for each interface: bound to any address, advertised as the interface's.
+/// Returns one place for each interface. The endpoint binds to the wildcard address and advertises the interface's
+/// address.
 fn wildcards(usable: &[&Interface], any: &[SocketAddr], destination: Option<SocketAddr>) -> Result<Vec<Place>, Why> {
     let of = |v4: bool| any.iter().find(|one| one.ip().is_unspecified() && one.is_ipv4() == v4);
     let fits = |v4: bool| destination.is_none_or(|one| one.is_ipv4() == v4);
@@ -157,13 +158,13 @@ fn wildcards(usable: &[&Interface], any: &[SocketAddr], destination: Option<Sock
     if places.is_empty() { Err("no interface that is up has an address of that family".into()) } else { Ok(places) }
 }
 
-/// The place that an own address names.
+/// Returns the place of a local address.
 fn from(usable: &[&Interface], source: SocketAddr, destination: Option<SocketAddr>) -> Result<Vec<Place>, Why> {
     if let Some(other) = destination.filter(|other| other.is_ipv4() != source.is_ipv4()) {
         return Err(format!("{source} and {other} are of different families"));
     }
     let exact = usable.iter().find(|one| one.ip == source.ip());
-    // All of 127.0.0.0/8 is local, though only one address of it is listed.
+    // All of 127.0.0.0/8 is local, although only one address of it is listed.
     let near = || usable.iter().find(|one| one.ip.is_loopback() && one.ip.is_ipv4() && source.ip().is_loopback());
     match exact.or_else(near) {
         Some(one) => Ok(vec![place(one, source, destination)]),
@@ -174,7 +175,8 @@ fn from(usable: &[&Interface], source: SocketAddr, destination: Option<SocketAdd
     }
 }
 
-/// The place from which the system reaches a destination; if the user named an interface, the one on that interface.
+/// Returns the place from which the system reaches a destination. If the user selected an interface, returns the place
+/// on that interface.
 fn towards(usable: &[&Interface], destinations: &[SocketAddr], named: bool) -> Result<Vec<Place>, Why> {
     let mut why = String::new();
     for &destination in destinations {
@@ -187,7 +189,7 @@ fn towards(usable: &[&Interface], destinations: &[SocketAddr], named: bool) -> R
         };
         let same = |one: &&&Interface| one.ip.is_ipv4() == destination.is_ipv4();
         let best = usable.iter().find(|one| one.ip == by);
-        // Loopback's other addresses, and addresses that came up just now.
+        // Other loopback addresses, and addresses that came up just now.
         let best = best.or_else(|| usable.iter().filter(same).find(|one| one.ip.is_loopback() && by.is_loopback()));
         match best.or_else(|| usable.iter().filter(same).find(|_| named)) {
             Some(one) => return Ok(vec![place(one, SocketAddr::new(one.ip, 0), Some(destination))]),
@@ -197,7 +199,7 @@ fn towards(usable: &[&Interface], destinations: &[SocketAddr], named: bool) -> R
     Err(why)
 }
 
-/// The own address that the system's routes choose for a destination. Nothing is sent.
+/// Returns the local address that the system's routing selects for a destination. Nothing is sent.
 fn route(destination: SocketAddr) -> std::io::Result<IpAddr> {
     let any: IpAddr = if destination.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;
@@ -210,7 +212,7 @@ fn place(interface: &Interface, source: SocketAddr, destination: Option<SocketAd
     Place { interface: interface.name.clone(), fabric: FABRIC, source, destination }
 }
 
-/// Families that an address format allows.
+/// The address families that an address format allows.
 #[derive(Clone, Copy, Debug)]
 struct Families {
     v4: bool,
@@ -241,7 +243,7 @@ mod tests {
         Interface { name: name.into(), ip: ip.parse().unwrap(), running, kind, default_route }
     }
 
-    /// Places as text: interface, source, destination.
+    /// Formats places as text: interface, source, destination.
     fn found(hints: &Hints, asked: Asked<'_>) -> Result<Vec<String>, Why> {
         let all = [
             interface("eth0", "10.0.0.1", true),
@@ -282,7 +284,8 @@ mod tests {
         assert_eq!(found(&none, Asked { interface: Some("lo"), ..ANYWHERE }).unwrap(), ["lo 127.0.0.1:0"]);
     }
 
-    /// Ranks of one machine that are spread over the domains of a fabric all have addresses that other machines reach.
+    /// The ranks of one host that are distributed over the domains of a fabric all have addresses that other hosts can
+    /// reach.
     #[test]
     fn loopback_has_a_fabric_of_its_own_beside_other_interfaces() {
         let [eth, down, lo] = [

@@ -1,4 +1,4 @@
-//! Nodes and services: names, numbers, and libfabric's text form of addresses.
+//! Resolution of nodes and services: names, numbers, and libfabric's text form of addresses.
 
 use std::ffi::{CStr, CString, c_int};
 use std::net::{IpAddr, SocketAddr};
@@ -13,17 +13,17 @@ const SCHEMES: [&str; 3] = ["fi_sockaddr://", "fi_sockaddr_in://", "fi_sockaddr_
 /// A query for addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Query<'a> {
-    /// A host's name or address, or a whole address in text form; without one: this host.
+    /// The name or address of a host, or a complete address in text form. `None` stands for this host.
     pub(super) node: Option<&'a str>,
-    /// A port's number or name.
+    /// The number or name of a port.
     pub(super) service: Option<&'a str>,
-    /// The node is an address: the resolver is not called (FI_NUMERICHOST).
+    /// The node is a numeric address, and the resolver is not called (FI_NUMERICHOST).
     pub(super) numeric: bool,
-    /// The addresses are to be bound, not to be reached: without a node that is any address of this host.
+    /// The addresses are for binding instead of connecting. Without a node, they are the wildcard addresses.
     pub(super) local: bool,
 }
 
-/// Returns the addresses that a query names, IPv4 first; or the reason why there are none.
+/// Returns the addresses for a query, IPv4 first, or the reason why there are none.
 pub(super) fn resolve(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
     if let Some(node) = query.node
         && let Some(text) = SCHEMES.iter().find_map(|scheme| node.strip_prefix(scheme))
@@ -35,7 +35,7 @@ pub(super) fn resolve(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
             None => whole(node, text),
         };
     }
-    // That name is this machine by definition (RFC 6761), also where no resolver knows it.
+    // This name stands for this host by definition (RFC 6761), even if the resolver does not know it.
     let localhost = query.node.is_some_and(|node| node.eq_ignore_ascii_case("localhost"));
     let query = if localhost { Query { node: None, local: false, ..query } } else { query };
     let mut found = ask(query)?;
@@ -44,7 +44,7 @@ pub(super) fn resolve(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
     Ok(found)
 }
 
-/// Parses an address in libfabric's form, after its scheme: host, optionally a port, and more fields, which are
+/// Parses an address in libfabric's form after its scheme: a host, an optional port, and more fields, which are
 /// ignored.
 fn whole(node: &str, text: &str) -> Result<Vec<SocketAddr>, String> {
     let end = text.find(['/', '?']).unwrap_or(text.len());
@@ -66,7 +66,7 @@ fn whole(node: &str, text: &str) -> Result<Vec<SocketAddr>, String> {
 fn ask(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
     let text = |text: Option<&str>| text.map(CString::new).transpose().map_err(|_| "a zero byte in a name".to_owned());
     let (node, service) = (text(query.node)?, text(query.service)?);
-    // The resolver requires one of them.
+    // The resolver requires a node or a service.
     let (mut passive, mut numeric) = (0, 0);
     if query.local {
         passive = libc::AI_PASSIVE;
@@ -75,13 +75,13 @@ fn ask(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
         numeric = libc::AI_NUMERICHOST;
     }
     let service = if node.is_none() && service.is_none() { Some(c"0".to_owned()) } else { service };
-    // SAFETY: all zero is "nothing said" in this structure.
+    // SAFETY: all zero is the empty value of this structure.
     let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
     wanted.ai_flags = passive | numeric;
     wanted.ai_socktype = libc::SOCK_STREAM;
     let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
     let mut first = std::ptr::null_mut();
-    // SAFETY: the texts end with a zero byte, and `first` has room for the list's address.
+    // SAFETY: the texts end with a zero byte, and `first` receives the address of the list.
     let code = unsafe { libc::getaddrinfo(pointer(&node), pointer(&service), &raw const wanted, &raw mut first) };
     if code != 0 {
         let shown = [query.node, query.service].map(Option::unwrap_or_default).join(" ");
@@ -89,19 +89,19 @@ fn ask(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
     }
     let (mut found, mut at) = (Vec::new(), first);
     while !at.is_null() {
-        // SAFETY: the list is ours until it is freed below.
+        // SAFETY: the list is valid until it is freed below.
         let one = unsafe { &*at };
-        // SAFETY: an entry's address is as long as it says.
+        // SAFETY: the address of an entry has the stated length.
         found.extend(unsafe { address::read(one.ai_addr.cast(), one.ai_addrlen as usize) });
         at = one.ai_next;
     }
-    // SAFETY: the list came from getaddrinfo and nothing of it is used any more.
+    // SAFETY: getaddrinfo returned the list, and no part of it is used any more.
     unsafe { libc::freeaddrinfo(first) };
     Ok(found)
 }
 
 fn explain(code: c_int) -> String {
-    // SAFETY: the resolver's texts are constants.
+    // SAFETY: the texts of the resolver are constants.
     unsafe { CStr::from_ptr(libc::gai_strerror(code)) }.to_string_lossy().into_owned()
 }
 

@@ -1,4 +1,4 @@
-//! The endpoints of a queue that keep their own results, and are read directly.
+//! The endpoints of a queue that keep their results themselves and are read directly.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::Format;
 use crate::abi::{FI_EAVAIL, fi_addr_t};
 use crate::port::Port;
 
-/// Results read at a time.
+/// The maximum number of results that one read returns.
 pub(super) const BATCH: usize = 32;
 
 /// The endpoints that are read directly.
@@ -17,7 +17,7 @@ pub(super) struct Direct {
     pub(super) ports: Vec<Arc<Port>>,
     /// Endpoints without a lock that report to the percale queue.
     pub(super) driven: Vec<Arc<Port>>,
-    /// The endpoint that is polled first; it changes, so that no endpoint starves the others.
+    /// The endpoint that is polled first. It changes, so that no endpoint starves the others.
     first: usize,
     results: [Entry; BATCH],
 }
@@ -27,7 +27,7 @@ impl Direct {
         Self { ports: Vec::new(), driven: Vec::new(), first: 0, results: [Entry::default(); BATCH] }
     }
 
-    /// Makes the next read begin after this port.
+    /// Makes the next read begin after this endpoint.
     #[inline]
     fn found(&mut self, at: usize) {
         self.first = if at + 1 < self.ports.len() { at + 1 } else { 0 };
@@ -36,7 +36,7 @@ impl Direct {
     /// Reads results. `may_linger`: nothing else is to be read if there are none.
     ///
     /// # Safety
-    /// As of [`Shared::read`](super::Shared::read).
+    /// The requirements of [`Shared::read`](super::Shared::read) apply.
     #[inline(always)]
     pub(super) unsafe fn read(
         &mut self,
@@ -49,7 +49,7 @@ impl Direct {
         let Self { ports, results, .. } = self;
         // Most clients have one endpoint here.
         let [port] = ports.as_slice() else {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             return unsafe { self.read_any(format, to, count, sources) };
         };
         let results = &mut results[..count.min(BATCH)];
@@ -64,7 +64,7 @@ impl Direct {
     }
 
     /// # Safety
-    /// As of [`Shared::read`](super::Shared::read).
+    /// The requirements of [`Shared::read`](super::Shared::read) apply.
     #[inline(never)]
     unsafe fn read_any(&mut self, format: Format, to: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
         let ports = self.ports.len();
@@ -74,7 +74,7 @@ impl Direct {
                 Ok(0) => {}
                 Ok(read) => {
                     self.found(at);
-                    // SAFETY: no more than `count`.
+                    // SAFETY: at most `count` entries are written.
                     unsafe { format.write(&self.results[..read], to, sources) };
                     return read as isize;
                 }

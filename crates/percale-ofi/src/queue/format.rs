@@ -1,4 +1,4 @@
-//! The formats of results.
+//! The formats of completion entries.
 
 use std::ffi::c_void;
 
@@ -10,7 +10,7 @@ use crate::abi::{
 };
 use crate::address::source;
 
-/// The formats, in increasing order of content: each has all that the one before has, and more.
+/// The formats in increasing order of content: each contains all fields of the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Context,
@@ -20,7 +20,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Converts an FI_CQ_FORMAT_; unspecified is the plainest format.
+    /// Converts an `FI_CQ_FORMAT_*` value. FI_CQ_FORMAT_UNSPEC selects the shortest format.
     pub(crate) const fn of(number: u32) -> Option<Self> {
         Some(match number {
             FI_CQ_FORMAT_UNSPEC | FI_CQ_FORMAT_CONTEXT => Self::Context,
@@ -34,38 +34,38 @@ impl Format {
     /// Writes results in the client's format.
     ///
     /// # Safety
-    /// `to` is writable for as many entries of this format, and `sources`, unless it is null, for as many addresses.
+    /// `to` is writable for that many entries of this format. `sources` is null or writable for that many addresses.
     #[inline]
     pub(crate) unsafe fn write(self, entries: &[Entry], to: *mut c_void, sources: *mut fi_addr_t) {
         match self {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             Self::Tagged => unsafe { each(entries, to, tagged) },
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             Self::Data => unsafe { each(entries, to, data) },
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             Self::Message => unsafe { each(entries, to, message) },
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             Self::Context => unsafe { each(entries, to, |entry| fi_cq_entry { op_context: pointer(entry.context) }) },
         }
         if !sources.is_null() {
-            // SAFETY: passed on.
+            // SAFETY: the caller upholds the same contract.
             unsafe { each(entries, sources.cast(), source) };
         }
     }
 }
 
 /// # Safety
-/// `to` is writable for as many `T`.
+/// `to` is writable for that many `T`.
 #[inline]
 unsafe fn each<T>(entries: &[Entry], to: *mut c_void, form: impl Fn(&Entry) -> T) {
     let to = to.cast::<T>();
     for (at, entry) in entries.iter().enumerate() {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         unsafe { to.add(at).write(form(entry)) };
     }
 }
 
-/// Contexts and buffers are addresses that the client gave.
+/// Converts a context or a buffer address back to the pointer that the client passed.
 #[inline]
 const fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address as usize)

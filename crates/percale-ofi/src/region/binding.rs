@@ -1,4 +1,4 @@
-//! Binding regions, enabling them, and reporting new pages to them (fi_mr(3), fi_mr_bind, fi_mr_enable, fi_mr_refresh).
+//! Binding and enabling regions, and reporting new pages of them (fi_mr(3): fi_mr_bind, fi_mr_enable, fi_mr_refresh).
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -15,8 +15,8 @@ use crate::log;
 use crate::object::{Object, code};
 use crate::registration::pieces::Pieces;
 
-/// The API version from which on regions are closed before the objects that they are bound to: 1.17's page of fi_mr(3) is the last that is known to
-/// require the opposite order.
+/// The first API version in which regions are closed before the objects that they are bound to. The fi_mr(3) page of
+/// version 1.17 is the last that is known to require the opposite order.
 const REGIONS_FIRST: u32 = fi_version(1, 18);
 
 /// The objects that a region was bound to.
@@ -24,15 +24,16 @@ const REGIONS_FIRST: u32 = fi_version(1, 18);
 pub(super) struct Bound {
     counters: Vec<Weak<counter::Shared>>,
     endpoint: Option<Weak<Setup>>,
-    /// It is enabled once that endpoint is.
+    /// Set if the region is enabled once that endpoint is enabled.
     awaits_endpoint: bool,
-    /// fi_mr_enable was called: the region cannot be bound any more.
+    /// Set if fi_mr_enable was called. The region cannot be bound any more.
     fixed: bool,
 }
 
 impl Bound {
-    /// Whether an object that the region is bound to is open and must be closed first: a counter, or an endpoint (MR-070). Later pages of fi_mr(3)
-    /// require that the region is closed before its endpoint and do not mention counters; programs of that time close regions first (AMB-01).
+    /// Returns whether a counter or endpoint that the region is bound to is still open and must be closed first
+    /// (MR-070). Later pages of fi_mr(3) require that the region is closed before its endpoint and do not mention
+    /// counters. Programs of that time close regions first (AMB-01).
     pub(super) fn is_in_use(&self, domain: &domain::Shared) -> bool {
         let counted = self.counters.iter().any(|counter| counter.strong_count() > 0);
         let reached = self.endpoint.as_ref().is_some_and(|endpoint| endpoint.strong_count() > 0);
@@ -40,11 +41,12 @@ impl Bound {
     }
 }
 
-/// Binds a counter, for what peers write; or an endpoint, through which alone peers then access the region.
+/// Binds a counter, which counts the writes of peers, or an endpoint, which becomes the only one through which peers
+/// access the region.
 pub(super) unsafe extern "C" fn bind(mr: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    // SAFETY: a region of ours.
+    // SAFETY: the pointer is a region of this provider.
     let region = unsafe { Region::of(mr) };
-    // SAFETY: some open object of the client's.
+    // SAFETY: the client passed an open object.
     if let Some(counter) = unsafe { Count::of_class(other) } {
         return code(region.count(counter.shared(), flags));
     }
@@ -102,7 +104,7 @@ impl Region {
         if state.bound.fixed {
             return refused("the region is enabled", FI_EOPBADSTATE);
         }
-        // Without FI_MR_ENDPOINT regions belong to the domain, whatever they are bound to (BIND-012).
+        // Without FI_MR_ENDPOINT a region belongs to the domain, even if it is bound to an endpoint (BIND-012).
         if self.domain.regions.by_endpoint
             && let Some(bound) = &state.bound.endpoint
             && !std::ptr::eq(bound.as_ptr(), Arc::as_ptr(endpoint))
@@ -113,7 +115,7 @@ impl Region {
         Ok(())
     }
 
-    /// fi_mr_enable.
+    /// Implements fi_mr_enable.
     pub(super) fn enable(&self) -> Result<(), i32> {
         let Self { domain, part, .. } = self;
         let mut guard = part.lock();
@@ -136,7 +138,8 @@ impl Region {
             };
             region.restrict(id);
         }
-        // With FI_MR_MMU_NOTIFY, a region with missing pages is enabled only when the client reports them (BIND-013).
+        // With FI_MR_MMU_NOTIFY, a region with missing pages is enabled only when the client reports that they are
+        // present (BIND-013).
         if !domain.regions.notify || part.is_there() {
             region.enable().map_err(busy)?;
         }
@@ -144,21 +147,21 @@ impl Region {
         Ok(())
     }
 
-    /// Whether the region does not wait for being enabled.
+    /// Returns whether the region was enabled or need not be enabled.
     fn is_enabled(&self, fixed: bool) -> bool {
         fixed || !self.part.waits(&self.domain)
     }
 
-    /// Implements fi_mr_refresh. With FI_MR_MMU_NOTIFY, peers cannot access the region during the call. Without, its memory is looked up at each
-    /// access, and there is nothing to do (AMB-10).
+    /// Implements fi_mr_refresh. With FI_MR_MMU_NOTIFY, peers cannot access the region during the call. Without it, the
+    /// memory is looked up at each access, and the call does nothing (AMB-10).
     ///
     /// # Safety
-    /// `modify` is as fi_mr_refresh(3) has it.
+    /// `modify` meets the requirements of fi_mr_refresh(3).
     pub(super) unsafe fn refresh(&self, modify: *const fi_mr_modify) -> Result<(), i32> {
         let Self { domain, part, .. } = self;
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let (first, count) = unsafe { named(modify) }?;
-        // SAFETY: the client gives `count` pieces.
+        // SAFETY: the client passed `count` pieces.
         let pieces = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(first, count) } };
         if !pieces.iter().all(|piece| part.wanted.pieces.hold(piece.iov_base.addr(), piece.iov_len)) {
             log::warning!(FI_LOG_MR, "fi_mr_refresh: what is named is not all in the region");
@@ -180,7 +183,8 @@ impl Region {
 }
 
 impl Part {
-    /// Called when the only endpoint through which peers access the region has its number: enables the region, as was requested.
+    /// Enables the region as requested. Called when the only endpoint through which peers access the region has its
+    /// number.
     fn endpoint_opened(&self, id: u64, notify: bool) -> Result<(), i32> {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -193,11 +197,11 @@ impl Part {
         Ok(())
     }
 
-    /// Whether these pieces are mapped, or, if none is named, all of the region is.
+    /// Returns whether these pieces are mapped. If `pieces` is empty, checks the complete region.
     fn has(&self, pieces: &[libc::iovec]) -> bool {
         let writes = self.wanted.access.contains(percale::Access::REMOTE_WRITE);
         let mapped = |piece: &libc::iovec| {
-            // SAFETY: the client's memory, in the region; only looked for.
+            // SAFETY: the client's memory is inside the region, and is only checked for presence.
             let piece = unsafe { percale::Segment::new(piece.iov_base.cast(), piece.iov_len) };
             percale::memory::is_mapped(piece, writes)
         };
@@ -213,14 +217,14 @@ fn busy(error: CloseError<()>) -> i32 {
     error.errno()
 }
 
-/// The pieces that a refresh names; none: the whole region.
+/// Returns the pieces that a refresh names. No pieces stand for the complete region.
 ///
 /// # Safety
-/// `modify` is as fi_mr_refresh(3) has it.
+/// `modify` meets the requirements of fi_mr_refresh(3).
 unsafe fn named(modify: *const fi_mr_modify) -> Result<(*const libc::iovec, usize), i32> {
     macro_rules! field {
         ($($field:ident).+) => {
-            // SAFETY: these fields every version has.
+            // SAFETY: every version has these fields.
             unsafe { (&raw const (*modify).$($field).+).read() }
         };
     }

@@ -2,10 +2,11 @@
 //!
 //! * [`request`]: reads the arguments of a registration ([`Wanted`])
 //! * [`binding`]: counters and endpoints, enabling, refreshing
-//! * [`raw_key`]: long keys
+//! * [`raw_key`]: raw keys
 //!
-//! A region is in percale's domain from its registration on, or, where registration ends with an event, from when the event is made for its reader.
-//! Before it is enabled it is there in disabled state: its key is taken, and no peer can access it.
+//! A region is in percale's domain from its registration on. If an event reports the end of the registration, it is
+//! there from the time when the event is created for its reader. Until the region is enabled it is in the disabled
+//! state: its key is in use, and no peer can access it.
 
 mod binding;
 pub(crate) mod raw_key;
@@ -44,17 +45,18 @@ struct Part {
 struct State {
     /// The client's structure, while it is open.
     fid: *mut fid_mr,
-    /// The event queue's number for the registration, if it ends with an event.
+    /// The event queue's number of the registration, if an event reports its end.
     number: Option<u64>,
-    /// None before the registration has ended.
+    /// `None` before the registration has ended.
     region: Option<RawRegion>,
     bound: Bound,
 }
 
-// SAFETY: the structure is ours until the region is closed, which takes it out of here under the lock.
+// SAFETY: the client's structure is valid until the region is closed, and closing first removes the pointer under the
+// lock.
 unsafe impl Send for State {}
 
-// SAFETY: `repr(C)`, and `fid` is first.
+// SAFETY: the type is `repr(C)`, and `fid` is its first field.
 unsafe impl Object for Region {
     const CLASS: usize = FI_CLASS_MR;
 }
@@ -80,7 +82,7 @@ unsafe extern "C" fn register(
     context: *mut c_void,
 ) -> c_int {
     let piece = libc::iovec { iov_base: buf.cast_mut(), iov_len: len };
-    // SAFETY: one piece; the rest is the client's.
+    // SAFETY: there is one piece, and the client passed the other arguments.
     unsafe { register_pieces(domain, &raw const piece, 1, access, offset, key, flags, mr, context) }
 }
 
@@ -97,17 +99,17 @@ unsafe extern "C" fn register_pieces(
 ) -> c_int {
     let attr =
         fi_mr_attr { mr_iov: pieces, iov_count: count, access, offset, requested_key, context, ..fi_mr_attr::ZERO };
-    // SAFETY: the client's, as fi_mr(3) has them.
+    // SAFETY: the client passes the arguments that fi_mr(3) requires.
     unsafe { register_as(domain, &raw const attr, flags, mr) }
 }
 
 unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr) -> c_int {
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let domain = unsafe { Domain::of(domain) }.shared();
     if mr.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: the client's attributes and memory, as fi_mr(3) has them.
+    // SAFETY: the client passes attributes and memory as fi_mr(3) requires.
     let wanted = match unsafe { request::read(domain, attr, flags) } {
         Ok(wanted) => Arc::new(wanted),
         Err(code) => return -code,
@@ -125,8 +127,8 @@ unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flag
     let begun = match later {
         None => part.complete(domain).unwrap_or(Ok(())),
         Some(events) => {
-            // Write the client's pointer before any thread can read the event (MR-061).
-            // SAFETY: the client wants the region there.
+            // The client's pointer is written before any thread can read the event (MR-061).
+            // SAFETY: the client passed a writable location for the region.
             unsafe { mr.write(region.cast()) };
             // The region keeps the domain open; the event does not.
             let number = events.name_region(region.cast(), part.wanted.context);
@@ -148,19 +150,19 @@ unsafe extern "C" fn register_as(domain: *mut fid, attr: *const fi_mr_attr, flag
         }
     };
     if let Err(code) = begun {
-        // SAFETY: made above, and not shared: neither the client nor an event has it.
+        // SAFETY: the object was created above and is not shared: neither the client nor an event refers to it.
         drop(unsafe { Box::from_raw(region) });
         return -code;
     }
     if later.is_none() {
-        // SAFETY: the client wants the region there.
+        // SAFETY: the client passed a writable location for the region.
         unsafe { mr.write(region.cast()) };
     }
     0
 }
 
 impl Region {
-    /// percale's region; `None` if there is none yet.
+    /// Calls `f` with percale's region. Returns `None` if the region is not registered yet.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&RawRegion) -> R) -> Option<R> {
         self.part.lock().region.as_ref().map(f)
     }
@@ -171,12 +173,12 @@ impl Part {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the region waits to be enabled once it is registered.
+    /// Returns whether the region must be enabled explicitly after its registration.
     fn waits(&self, domain: &domain::Shared) -> bool {
         domain.regions.by_endpoint || domain.regions.events && self.wanted.events
     }
 
-    /// Makes the requested registration and enters it into the client's structure; returns `None` if that is closed.
+    /// Registers the region and stores its key in the client's structure. Returns `None` if that structure is closed.
     fn complete(&self, domain: &domain::Shared) -> Option<Result<(), i32>> {
         let mut state = self.lock();
         (!state.fid.is_null()).then(|| self.make(&mut state, domain))
@@ -190,7 +192,7 @@ impl Part {
         }
         let description =
             domain.descriptions.give((domain.regions.local || domain.regions.collective).then_some(&self.wanted));
-        // SAFETY: the structure is open: it is named in the state.
+        // SAFETY: the structure is open, because the state refers to it.
         unsafe { (&raw mut (*state.fid).key).write(key) };
         // SAFETY: as above.
         unsafe { (&raw mut (*state.fid).mem_desc).write(description) };
@@ -198,7 +200,7 @@ impl Part {
         Ok(())
     }
 
-    /// percale's region, disabled.
+    /// Registers a percale region in the disabled state.
     fn registered(&self, domain: &domain::Shared) -> Result<RawRegion, i32> {
         let wanted = &self.wanted;
         let mut registration = domain.percale.registration(wanted.access).base(wanted.base).disabled();
@@ -215,10 +217,10 @@ impl Part {
             registration = registration.authorization_key(key);
         }
         let region = match &wanted.pieces {
-            // SAFETY: the client vouches for the memory as fi_mr(3) has it: it is there with FI_MR_ALLOCATED; without, only the
-            // kernel touches it.
+            // SAFETY: the client guarantees the memory as fi_mr(3) requires. With FI_MR_ALLOCATED it is mapped;
+            // without, only the kernel accesses it.
             Pieces::Some(pieces) => unsafe { registration.raw(pieces, domain.regions.allocated) },
-            // SAFETY: as above, of all memory.
+            // SAFETY: as above, for all memory.
             Pieces::Everything => unsafe { registration.everything() },
         };
         region.map_err(|error| {
@@ -227,11 +229,11 @@ impl Part {
         })
     }
 
-    /// Whether all of the memory is mapped now.
+    /// Returns whether all of the memory is mapped now.
     fn is_there(&self) -> bool {
         let Pieces::Some(pieces) = &self.wanted.pieces else { return true };
         if self.wanted.device.is_some() {
-            return true; // Or it would not have been registered.
+            return true; // Otherwise it would not have been registered.
         }
         let writes = self.wanted.access.contains(percale::Access::REMOTE_WRITE);
         pieces.iter().all(|piece| percale::memory::is_mapped(*piece, writes))
@@ -239,16 +241,16 @@ impl Part {
 }
 
 unsafe extern "C" fn control(mr: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: a region of ours.
+    // SAFETY: the pointer is a region of this provider.
     let region = unsafe { Region::of(mr) };
     match command {
         FI_ENABLE => code(region.enable()),
-        // SAFETY: the argument of FI_REFRESH.
+        // SAFETY: the client passed the argument that FI_REFRESH requires.
         FI_REFRESH => code(unsafe { region.refresh(argument.cast()) }),
         FI_GET_RAW_MR => {
             let state = region.part.lock();
             let Some(registered) = &state.region else { return -FI_EOPBADSTATE };
-            // SAFETY: the argument of FI_GET_RAW_MR.
+            // SAFETY: the client passed the argument that FI_GET_RAW_MR requires.
             unsafe { raw_key::copy(argument.cast(), region.part.wanted.base, &registered.raw_key()) }
         }
         _ => -libc::ENOSYS,
@@ -256,7 +258,7 @@ unsafe extern "C" fn control(mr: *mut fid, command: c_int, argument: *mut c_void
 }
 
 unsafe extern "C" fn close(mr: *mut fid) -> c_int {
-    // SAFETY: a region of ours.
+    // SAFETY: the pointer is a region of this provider.
     let region = unsafe { Region::of(mr) };
     let mut state = region.part.lock();
     if state.bound.is_in_use(&region.domain) {
@@ -278,7 +280,7 @@ unsafe extern "C" fn close(mr: *mut fid) -> c_int {
         events.forget_region(number);
     }
     region.domain.descriptions.take_back(region.fid.mem_desc);
-    // SAFETY: it was made of a box, and the client gives it up.
+    // SAFETY: the pointer was created from a box, and the client no longer uses it.
     drop(unsafe { Box::from_raw(mr.cast::<Region>()) });
     0
 }

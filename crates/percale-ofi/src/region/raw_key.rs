@@ -1,4 +1,4 @@
-//! Raw keys: exported by regions, mapped by domains (fi_mr(3), fi_mr_raw_attr, fi_mr_map_raw, fi_mr_unmap_key).
+//! Raw keys: regions export them, and domains map them (fi_mr(3), fi_mr_raw_attr, fi_mr_map_raw, fi_mr_unmap_key).
 
 use std::ffi::{c_int, c_void};
 use std::sync::PoisonError;
@@ -15,9 +15,9 @@ use crate::object::Object;
 /// Copies a region's key to the client's buffer.
 ///
 /// # Safety
-/// `attr` is as fi_mr_raw_attr(3) has it.
+/// `attr` meets the requirements of fi_mr_raw_attr(3).
 pub(super) unsafe fn copy(attr: *mut fi_mr_raw_attr, base: u64, key: &RawKey) -> c_int {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let Some(attr) = (unsafe { attr.as_ref() }) else { return -libc::EINVAL };
     if attr.flags != 0 {
         return -FI_EBADFLAGS;
@@ -26,7 +26,7 @@ pub(super) unsafe fn copy(attr: *mut fi_mr_raw_attr, base: u64, key: &RawKey) ->
         return -libc::EINVAL;
     }
     let bytes = key.as_bytes();
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let room = unsafe { attr.key_size.replace(bytes.len()) };
     if room < bytes.len() {
         return -FI_ETOOSMALL;
@@ -34,30 +34,30 @@ pub(super) unsafe fn copy(attr: *mut fi_mr_raw_attr, base: u64, key: &RawKey) ->
     if attr.raw_key.is_null() || attr.base_addr.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: there is room.
+    // SAFETY: the buffer has at least this size.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), attr.raw_key, bytes.len()) };
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     unsafe { attr.base_addr.write(base) };
     0
 }
 
-/// Implements fi_control(3) of a domain.
+/// Implements fi_control(3) for a domain.
 pub(crate) unsafe extern "C" fn domain_control(domain: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: a domain of ours.
+    // SAFETY: the pointer is a domain of this provider.
     let shared = unsafe { Domain::of(domain) }.shared();
     match command {
-        // SAFETY: the argument of FI_MAP_RAW_MR.
+        // SAFETY: the client passed the argument that FI_MAP_RAW_MR requires.
         FI_MAP_RAW_MR => unsafe { map(shared, argument.cast()) },
-        // SAFETY: the argument of FI_UNMAP_KEY is where the key is.
+        // SAFETY: the argument of FI_UNMAP_KEY points to the key.
         FI_UNMAP_KEY => unmap(shared, unsafe { argument.cast::<u64>().read() }),
         _ => -libc::ENOSYS,
     }
 }
 
 /// # Safety
-/// `map` is as fi_mr_map_raw(3) has it.
+/// `map` meets the requirements of fi_mr_map_raw(3).
 unsafe fn map(domain: &domain::Shared, map: *mut fi_mr_map_raw) -> c_int {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let Some(map) = (unsafe { map.as_ref() }) else { return -libc::EINVAL };
     if map.flags != 0 {
         return -FI_EBADFLAGS;
@@ -65,11 +65,11 @@ unsafe fn map(domain: &domain::Shared, map: *mut fi_mr_map_raw) -> c_int {
     if map.raw_key.is_null() || map.key.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: the client gives so many bytes.
+    // SAFETY: the client passed this number of readable bytes.
     let raw = unsafe { std::slice::from_raw_parts(map.raw_key, map.key_size) };
     match domain.percale.map_raw(raw) {
         Ok(mapped) => {
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller guarantees this.
             unsafe { map.key.write(mapped.key()) };
             domain.mapped.lock().unwrap_or_else(PoisonError::into_inner).insert(mapped.key(), mapped);
             0

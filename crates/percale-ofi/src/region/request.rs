@@ -1,4 +1,4 @@
-//! The arguments of a registration, read from C once (fi_mr(3), `fi_mr_attr`).
+//! The arguments of a registration, read once from C (fi_mr(3), `fi_mr_attr`).
 
 use percale::memory::volatile::IOV_LIMIT;
 use percale::{Access, Segment};
@@ -13,19 +13,19 @@ use crate::log;
 use crate::registration::pieces::Pieces;
 use crate::registration::{Wanted, devices};
 
-/// The flags that a registration may have. FI_RMA_PMEM is none of them: nothing here is persistent (MR-076).
+/// The supported flags of a registration. FI_RMA_PMEM is not supported, because no memory is persistent (MR-076).
 const KNOWN: u64 = FI_RMA_EVENT;
-/// Further flags for applications that requested FI_HMEM.
+/// Additional flags for applications that requested FI_HMEM.
 const KNOWN_OF_DEVICES: u64 = FI_HMEM_HOST_ALLOC | FI_HMEM_DEVICE_ONLY;
 
-/// The rights that a registration may have (fi_mr(3), `access`).
+/// The supported access rights (fi_mr(3), `access`).
 const RIGHTS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_COLLECTIVE;
 
 /// Reads a registration's arguments. Returns the positive error code if they are invalid.
 ///
 /// # Safety
-/// `attr` is null, or as fi_mr(3) requires it for the fabric's version; the memory that it names is the client's, which keeps it so until the region
-/// is closed.
+/// `attr` is null or meets the requirements of fi_mr(3) for the fabric's version. The client keeps the memory that it
+/// names valid until the region is closed.
 pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flags: u64) -> Result<Wanted, i32> {
     if attr.is_null() {
         return Err(libc::EINVAL);
@@ -35,10 +35,10 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
         log::warning!(FI_LOG_MR, "fi_mr_regattr: flags {:#x} are not supported", flags & !known);
         return Err(FI_EBADFLAGS);
     }
-    // Callers of older versions have no tail: only the fields of the version are read.
+    // Structures of older versions are shorter: only the fields of the caller's version are read.
     macro_rules! field {
         ($field:ident) => {
-            // SAFETY: the client's attributes, at least as long as its version has them.
+            // SAFETY: the client's attributes have at least the fields of its version.
             unsafe { (&raw const (*attr).$field).read() }
         };
     }
@@ -59,12 +59,12 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
     }
     let authorization = if version >= fi_version(1, 5) {
         let (from, size) = (field!(auth_key), field!(auth_key_size));
-        // SAFETY: the client gives so many bytes.
+        // SAFETY: the client passed this number of readable bytes.
         unsafe { authorization::read("fi_mr_regattr", from, size) }?
     } else {
         None
     };
-    // SAFETY: the client gives `count` pieces.
+    // SAFETY: the client passed `count` pieces.
     let pieces = unsafe { std::slice::from_raw_parts(first, count) };
     check_pieces(pieces)?;
     let access = field!(access);
@@ -75,7 +75,7 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
     let memory = if is_everything(pieces) {
         Pieces::Everything
     } else {
-        // SAFETY: the client keeps the memory as fi_mr(3) has it until the region is closed.
+        // SAFETY: the client keeps the memory valid as fi_mr(3) requires until the region is closed.
         let segment = |piece: &libc::iovec| unsafe { Segment::new(piece.iov_base.cast(), piece.iov_len) };
         Pieces::Some(pieces.iter().map(segment).collect())
     };
@@ -96,12 +96,13 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
     })
 }
 
-/// Whether the pieces name the whole address space.
+/// Returns whether the pieces name the complete address space.
 fn is_everything(pieces: &[libc::iovec]) -> bool {
     matches!(pieces, [only] if only.iov_base.is_null() && only.iov_len == usize::MAX)
 }
 
-/// Rejects pieces that a region cannot have: too many, empty ones among several, and those that end beyond the last address.
+/// Rejects pieces that a region cannot have: too many pieces, empty pieces among several, and pieces that end beyond
+/// the last address.
 fn check_pieces(pieces: &[libc::iovec]) -> Result<(), i32> {
     let count = pieces.len();
     if count > IOV_LIMIT {

@@ -1,7 +1,7 @@
-//! The descriptions of local memory that operations pass (`desc`): each names a region.
+//! The descriptors of local memory that operations pass (`desc`). Each descriptor identifies a region.
 //!
-//! A description is a number that the domain assigned, never an address: an invalid description is detected by a lookup, and nothing is read through
-//! it (AMB-03). Only domains with FI_MR_LOCAL or FI_MR_COLLECTIVE look descriptions up.
+//! A descriptor is a number that the domain assigned, never an address. The lookup detects an invalid descriptor, and
+//! no memory is read through it (AMB-03). Only domains with FI_MR_LOCAL or FI_MR_COLLECTIVE look up descriptors.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -12,7 +12,7 @@ use percale::Access;
 
 use super::Wanted;
 
-/// The descriptions of a domain's regions.
+/// The descriptors of a domain's regions.
 #[derive(Default)]
 pub(crate) struct Descriptions {
     table: RwLock<HashMap<usize, Arc<Wanted>>>,
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Descriptions {
 }
 
 impl Descriptions {
-    /// Returns a new description. It is entered for a region only if the domain looks descriptions up.
+    /// Returns a new descriptor. It is stored for a region only if the domain looks up descriptors.
     pub(crate) fn give(&self, of: Option<&Arc<Wanted>>) -> *mut c_void {
         let number = self.given.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(wanted) = of {
@@ -35,17 +35,17 @@ impl Descriptions {
         std::ptr::without_provenance_mut(number)
     }
 
-    /// Removes the description of a region that is closed.
+    /// Removes the descriptor of a closed region.
     pub(crate) fn take_back(&self, description: *mut c_void) {
         self.table.write().unwrap_or_else(PoisonError::into_inner).remove(&description.addr());
     }
 
-    /// Whether a description is of a region that has these bytes, and one of these rights.
+    /// Returns whether a descriptor belongs to a region that contains these bytes and has one of these access rights.
     pub(crate) fn cover(&self, description: *mut c_void, address: usize, len: usize, rights: Access) -> bool {
         self.cover_for(description, address, len, rights, false)
     }
 
-    /// Like [`cover`](Self::cover); if that is requested, the region must also be one for collectives.
+    /// Like [`cover`](Self::cover). If `collective` is set, the region must also be registered for collectives.
     pub(crate) fn cover_for(
         &self,
         description: *mut c_void,

@@ -1,4 +1,4 @@
-//! The kind of memory and the device that a registration names (fi_mr(3), `iface` and `device`).
+//! The memory interface and the device of a registration (fi_mr(3), `iface` and `device`).
 
 use percale::Segment;
 use percale::device::{Device, DeviceError, Interface};
@@ -10,7 +10,7 @@ use crate::abi::{
 };
 use crate::log;
 
-/// Returns the interface of this number; fails if there is none.
+/// Returns the interface for an `FI_HMEM_*` number.
 pub(crate) const fn interface(iface: u32) -> Result<Interface, i32> {
     Ok(match iface {
         FI_HMEM_CUDA => Interface::Cuda,
@@ -22,23 +22,24 @@ pub(crate) const fn interface(iface: u32) -> Result<Interface, i32> {
     })
 }
 
-/// The device of this interface and number, as the union of fi_mr(3) has it: an int is in the low bytes (HMEM-007).
+/// Returns the device of this interface and number. The number is the union of fi_mr(3), with an int in the low bytes
+/// (HMEM-007).
 pub(crate) fn device(iface: u32, device: u64) -> Result<Device, DeviceError> {
     let interface = interface(iface).map_err(|_| DeviceError::Lacks("interface of this number"))?;
     Device::new(interface, device as u32)
 }
 
-/// Returns the device that a registration's memory belongs to; `None`: the host. Fails if the memory is not of the
-/// named kind.
+/// Returns the device that a registration's memory belongs to, or `None` for host memory. Fails if the memory is not of
+/// the stated kind.
 pub(crate) fn of(iface: u32, number: u64, flags: u64, memory: &Pieces) -> Result<Option<Device>, i32> {
     if iface == FI_HMEM_SYSTEM {
-        return Ok(None); // Then the device means nothing (HMEM-008), and the flags neither.
+        return Ok(None); // The device (HMEM-008) and the flags have no meaning then.
     }
     let told = |error: DeviceError| {
         log::warning!(FI_LOG_MR, "fi_mr_regattr: {error}");
         error.errno()
     };
-    // Host memory that the device's interface allocated: it belongs to no device (HMEM-015).
+    // Host memory that the device's interface allocated belongs to no device (HMEM-015).
     let host = flags & FI_HMEM_HOST_ALLOC != 0;
     let device = device(iface, if host { 0 } else { number }).map_err(told)?;
     let Pieces::Some(pieces) = memory else { return if host { Ok(None) } else { Err(told(DeviceError::Mixed)) } };

@@ -1,6 +1,7 @@
-//! Registration modes: what applications and domains agree on (fi_domain(3), `mr_mode`).
+//! Registration modes, which applications and domains agree on (fi_domain(3), `mr_mode`).
 //!
-//! A domain obeys its bits, whether the provider requested them (`FI_PERCALE_MR_MODE`) or the application passed them to fi_domain by itself.
+//! A domain honors its bits whether the provider requested them (`FI_PERCALE_MR_MODE`) or the application passed them
+//! to fi_domain(3) unasked.
 
 use std::ffi::c_int;
 
@@ -26,13 +27,13 @@ const BITS: [(&str, &str, c_int); 10] = [
     ("collective", "FI_MR_COLLECTIVE", FI_MR_COLLECTIVE),
 ];
 
-/// Bits that are set, by name.
+/// Returns the names of the bits that are set.
 pub(crate) fn names(bits: c_int) -> String {
     let set = BITS.iter().filter(|(.., bit)| bits & bit != 0).map(|(_, name, _)| *name);
     set.collect::<Vec<_>>().join(" | ")
 }
 
-/// The bits that a list names.
+/// Parses a list of bit names.
 pub(crate) fn parse(list: &str) -> Result<c_int, String> {
     let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
     words.map(|word| word.to_lowercase()).try_fold(0, |bits, word| {
@@ -47,30 +48,30 @@ pub(crate) fn parse(list: &str) -> Result<c_int, String> {
 /// The meaning of a domain's `mr_mode` for its regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegionMode {
-    /// Peers name bytes by their virtual address, not by their offset.
+    /// Peers address bytes by their virtual address instead of their offset.
     pub(crate) virtual_addresses: bool,
-    /// The memory is mapped when it is registered, and as long as it is.
+    /// The memory is mapped during the whole lifetime of the registration.
     pub(crate) allocated: bool,
-    /// We choose keys.
+    /// The provider selects the keys.
     pub(crate) our_keys: bool,
     /// Peers can access a region only after it was bound to an endpoint and enabled.
     pub(crate) by_endpoint: bool,
-    /// A region that reports what peers wrote is bound to a counter and then enabled.
+    /// A region that counts the writes of peers is bound to a counter and then enabled.
     pub(crate) events: bool,
-    /// Local memory is registered, and described with each operation.
+    /// Local memory is registered, and each operation passes its descriptor.
     pub(crate) local: bool,
     /// The memory of collectives is registered for them.
     pub(crate) collective: bool,
-    /// Keys are long, and peers map them.
+    /// Keys are raw (long), and peers map them.
     pub(crate) raw: bool,
-    /// Local memory of devices is registered, and described with each operation.
+    /// Local device memory is registered, and each operation passes its descriptor.
     pub(crate) devices: bool,
-    /// Peers can access a region's memory only after the client reported that its pages are present.
+    /// Peers can access the memory of a region only after the client reported that its pages are present.
     pub(crate) notify: bool,
 }
 
 impl RegionMode {
-    /// Reads a domain's `mr_mode`, and the `mode` of the info that it is opened with.
+    /// Reads a domain's `mr_mode`, and the `mode` of the info that the domain is opened with.
     pub(crate) const fn of(bits: c_int, mode: u64) -> Self {
         let old = bits == FI_MR_BASIC || bits == FI_MR_SCALABLE;
         let bits = match bits {
@@ -84,7 +85,7 @@ impl RegionMode {
             our_keys: bits & FI_MR_PROV_KEY != 0,
             by_endpoint: bits & FI_MR_ENDPOINT != 0,
             events: bits & FI_MR_RMA_EVENT != 0,
-            // FI_LOCAL_MR is the old name of the bit, and has no effect beside the new names (MR-024, MR-025).
+            // FI_LOCAL_MR is the old name of the bit and has no effect together with the new names (MR-024, MR-025).
             local: bits & FI_MR_LOCAL != 0 || old && mode & FI_LOCAL_MR != 0,
             collective: bits & FI_MR_COLLECTIVE != 0,
             raw: bits & FI_MR_RAW != 0,

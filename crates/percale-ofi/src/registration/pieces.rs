@@ -1,16 +1,16 @@
-//! The memory that a registration names.
+//! The memory ranges of a registration.
 
 use percale::Segment;
 
-/// The memory of a registration.
+/// The memory ranges of a registration.
 pub(crate) enum Pieces {
     Some(Vec<Segment>),
-    /// The whole address space.
+    /// The complete address space.
     Everything,
 }
 
 impl Pieces {
-    /// Whether bytes are all in one of the pieces.
+    /// Returns whether all these bytes are in one of the pieces.
     pub(crate) fn hold(&self, address: usize, len: usize) -> bool {
         let Self::Some(pieces) = self else { return true };
         let within = |piece: &Segment| {

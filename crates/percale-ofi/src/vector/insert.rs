@@ -1,4 +1,4 @@
-//! Insertion, synchronous or reported to an event queue (fi_av_insert(3)).
+//! Insertion of addresses, synchronous or reported to an event queue (fi_av_insert(3)).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::SocketAddr;
@@ -17,18 +17,19 @@ use crate::object::Object;
 /// The client's arrays for the result of each address.
 #[derive(Clone, Copy, Debug)]
 struct Answers {
-    /// A number for each address, or null.
+    /// An array with an index for each address, or null.
     addresses: *mut fi_addr_t,
-    /// A code for each address, or null.
+    /// An array with an error code for each address, or null.
     errors: *mut c_int,
 }
 
-// SAFETY: the client keeps its memory until the insertion is over, and does not touch it meanwhile (fi_av_insert(3)).
+// SAFETY: the client keeps the arrays valid until the insertion has ended, and does not use them before
+// (fi_av_insert(3)).
 unsafe impl Send for Answers {}
 
 impl Answers {
     /// # Safety
-    /// Arrays that are not null are writable for each address of the insertion.
+    /// Each array is null or writable for each address of the insertion.
     unsafe fn write(self, inserted: &Inserted) {
         if self.addresses.is_null() && self.errors.is_null() {
             return;
@@ -39,11 +40,11 @@ impl Answers {
                 Err(error) => (FI_ADDR_NOTAVAIL, error.errno()),
             };
             if !self.addresses.is_null() {
-                // SAFETY: promised by the caller.
+                // SAFETY: the caller guarantees this.
                 unsafe { self.addresses.add(at).write(number) };
             }
             if !self.errors.is_null() {
-                // SAFETY: promised by the caller.
+                // SAFETY: the caller guarantees this.
                 unsafe { self.errors.add(at).write(code) };
             }
         }
@@ -52,7 +53,7 @@ impl Answers {
 
 type Done = Box<dyn FnOnce(&Inserted) + Send>;
 
-/// One call.
+/// The arguments of an insertion call.
 struct Call<'a> {
     name: &'static str,
     shared: &'a Shared,
@@ -63,7 +64,7 @@ struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// # Safety
-    /// The vector is one of ours, and open as long as the call is used.
+    /// The vector belongs to this provider and is open as long as the call is used.
     unsafe fn new(
         name: &'static str,
         av: *mut fid_av,
@@ -71,15 +72,15 @@ impl<'a> Call<'a> {
         flags: u64,
         context: *mut c_void,
     ) -> Self {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees this.
         let shared: &'a Shared = unsafe { Vector::of(av) }.shared();
         Self { name, shared, answers: Answers { addresses, errors: std::ptr::null_mut() }, flags, context }
     }
 
-    /// Executes the call; `count` addresses are to be inserted.
+    /// Executes the call for `count` addresses.
     ///
     /// # Safety
-    /// The client's arrays have that length, and stay until the insertion has ended.
+    /// The client's arrays have this length and are valid until the insertion has ended.
     unsafe fn run(
         mut self,
         count: Option<usize>,
@@ -102,7 +103,7 @@ impl<'a> Call<'a> {
         }
         if !self.shared.asynchronous {
             if self.flags & FI_SYNC_ERR != 0 {
-                // The context is an array of an int for each address.
+                // The context is an array with an int for each address.
                 self.answers.errors = self.context.cast();
             }
             return match now() {
@@ -110,7 +111,7 @@ impl<'a> Call<'a> {
                     for (at, error) in inserted.failures().take(16) {
                         log::warning!(FI_LOG_AV, "{name}: address {at}: {error}");
                     }
-                    // SAFETY: promised by the caller.
+                    // SAFETY: the caller guarantees this.
                     unsafe { self.answers.write(&inserted) };
                     c_int::try_from(inserted.count()).unwrap_or(c_int::MAX)
                 }
@@ -122,7 +123,7 @@ impl<'a> Call<'a> {
             return -FI_ENOEQ;
         };
         let answers = self.answers;
-        // SAFETY: promised by the caller: the arrays stay until then.
+        // SAFETY: the caller guarantees that the arrays are valid until the insertion has ended.
         let done: Done = Box::new(move |inserted| unsafe { { answers }.write(inserted) });
         let context = self.context.expose_provenance() as u64;
         match reports.events.insert(reports.inserter.id(), || later(&reports.inserter, context, done)) {
@@ -145,7 +146,7 @@ pub(super) unsafe extern "C" fn insert(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: a vector of ours.
+    // SAFETY: the pointer is an address vector of this provider.
     let call = unsafe { Call::new("fi_av_insert", av, fi_addr, flags, context) };
     let shared = call.shared;
     if addresses.is_null() && count > 0 {
@@ -153,11 +154,11 @@ pub(super) unsafe extern "C" fn insert(
     }
     let each = if shared.domain.ipv6 { size_of::<libc::sockaddr_in6>() } else { size_of::<libc::sockaddr_in>() };
     let given = (0..count).map(|at| -> Result<SocketAddr, AddressError> {
-        // SAFETY: the client gives `count` addresses of the domain's format, one behind the other.
+        // SAFETY: the client passed an array of `count` addresses in the domain's format.
         unsafe { address::read(addresses.byte_add(at * each), each) }.ok_or(AddressError::Form)
     });
     let (now, later) = (given.clone(), given);
-    // SAFETY: the client's arrays are as long.
+    // SAFETY: the client's arrays have this length.
     unsafe {
         call.run(
             Some(count),
@@ -175,12 +176,12 @@ pub(super) unsafe extern "C" fn insert_service(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: a vector of ours.
+    // SAFETY: the pointer is an address vector of this provider.
     let call = unsafe { Call::new("fi_av_insertsvc", av, fi_addr, flags, context) };
     let shared = call.shared;
-    // SAFETY: the client's strings.
+    // SAFETY: the client passed valid strings.
     let Some((node, service)) = (unsafe { texts(node, service) }) else { return -libc::EINVAL };
-    // SAFETY: the client wants one outcome.
+    // SAFETY: the client's arrays have one entry.
     unsafe {
         call.run(
             Some(1),
@@ -203,12 +204,12 @@ pub(super) unsafe extern "C" fn insert_symmetric(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: a vector of ours.
+    // SAFETY: the pointer is an address vector of this provider.
     let call = unsafe { Call::new("fi_av_insertsym", av, fi_addr, flags, context) };
     let shared = call.shared;
-    // SAFETY: the client's strings.
+    // SAFETY: the client passed valid strings.
     let Some((node, service)) = (unsafe { texts(node, service) }) else { return -libc::EINVAL };
-    // SAFETY: the client's arrays are as long as the two counts say.
+    // SAFETY: the client's arrays have the lengths of the two counts.
     unsafe {
         call.run(
             nodes.checked_mul(services),
@@ -218,20 +219,20 @@ pub(super) unsafe extern "C" fn insert_symmetric(
     }
 }
 
-/// Reads the names of a node and of a service; `None` if either is invalid.
+/// Reads the names of a node and a service. Returns `None` if either is invalid.
 ///
 /// # Safety
-/// As of [`text`].
+/// The requirements of [`text`] apply.
 unsafe fn texts<'a>(node: *const c_char, service: *const c_char) -> Option<(&'a str, &'a str)> {
-    // SAFETY: passed on.
+    // SAFETY: the caller upholds the same contract.
     unsafe { Some((text(node)?, text(service)?)) }
 }
 
-/// Reads a client's text; `None` if it is invalid.
+/// Reads a client's text. Returns `None` if it is invalid.
 ///
 /// # Safety
-/// It is null, or ends in a zero and stays while it is used.
+/// `text` is null, or ends with a zero byte and is valid while the result is used.
 unsafe fn text<'a>(text: *const c_char) -> Option<&'a str> {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_str().ok()).flatten()
 }

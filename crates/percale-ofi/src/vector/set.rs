@@ -26,7 +26,7 @@ const HERE: u64 = FI_BARRIER_SET
     | FI_SCATTER_SET
     | FI_GATHER_SET;
 
-/// The most numbers that are examined for a range.
+/// The maximum number of indices that are examined for a range.
 const RANGE: u64 = 1 << 24;
 
 #[repr(C)]
@@ -40,7 +40,7 @@ struct Part {
     members: Mutex<AddressSet>,
 }
 
-// SAFETY: `repr(C)`, and `fid` is first.
+// SAFETY: the type is `repr(C)`, and `fid` is its first field.
 unsafe impl Object for Set {
     const CLASS: usize = FI_CLASS_AV_SET;
 }
@@ -57,27 +57,27 @@ static OPS: fi_ops_av_set = fi_ops_av_set {
 };
 
 impl Set {
-    /// The members.
+    /// Locks and returns the members.
     pub(crate) fn members(&self) -> MutexGuard<'_, AddressSet> {
         self.part.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the set belongs to this vector.
+    /// Returns whether the set belongs to this vector.
     pub(crate) fn is_of(&self, vector: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.part.vector, vector)
     }
 }
 
-/// Makes a set.
+/// Opens an address set.
 pub(super) unsafe extern "C" fn open(
     av: *mut fid_av,
     attr: *mut fi_av_set_attr,
     set: *mut *mut fid_av_set,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: a vector of ours.
+    // SAFETY: the pointer is an address vector of this provider.
     let vector = unsafe { Vector::of(av) }.shared();
-    // SAFETY: null, or the client's attributes.
+    // SAFETY: the pointer is null or the client's attributes.
     let Some(attr) = (unsafe { attr.as_ref() }) else { return -libc::EINVAL };
     let members = match members(vector, attr) {
         Ok(members) => members,
@@ -85,12 +85,12 @@ pub(super) unsafe extern "C" fn open(
     };
     let fid = fid_av_set { fid: object::head(FI_CLASS_AV_SET, context, &FI), ops: std::ptr::from_ref(&OPS).cast_mut() };
     let part = Arc::new(Part { vector: Arc::clone(vector), members: Mutex::new(members) });
-    // SAFETY: the client wants the set there.
+    // SAFETY: the client passed a writable location for the set.
     unsafe { Set { fid, part }.give(set) };
     0
 }
 
-/// Returns the initial members of a set; the positive code if its attributes are invalid.
+/// Returns the initial members of a set, or the positive error code if its attributes are invalid.
 fn members(vector: &Shared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
     let refuse = |why: &str| {
         log::warning!(FI_LOG_AV, "fi_av_set: {why}");
@@ -111,7 +111,7 @@ fn members(vector: &Shared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
         }
         let (start, end, stride) = match ranged {
             true => (attr.start_addr, attr.end_addr, attr.stride),
-            // After addresses were removed, the largest number in use may be above the number of addresses.
+            // After addresses were removed, the largest index in use may exceed the number of addresses.
             false => (0, u64::MAX, 1),
         };
         if stride == 0 || start > end {
@@ -136,11 +136,11 @@ fn members(vector: &Shared, attr: &fi_av_set_attr) -> Result<AddressSet, i32> {
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a set of ours that the client gives up.
+    // SAFETY: the pointer is a set of this provider, and the client no longer uses it.
     unsafe { Set::close(fid, |set| &set.part) }
 }
 
-/// Changes a set by the members of another one.
+/// Changes a set with the members of another set.
 ///
 /// # Safety
 /// Both are open sets.
@@ -148,7 +148,7 @@ unsafe fn by(dst: *mut fid_av_set, src: *const fid_av_set, change: impl FnOnce(&
     if src.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees this.
     let (dst, src) = unsafe { (Set::of(dst), Set::of(src.cast_mut())) };
     if !src.is_of(&dst.part.vector) {
         log::warning!(FI_LOG_AV, "fi_av_set: the sets are of different vectors");
@@ -161,38 +161,39 @@ unsafe fn by(dst: *mut fid_av_set, src: *const fid_av_set, change: impl FnOnce(&
 }
 
 unsafe extern "C" fn union(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
-    // SAFETY: the client's sets.
+    // SAFETY: the client passed valid address sets.
     unsafe { by(dst, src, AddressSet::union) }
 }
 
 unsafe extern "C" fn intersect(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
-    // SAFETY: the client's sets.
+    // SAFETY: the client passed valid address sets.
     unsafe { by(dst, src, AddressSet::intersect) }
 }
 
 unsafe extern "C" fn diff(dst: *mut fid_av_set, src: *const fid_av_set) -> c_int {
-    // SAFETY: the client's sets.
+    // SAFETY: the client passed valid address sets.
     unsafe { by(dst, src, AddressSet::diff) }
 }
 
 unsafe extern "C" fn insert(set: *mut fid_av_set, address: fi_addr_t) -> c_int {
-    // SAFETY: a set of ours.
+    // SAFETY: the pointer is a set of this provider.
     let set = unsafe { Set::of(set) };
     let known = set.part.vector.percale.lookup(PeerAddress(address)).is_some();
     if known && set.members().insert(PeerAddress(address)) { 0 } else { -libc::EINVAL }
 }
 
 unsafe extern "C" fn remove(set: *mut fid_av_set, address: fi_addr_t) -> c_int {
-    // SAFETY: a set of ours.
+    // SAFETY: the pointer is a set of this provider.
     if unsafe { Set::of(set) }.members().remove(PeerAddress(address)) { 0 } else { -libc::EINVAL }
 }
 
-/// Returns a set's own address: its address in memory, which is unique. Joining takes the set itself.
+/// Returns the address of the set itself, which is its address in memory and therefore unique. A join uses the set, not
+/// this address.
 unsafe extern "C" fn address(set: *mut fid_av_set, address: *mut fi_addr_t) -> c_int {
     if address.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: the client wants it there.
+    // SAFETY: the client passed a writable location.
     unsafe { address.write(set.addr() as fi_addr_t) };
     0
 }

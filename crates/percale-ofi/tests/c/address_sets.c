@@ -1,7 +1,7 @@
-/* Sets of addresses (fi_av_set(3)). */
+/* Address sets (fi_av_set(3)). */
 #include "every.h"
 
-/* What sets are, and what they are not. */
+/* Valid and invalid address sets. */
 void address_sets(void)
 {
 	struct fi_av_attr av_attr = { .type = FI_AV_TABLE, .count = 8 };
@@ -34,7 +34,7 @@ void address_sets(void)
 	all.flags = FI_ALLTOALL_SET | FI_ALLGATHER_SET | FI_REDUCE_SCATTER_SET | FI_SCATTER_SET | FI_GATHER_SET;
 	NEEDS(fi_av_set(av, &all, &other, NULL));
 	ANSWERS(0, fi_close(&other->fid));
-	/* The odd ones are in already, the even ones not. */
+	/* The odd addresses are in the set already, the even ones are not. */
 	for (int n = 0; n < 8; n++) {
 		ANSWERS(n % 2 ? -FI_EINVAL : 0, fi_av_set_insert(odd, peers[n]));
 		ANSWERS(-FI_EINVAL, fi_av_set_insert(every, peers[n]));
@@ -51,12 +51,12 @@ void address_sets(void)
 	ANSWERS(0, fi_av_set_insert(every, 4));
 	ANSWERS(0, fi_av_set_addr(every, &address));
 	CHECK(address != FI_ADDR_NOTAVAIL, "no address");
-	/* The vector stays while its sets do. */
+	/* The vector cannot be closed before its sets. */
 	ANSWERS(-FI_EBUSY, fi_close(&av->fid));
 	ANSWERS(0, fi_close(&odd->fid));
 	ANSWERS(0, fi_close(&every->fid));
 	ANSWERS(0, fi_close(&av->fid));
-	/* Numbers of a map are no range. */
+	/* The addresses of a map are not a range. */
 	av_attr.type = FI_AV_MAP;
 	NEEDS(fi_av_open(room.domain, &av_attr, &map, NULL));
 	all.flags = FI_UNIVERSE;

@@ -1,9 +1,12 @@
-/* Atomic operations (fi_atomic(3)): every call, every type and operation against a model, and which of them there are. */
+/*
+ * Atomic operations (fi_atomic(3)): every call, type and operation is compared with a model, including which operations are
+ * supported.
+ */
 #include "every.h"
 
 enum { ELEMENTS = 5, SIZE = 4096, DATATYPES = FI_LONG_DOUBLE_COMPLEX + 1, OPS = FI_MSWAP + 1 };
 
-/* Where results that no call fills keep this. */
+/* The fill byte of result buffers that a call does not write. */
 #define UNTOUCHED 0x3c
 
 enum call {
@@ -20,7 +23,7 @@ static bool compares(enum call call)
 	return call >= COMPARE;
 }
 
-/* The region of b's, and what a knows of it. */
+/* A region of b, and its address and key at a. */
 struct target {
 	struct fid_mr *mr;
 	char *memory;
@@ -106,7 +109,7 @@ static bool says_when_done(const struct side *a, const struct operation *x)
 	return x->call != PLAIN_INJECT && reports(a, true, is_msg ? x->flags : OWN_FLAGS);
 }
 
-/* Values that are small, so that products of floats are exact, with an equal one, and a zero. */
+/* Small values, so that products of floats are exact, with an equal value and a zero. */
 static void operands(enum fi_datatype type, unsigned seed, char *to)
 {
 	static const int values[] = { 3, 0, 7, 2, 5, 7, 1 };
@@ -121,7 +124,7 @@ static void operands(enum fi_datatype type, unsigned seed, char *to)
 	}
 }
 
-/* Does it, and compares what it left and what it fetched with the model. */
+/* Executes an operation, and compares the result in memory and the fetched values with the model. */
 static void one(struct pair *p, struct target *t, const struct operation *x, unsigned seed)
 {
 	const size_t each = datatype_size(x->type), all = each * ELEMENTS;
@@ -151,7 +154,7 @@ static void one(struct pair *p, struct target *t, const struct operation *x, uns
 			CHECK((done.flags & FI_ATOMIC) && (done.flags & (FI_READ | FI_WRITE)), "flags %#llx", (unsigned long long)done.flags);
 		}
 	}
-	/* What says nothing is seen by what it leaves, or fetches. */
+	/* An operation without a completion is detected by its effect in memory, or by the fetched values. */
 	for (double until = now() + PATIENCE; p->b;) {
 		memcpy(now_there, t->memory + x->offset, all);
 		if (!memcmp(now_there, after, all))
@@ -167,7 +170,7 @@ static void one(struct pair *p, struct target *t, const struct operation *x, uns
 	meet(p);
 }
 
-/* The most elements that a call may have with a type and an operation; -FI_EOPNOTSUPP if there is no such operation. */
+/* The maximum number of elements of a call with a type and an operation, or -FI_EOPNOTSUPP if there is no such operation. */
 static int ask(struct side *a, enum call call, enum fi_datatype type, enum fi_op op, size_t *count)
 {
 	if (compares(call))
@@ -175,7 +178,10 @@ static int ask(struct side *a, enum call call, enum fi_datatype type, enum fi_op
 	return fetches(call) ? fi_fetch_atomicvalid(a->ep, type, op, count) : fi_atomicvalid(a->ep, type, op, count);
 }
 
-/* What the manual lets a kind of call have (fi_atomic(3)): integers of up to 8 bytes and two floats are what percale does. */
+/*
+ * Whether the manual page permits a kind of call (fi_atomic(3)). percale supports integers of up to 8 bytes and two float
+ * types.
+ */
 static bool exists(enum call call, enum fi_datatype type, enum fi_op op)
 {
 	char t[8] = { 0 }, o[8] = { 0 }, c[8] = { 0 };
@@ -212,7 +218,7 @@ static void validity(struct pair *p)
 	ANSWERS(-FI_EOPNOTSUPP, fi_atomicvalid(here->ep, (enum fi_datatype)200, FI_SUM, &(size_t){ 0 }));
 }
 
-/* Everything there is, by the calls in turn. */
+/* All supported operations, with alternating calls. */
 static void against_model(struct pair *p, struct target *t)
 {
 	unsigned seed = 0;
@@ -244,7 +250,7 @@ static void every_flag(struct pair *p, struct target *t)
 	}
 }
 
-/* Calls that do not go together with what they are given. */
+/* Calls whose arguments do not fit together. */
 static void mismatches(struct pair *p, struct target *t)
 {
 	struct operation x = { PLAIN, FI_UINT64, FI_CSWAP, 0, FI_COMPLETION, context(0) };
@@ -261,7 +267,7 @@ static void mismatches(struct pair *p, struct target *t)
 		ANSWERS(-FI_EOPNOTSUPP, post(a, t, &x));
 		x.type = FI_LONG_DOUBLE, x.op = FI_SUM;
 		ANSWERS(-FI_EOPNOTSUPP, fi_atomic(a->ep, a->out, 1, a->out_desc, a->peer, t->address, t->key, x.type, x.op, x.context));
-		/* An element that does not lie where elements of its size do. */
+		/* An element that is not aligned to its size. */
 		x.call = FETCHMSG, x.type = FI_UINT64, x.offset = 3;
 		ANSWERS(0, post(a, t, &x));
 		done = take(a, x.context);

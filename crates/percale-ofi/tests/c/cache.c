@@ -1,6 +1,6 @@
 /*
- * The registration cache by fi_open_ops (percale_fi_ext.h), with a device that counts what it registers. Names of groups begin
- * with the requirements that they answer for.
+ * The registration cache from fi_open_ops (percale_fi_ext.h), with a device that counts its registrations. Names of groups
+ * begin with the requirements that they test.
  */
 #include "every.h"
 
@@ -14,7 +14,7 @@ static struct settings how = { .name = "cache", .av_type = FI_AV_TABLE, .threadi
 
 struct device {
 	uint64_t made, undone;
-	/* Registrations at a time; then -ENOMEM. */
+	/* The maximum number of registrations. Beyond it the device returns -ENOMEM. */
 	uint64_t room;
 };
 
@@ -74,7 +74,7 @@ static void open_cache(struct world *w)
 	NEEDS(w->call->lane_open(w->cache, &w->lane));
 }
 
-/* With a monitor of the program's own, set by the environment otherwise. */
+/* Uses a monitor of the program, unless the environment sets another one. */
 static void open_world(struct world *w)
 {
 	open_domain(w);
@@ -91,7 +91,7 @@ static void close_world(struct world *w)
 	close_room(&w->room);
 }
 
-/* One look-up, ended at once: its key. */
+/* One lookup that is ended at once. Returns the key. */
 static uint64_t use(struct world *w, const void *address, size_t length)
 {
 	struct pindown_use use = { 0 };
@@ -118,7 +118,7 @@ static uint64_t registered(struct world *w)
 	return w->device.made - w->device.undone;
 }
 
-/* Addresses that an imported monitor does not look at. */
+/* Addresses that an imported monitor does not check. */
 #define AT(n) ((char *)(uintptr_t)(0x7f0000000000 + (uintptr_t)(n) * 0x100000))
 
 enum { PAGE = 4096 };
@@ -155,7 +155,7 @@ static void opening(void)
 	ANSWERS(-FI_EINVAL, w.ops->open(NULL, &attr, &cache));
 	ANSWERS(-FI_EINVAL, w.ops->open(w.room.domain, NULL, &cache));
 	CHECK(!cache && w.device.made == 0, "something was opened");
-	/* A cache holds its domain. */
+	/* A cache keeps its domain open. */
 	open_cache(&w);
 	ANSWERS(-FI_EBUSY, fi_close(&w.room.domain->fid));
 	ANSWERS(-FI_EBUSY, w.call->close(w.cache));
@@ -194,7 +194,7 @@ static void limits(void)
 	use(&w, AT(60), 9 * PAGE);
 	CHECK(stats(&w).single_too_large == 1 && registered(&w) == 2, "it was kept");
 	close_world(&w);
-	/* 0 is as if it were not set. */
+	/* 0 has the same effect as an unset variable. */
 	setenv("FI_MR_CACHE_MAX_SIZE", "0", 1);
 	setenv("FI_MR_CACHE_MAX_COUNT", "8", 1);
 	open_world(&w);
@@ -203,7 +203,7 @@ static void limits(void)
 		CHECK(registered(&w) <= 8, "%llu registered", (unsigned long long)registered(&w));
 	}
 	CHECK(registered(&w) >= 4, "%llu registered", (unsigned long long)registered(&w));
-	/* What the program says itself goes before. */
+	/* The program's own settings take precedence. */
 	attr_of(&w.device, &attr);
 	attr.max_count = 0;
 	NEEDS(w.ops->open(w.room.domain, &attr, &cache));
@@ -240,7 +240,7 @@ static void evictions(void)
 	NEEDS(w.call->get(w.lane, AT(1), PAGE, 0, &held));
 	for (int n = 2; n < 40; n++)
 		use(&w, AT(n), PAGE);
-	/* Registrations are counted up: the one that is used was the first, and all others may be undone. */
+	/* Keys count up. The registration in use was the first, and all others may be deregistered. */
 	CHECK(held.local_key == 1 && registered(&w) >= 1, "the first is gone");
 	ANSWERS(0, w.call->end(w.lane, &held));
 	CHECK(registered(&w) <= 2, "%llu registered", (unsigned long long)registered(&w));
@@ -345,7 +345,7 @@ static void changes(void)
 	end();
 }
 
-/* With whatever monitor is the best here. */
+/* With the best monitor of this machine. */
 static void remapped(void)
 {
 	struct world w;

@@ -1,9 +1,9 @@
-/* Groups, and what they do (fi_collective(3)). Names of groups begin with the requirements that they answer for. */
+/* Groups and collectives (fi_collective(3)). Names of groups begin with the requirements that they test. */
 #include "every.h"
 
 static struct settings how = { .name = "collectives", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL, .caps = FI_COLLECTIVE };
 
-/* Both ends of a pair in one group: a has rank 0. */
+/* Both ends of a pair in one group. a has rank 0. */
 struct group {
 	struct two *two;
 	struct fid_av_set *sets[2];
@@ -24,7 +24,7 @@ static struct fid_av_set *set_of(struct side *side, const fi_addr_t *members, si
 	return set;
 }
 
-/* Waits for the event that one end has joined, or has not; the code of an error. */
+/* Waits for the event that one end has joined or failed to join. Returns the error code. */
 static int joined(struct group *g, int which, void *context)
 {
 	struct fi_eq_err_entry error = { 0 };
@@ -47,7 +47,7 @@ static int joined(struct group *g, int which, void *context)
 	return 0;
 }
 
-/* Each end's vector has the peer, and then the end itself. */
+/* The vector of each end contains the peer first, and then the end itself. */
 static void open_group(struct group *g, struct two *two)
 {
 	fi_addr_t address;
@@ -88,7 +88,7 @@ static fi_addr_t address_of(const struct group *g, int side)
 	return fi_mc_addr(g->mcs[side]);
 }
 
-/* Both ends' completions of an operation with these contexts. */
+/* Waits for both ends' completions of an operation with these contexts. */
 static void done(struct group *g, int first)
 {
 	for (int side = 0; side < 2; side++) {
@@ -113,7 +113,7 @@ static void queries(struct fid_domain *domain)
 	attr.datatype = FI_VOID;
 	attr.op = FI_NOOP;
 	ANSWERS(0, fi_query_collective(domain, FI_BARRIER, &attr, 0));
-	/* What combines nothing takes any operation there is, and needs a type. */
+	/* A collective that combines nothing accepts any valid operation, and needs a type. */
 	ANSWERS(-FI_EOPNOTSUPP, fi_query_collective(domain, FI_ALLGATHER, &attr, 0));
 	attr.datatype = FI_UINT32;
 	for (int coll = FI_ALLTOALL; coll <= FI_GATHER; coll++) {
@@ -161,7 +161,7 @@ static void operations(struct group *g)
 		done(g, first + 2);
 		for (size_t at = 0; at < count; at++)
 			MUST(out[0][at] == 4 * in[at] && out[1][at] == 4 * in[at], "element %zu of %zu", at, count);
-		/* b's, for both; then for a alone. */
+		/* The elements of b for both ends, then for a alone. */
 		memcpy(out[1], in, count * sizeof(*in));
 		for (int side = 0; side < 2; side++)
 			ANSWERS(0, fi_broadcast(g->sides[side]->ep, out[side], count, NULL, address_of(g, side), g->members[side][1], FI_UINT64, 0, context(first + 4 + side)));
@@ -175,7 +175,7 @@ static void operations(struct group *g)
 	free(in), free(out[0]), free(out[1]);
 }
 
-/* Blocks for each other: count is of one. Members give 1000 * their rank + the number of the element. */
+/* Exchanges of blocks: count is the number of elements of one block. Elements are 1000 * rank + the element's number. */
 static void exchanges(struct group *g)
 {
 	enum { LONG = 1 << 16 };
@@ -211,7 +211,7 @@ static void exchanges(struct group *g)
 				MUST(out[side][at] == 1000 + 2 * ((size_t)side * count + at), "element %zu of %zu", at, count);
 		first += 2;
 		for (int root = 0; root < 2; root++) {
-			/* The others have no elements, or want none. */
+			/* The other members pass no elements, or do not receive any. */
 			for (int side = 0; side < 2; side++)
 				ANSWERS(0, fi_scatter(g->sides[side]->ep, side == root ? in[side] : NULL, count, NULL, out[side], NULL, address_of(g, side), g->members[side][root], FI_UINT64, 0, context(first + side)));
 			done(g, first);
@@ -265,9 +265,9 @@ static void refused_by(struct group *g)
 	ANSWERS(-FI_EINVAL, fi_scatter(ep, NULL, 2, NULL, out, NULL, group, g->members[0][0], FI_UINT64, 0, NULL));
 	ANSWERS(-FI_EINVAL, fi_gather(ep, in, 2, NULL, out, NULL, group, 4711, FI_UINT64, 0, NULL));
 	ANSWERS(-FI_EINVAL, fi_gather(ep, in, 2, NULL, NULL, NULL, group, g->members[0][0], FI_UINT64, 0, NULL));
-	/* There is no inline function for this one. */
+	/* libfabric has no inline function for this entry. */
 	ANSWERS(-FI_ENOSYS, ep->collective->msg(ep, &msg, &result, NULL, 1, 0));
-	/* A set without this endpoint, and one that is none. */
+	/* A set without this endpoint, and an invalid set. */
 	lonely = set_of(g->sides[0], &g->members[0][1], 1);
 	ANSWERS(-FI_EINVAL, fi_join_collective(ep, FI_ADDR_NOTAVAIL, lonely, 0, &mc, NULL));
 	ANSWERS(-FI_EINVAL, fi_join_collective(ep, FI_ADDR_NOTAVAIL, NULL, 0, &mc, NULL));
@@ -276,7 +276,7 @@ static void refused_by(struct group *g)
 	quiet(&g->two->pair);
 }
 
-/* MR-035, MR-044 to MR-047: memory that is not registered, or not for that, is refused. */
+/* MR-035, MR-044 to MR-047: memory that is not registered, or not for collectives, is rejected. */
 static void registered_memory(void)
 {
 	struct settings own = how;
@@ -300,7 +300,7 @@ static void registered_memory(void)
 			NEEDS(fi_mr_reg(two.room.domain, in[side], 512, rights[0], 0, (uint64_t)(700 + 10 * side), 0, &good[side][0], NULL));
 			NEEDS(fi_mr_reg(two.room.domain, out[side], 512, rights[1], 0, (uint64_t)(701 + 10 * side), 0, &good[side][1], NULL));
 		}
-		/* Registered, but not for collectives, or not for that direction. */
+		/* Memory that is registered, but not for collectives, or not for this direction. */
 		NEEDS(fi_mr_reg(two.room.domain, in[0], 512, local ? FI_REMOTE_READ : FI_SEND | FI_RECV, 0, 800, 0, &bad[0], NULL));
 		NEEDS(fi_mr_reg(two.room.domain, out[0], 512, local ? FI_SEND : FI_SEND | mark, 0, 801, 0, &bad[1], NULL));
 		struct fid_ep *ep = g.sides[0]->ep;
@@ -318,7 +318,7 @@ static void registered_memory(void)
 		done(&g, 0);
 		for (int at = 0; at < 64; at++)
 			CHECK(out[0][at] == 2 * (uint64_t)at && out[1][at] == 2 * (uint64_t)at, "element %d", at);
-		/* All blocks are looked at, and nothing of what a member needs not. */
+		/* All blocks are checked, and memory that a member does not need is not checked. */
 		ANSWERS(-FI_EINVAL, fi_allgather(ep, in[0], 33, in_desc, out[0], out_desc, group, FI_UINT64, 0, NULL));
 		ANSWERS(-FI_EINVAL, fi_alltoall(ep, in[0], 33, in_desc, out[0], out_desc, group, FI_UINT64, 0, NULL));
 		ANSWERS(-FI_EINVAL, fi_scatter(ep, in[0], 32, out_desc, out[0], out_desc, group, g.members[0][0], FI_UINT64, 0, NULL));
@@ -331,7 +331,7 @@ static void registered_memory(void)
 		for (int side = 0; side < 2; side++)
 			ANSWERS(0, fi_gather(g.sides[side]->ep, in[side], 32, fi_mr_desc(good[side][0]), side ? NULL : out[0], side ? NULL : out_desc, address_of(&g, side), g.members[side][0], FI_UINT64, 0, context(side)));
 		done(&g, 0);
-		/* A barrier has no memory. */
+		/* A barrier uses no memory. */
 		for (int side = 0; side < 2; side++)
 			ANSWERS(0, fi_barrier(g.sides[side]->ep, address_of(&g, side), context(side)));
 		done(&g, 0);
@@ -346,7 +346,7 @@ static void registered_memory(void)
 	}
 }
 
-/* An endpoint that did not ask for collectives has none. */
+/* An endpoint that was opened without FI_COLLECTIVE has no collectives. */
 static void without(void)
 {
 	struct settings plain = how;
@@ -365,7 +365,7 @@ static void without(void)
 	close_two(&two);
 }
 
-/* The other end goes away: what waits for it ends, and so does what comes later. */
+/* The other end closes: operations that wait for it end with an error, and so do later ones. */
 static void left_alone(void)
 {
 	struct two two;
@@ -387,7 +387,7 @@ static void left_alone(void)
 	close_room(&two.room);
 }
 
-/* A group may outlive its endpoint; the domain outlives both. */
+/* A group may outlive its endpoint. The domain must outlive both. */
 static void domain_stays(void)
 {
 	struct two two;
@@ -398,7 +398,7 @@ static void domain_stays(void)
 	for (int side = 0; side < 2; side++)
 		ANSWERS(0, fi_close(&g.sets[side]->fid));
 	ANSWERS(-FI_EBUSY, fi_close(&g.sides[0]->eq->fid));
-	/* Their event queues stay as long. */
+	/* The event queues must stay open as long. */
 	for (int side = 0; side < 2; side++) {
 		struct fid_ep *ep = g.sides[side]->ep;
 		ANSWERS(0, fi_close(&ep->fid));

@@ -1,4 +1,4 @@
-/* Completions: read as they come, looked for by context, and none left over. The two processes of a pair meet here as well. */
+/* Completions: read in order, looked up by context, and none left over. The two processes of a pair also synchronize here. */
 #include "every.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ static void read_error(struct side *side, struct fid_cq *cq)
 	char text[128] = "";
 	ssize_t got = fi_cq_readerr(cq, &entry, 0);
 
-	/* Another reader may have been here (fi_cq(3)). */
+	/* Another thread may have read the completion (fi_cq(3)). */
 	if (got == -FI_EAGAIN)
 		return;
 	ANSWERS(1, got);
@@ -123,7 +123,7 @@ void quiet(struct pair *p)
 	meet(p);
 }
 
-/* Reads from the other process, making progress meanwhile. */
+/* Reads from the other process and makes progress in the meantime. */
 static void from_link(struct pair *p, void *to, size_t size)
 {
 	double until = now() + PATIENCE;

@@ -39,7 +39,7 @@ static struct fi_info *hints(void)
 	return h;
 }
 
-/* Event queues that are open: a thread that waits at one drives the others as well, since all are of this process. */
+/* Open event queues. A thread that waits on one of them also drives the others, because all belong to this process. */
 static struct fid_eq *queues[6];
 
 static struct fid_eq *open_events(struct fid_fabric *fabric)
@@ -65,7 +65,7 @@ static void close_events(struct fid_eq *eq)
 	ANSWERS(0, fi_close(&eq->fid));
 }
 
-/* Waits for an event or an error; with memory for the event, or without. */
+/* Waits for an event or an error, with or without a buffer for the event. */
 static ssize_t wait_at(struct fid_eq *eq, uint32_t *event, struct event *e)
 {
 	double until = now() + PATIENCE;
@@ -109,7 +109,7 @@ static void close_listener(struct listener *l)
 	fi_freeinfo(l->info);
 }
 
-/* An end with its own event queue, or this one. */
+/* Opens an end with its own event queue, or with this one. */
 static void open_end_at(struct end *end, struct listener *l, struct fi_info *info, struct fid_eq *eq)
 {
 	struct fi_cq_attr attr = { .format = FI_CQ_FORMAT_DATA };
@@ -139,7 +139,7 @@ static void close_end(struct end *end)
 	close_events(end->eq);
 }
 
-/* The next event is this one; how many bytes of data came with it. */
+/* Checks that the next event is this one. Returns the number of bytes of its data. */
 static size_t expect(struct fid_eq *eq, uint32_t wanted, struct event *e)
 {
 	uint32_t event = 0;
@@ -150,7 +150,7 @@ static size_t expect(struct fid_eq *eq, uint32_t wanted, struct event *e)
 	return (size_t)got - sizeof(e->entry);
 }
 
-/* Asks for a connection; returns the request as the listener sees it. */
+/* Requests a connection. Returns the request as the listener receives it. */
 static struct fi_info *request(struct listener *l, struct end *client, const char *data)
 {
 	struct event e;
@@ -159,7 +159,7 @@ static struct fi_info *request(struct listener *l, struct end *client, const cha
 
 	open_end(client, l, l->info);
 	NEEDS(fi_connect(client->ep, &l->address, data, strlen(data) + 1));
-	/* Without memory for it it stays: what it is answered by would be lost. */
+	/* Without a buffer the event stays in the queue, because the handle of the request would be lost. */
 	ANSWERS(-FI_ETOOSMALL, wait_at(l->eq, &event, NULL));
 	len = expect(l->eq, FI_CONNREQ, &e);
 	CHECK(e.entry.fid == &l->pep->fid && e.entry.info, "another listener's");
@@ -175,7 +175,7 @@ static void exchange(struct end *from, struct end *to)
 	int seen = 0;
 
 	fill(out, sizeof(out), 4);
-	/* There is one peer, whatever is named (AV-053). */
+	/* There is only one peer, so the named peer is ignored (AV-053). */
 	NEEDS(fi_recv(to->ep, in, sizeof(in), NULL, FI_ADDR_NOTAVAIL, context(1)));
 	NEEDS(fi_send(from->ep, out, sizeof(out), NULL, FI_ADDR_NOTAVAIL, context(2)));
 	while (seen < 2) {
@@ -220,7 +220,7 @@ static void connected(struct listener *l)
 	close_end(&server);
 }
 
-/* One queue for a listener and its connections: the end of one comes before the request for the next. */
+/* One queue for a listener and its connections: the end of one connection is reported before the request for the next. */
 static void one_queue(struct listener *l)
 {
 	struct end clients[3], servers[3];
@@ -266,7 +266,7 @@ static void rejected(struct listener *l)
 	close_end(&client);
 }
 
-/* An answer that is refused for its data has changed nothing: the request can be answered. */
+/* An answer that is rejected because of its data has no effect: the request can still be answered. */
 static void too_much_data(struct listener *l)
 {
 	static char data[1 << 16];
@@ -291,7 +291,7 @@ static void too_much_data(struct listener *l)
 	close_end(&server);
 }
 
-/* The client is turned away, with these bytes of data. */
+/* The client's connection is rejected with these bytes of data. */
 static void turned_away(struct end *client, const char *data, size_t len)
 {
 	struct fi_eq_err_entry error = { 0 };
@@ -380,7 +380,7 @@ static void requests(struct listener *l)
 	close_end(&server);
 	fi_freeinfo(info);
 	turned_away(&client, "no", 3);
-	/* Its endpoint is closed, and the request is not answered: the client gets an event. */
+	/* The endpoint is closed and the request is not answered: the client gets an event. */
 	info = request(l, &client, "may I?");
 	open_end(&server, l, info);
 	close_end(&server);
@@ -392,7 +392,7 @@ static void requests(struct listener *l)
 	ANSWERS(-FI_EINVAL, fi_reject(l->pep, &l->pep->fid, NULL, 0));
 }
 
-/* Events name objects and contexts as they were when they came, whatever is closed before they are read. */
+/* An event contains the object and context of the time when it was created, even if they are closed before it is read. */
 static void events_outlive_objects(struct listener *l)
 {
 	struct fi_eq_err_entry error = { 0 };
@@ -411,7 +411,7 @@ static void events_outlive_objects(struct listener *l)
 	CHECK(error.fid == &base->fid && error.context == &client, "another endpoint's");
 	ANSWERS(0, fi_close(&client.cq->fid));
 	close_events(client.eq);
-	/* An alias is left when the event comes. */
+	/* Only an alias is open when the event arrives. */
 	info = request(l, &client, "may I?");
 	NEEDS(fi_ep_alias(client.ep, &alias, FI_TRANSMIT));
 	alias->fid.context = &alias;
@@ -428,7 +428,7 @@ static void events_outlive_objects(struct listener *l)
 	close_events(client.eq);
 }
 
-/* Before 1.5 an error entry is no input: it may have anything in it. */
+/* Before 1.5 an error entry is not an input, and may contain anything. */
 static void uninitialised_entries(void)
 {
 	struct fi_info *h = hints(), *info;
@@ -472,7 +472,7 @@ static void uninitialised_entries(void)
 	fi_freeinfo(info);
 }
 
-/* An active endpoint takes the address of a passive one (fi_endpoint(3)). */
+/* An active endpoint takes over the address of a passive one (fi_endpoint(3)). */
 static void converted(struct listener *l)
 {
 	struct sockaddr_in free_port, name;
@@ -487,10 +487,10 @@ static void converted(struct listener *l)
 
 	open_listener(&other);
 	free_port = other.address;
-	/* One that listens keeps its address. */
+	/* A listening endpoint keeps its address. */
 	info->handle = &other.pep->fid;
 	ANSWERS(-FI_EOPBADSTATE, fi_endpoint(l->domain, info, &late, NULL));
-	/* A second event queue, or one of another fabric, does not take the place of the first. */
+	/* A second event queue, or one of another fabric, does not replace the first. */
 	ANSWERS(-FI_EINVAL, fi_pep_bind(other.pep, &end.eq->fid, 0));
 	close_listener(&other);
 	NEEDS(fi_passive_ep(l->fabric, l->info, &pep, NULL));
@@ -513,7 +513,7 @@ static void converted(struct listener *l)
 	NEEDS(fi_enable(end.ep));
 	ANSWERS(0, fi_getname(&end.ep->fid, &name, &len));
 	CHECK(name.sin_port == free_port.sin_port, "port %d, not %d", ntohs(name.sin_port), ntohs(free_port.sin_port));
-	/* Handles of anything else are refused. */
+	/* Other handles are rejected. */
 	info->handle = &l->domain->fid;
 	ANSWERS(-FI_EINVAL, fi_endpoint(l->domain, info, &late, NULL));
 	info->handle = NULL;
@@ -521,7 +521,7 @@ static void converted(struct listener *l)
 	close_end(&end);
 }
 
-/* There is no listener any more. */
+/* The listener no longer exists. */
 static void refused(void)
 {
 	struct listener l;

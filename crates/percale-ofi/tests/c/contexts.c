@@ -6,7 +6,7 @@
 #define MANY 2
 #define BITS 2
 
-/* All queues of a group: a thread that waits at one drives the others as well, since all are of this process. */
+/* All queues of a group. A thread that waits on one of them also drives the others, because all belong to this process. */
 static struct fid_cq *queues[16];
 static size_t opened;
 
@@ -25,7 +25,7 @@ static void close_queues(void)
 		ANSWERS(0, fi_close(&queues[--opened]->fid));
 }
 
-/* The next completion of a queue, or the error that it has instead; the others stay empty meanwhile, but for those of sends. */
+/* Returns the next completion of a queue, or its error. The other queues must have no completions except those of sends. */
 static int next(struct fid_cq *cq, struct fi_cq_tagged_entry *entry, fi_addr_t *source)
 {
 	struct fi_cq_err_entry error = { 0 };
@@ -121,7 +121,7 @@ static const struct settings plain = { .name = "contexts", .caps = FI_NAMED_RX_C
 static const struct settings serial = { .name = "contexts", .caps = FI_NAMED_RX_CTX, .av_type = FI_AV_TABLE,
 					.threading = FI_THREAD_DOMAIN, .progress = FI_PROGRESS_MANUAL };
 
-/* One message from a context to a context; its source is the sender's plain number. */
+/* One message from a context to a context. Its source is the sender's plain address. */
 static void pass(struct scalable *from, int tx, struct scalable *to, int rx, bool tagged, size_t len)
 {
 	fi_addr_t peer = fi_rx_addr(to->address, rx, BITS), source = FI_ADDR_UNSPEC;
@@ -169,7 +169,7 @@ static void messages(const struct settings *how)
 		nothing_at(a.rxcq[at]);
 		nothing_at(b.rxcq[at]);
 	}
-	/* There is no third context. */
+	/* The third context does not exist. */
 	NEEDS(fi_send(a.tx[0], "x", 1, NULL, fi_rx_addr(b.address, 3, BITS), context(3)));
 	ANSWERS(FI_ECONNREFUSED, next(a.txcq[0], &entry, NULL));
 	pass(&a, 0, &b, 0, false, 8);
@@ -180,7 +180,7 @@ static void messages(const struct settings *how)
 	close_room(&room);
 }
 
-/* fi_rx_addr and what it means. */
+/* fi_rx_addr and its meaning. */
 static void scalable_endpoints(void)
 {
 	begin("AV-008 AV-051 AV-052 CTX-011: scalable endpoints");
@@ -191,7 +191,7 @@ static void scalable_endpoints(void)
 	end();
 }
 
-/* Accesses to memory through contexts; options, aliases and names of them. */
+/* Memory accesses through contexts, and their options, aliases and names. */
 static void parts_of_endpoints(void)
 {
 	struct room room;
@@ -237,7 +237,7 @@ static void parts_of_endpoints(void)
 	end();
 }
 
-/* What is refused, and contexts of which one half is used. */
+/* Rejected calls, and contexts of which one half is used. */
 static void halves(void)
 {
 	struct room room;
@@ -263,7 +263,7 @@ static void halves(void)
 	ANSWERS(0, fi_close(&ep->fid));
 	open_scalable(&a, &room, av, false);
 	ANSWERS(-FI_EOPBADSTATE, fi_send(a.tx[0], "x", 1, NULL, 0, NULL));
-	/* Each half is set up for itself, whenever that is. */
+	/* Each half is set up separately, at any time. */
 	NEEDS(fi_ep_bind(a.tx[1], &a.txcq[1]->fid, FI_TRANSMIT));
 	NEEDS(fi_enable(a.tx[1]));
 	NEEDS(fi_ep_bind(a.tx[0], &a.txcq[0]->fid, FI_TRANSMIT));
@@ -281,7 +281,7 @@ static void halves(void)
 	ANSWERS(0, fi_enable(a.rx[1]));
 	NEEDS(fi_enable(a.sep));
 	pass(&a, 1, &a, 1, true, 64);
-	/* What the other half does. */
+	/* Calls of the other half. */
 	CHECK(fi_recv(a.tx[0], in, sizeof(in), NULL, FI_ADDR_UNSPEC, NULL) == -FI_ENOSYS, "a transmit context receives");
 	CHECK(fi_send(a.rx[0], in, sizeof(in), NULL, a.address, NULL) == -FI_ENOSYS, "a receive context sends");
 	CHECK(fi_write(a.rx[0], in, sizeof(in), NULL, a.address, 0, 1, NULL) == -FI_ENOSYS, "a receive context writes");
@@ -292,7 +292,7 @@ static void halves(void)
 	end();
 }
 
-/* A context that is closed has ended, and the one with its number that does the other half goes on. */
+/* Closing a context ends it. The context with the same number in the other half continues. */
 static void closed_halves(const struct settings *how)
 {
 	struct room room;
@@ -301,7 +301,7 @@ static void closed_halves(const struct settings *how)
 	static char in[1 << 17], out[1 << 17], sink[1 << 17];
 	struct fi_cq_tagged_entry entry;
 
-	/* It completes when a receive takes it. */
+	/* The send completes when a receive takes the message. */
 	struct iovec iov = { out, 100 };
 	struct fi_msg_tagged delivered = { .msg_iov = &iov, .iov_count = 1, .tag = 99, .context = context(3) };
 
@@ -314,7 +314,7 @@ static void closed_halves(const struct settings *how)
 	pass(&b, 0, &a, 0, false, 64);
 	for (int round = 0; round < 3; round++) {
 		pass(&a, 1, &b, 0, true, 64);
-		/* The receive context leaves, and its receives and its queue with it. */
+		/* The receive context is closed, with its receives and its queue. */
 		memset(in, '.', sizeof(in));
 		NEEDS(fi_recv(b.rx[0], in, sizeof(in), NULL, FI_ADDR_UNSPEC, context(1)));
 		NEEDS(fi_send(a.tx[0], out, 1 << 17, NULL, fi_rx_addr(b.address, 1, BITS), context(5)));
@@ -327,7 +327,7 @@ static void closed_halves(const struct settings *how)
 				queues[at] = queues[--opened];
 		memset(in, '.', sizeof(in));
 		CHECK(next(a.txcq[1], &entry, NULL) != 0 && entry.op_context == context(3), "a closed context has received");
-		/* Its other half sends, and another context receives. */
+		/* The other half sends, and another context receives. */
 		NEEDS(fi_recv(b.rx[1], sink, sizeof(sink), NULL, FI_ADDR_UNSPEC, context(4)));
 		ANSWERS(0, next(b.rxcq[1], &entry, NULL));
 		ANSWERS(0, next(a.txcq[0], &entry, NULL));
@@ -335,13 +335,13 @@ static void closed_halves(const struct settings *how)
 		pass(&a, 1, &b, 1, false, 64);
 		for (size_t at = 0; at < sizeof(in); at++)
 			MUST(in[at] == '.', "byte %zu was written after the context was closed", at);
-		/* It comes back. */
+		/* The context is opened again. */
 		NEEDS(fi_rx_context(b.sep, 0, NULL, &b.rx[0], NULL));
 		b.rxcq[0] = open_queue(&room);
 		NEEDS(fi_ep_bind(b.rx[0], &b.rxcq[0]->fid, FI_RECV));
 		NEEDS(fi_enable(b.rx[0]));
 		pass(&a, 1, &b, 0, false, 64);
-		/* The transmit context leaves, and what it has under way. The receive context is there. */
+		/* The transmit context is closed with a send in progress. The receive context stays open. */
 		NEEDS(fi_send(b.tx[0], out, 1 << 17, NULL, a.address, context(6)));
 		ANSWERS(0, fi_close(&b.tx[0]->fid));
 		ANSWERS(0, fi_close(&b.txcq[0]->fid));
@@ -362,7 +362,7 @@ static void closed_halves(const struct settings *how)
 	close_room(&room);
 }
 
-/* Endpoints that share receives, and one that sends to them. */
+/* Endpoints that share receives, and one endpoint that sends to them. */
 #define SHARERS 3
 struct sharing {
 	struct room room;
@@ -423,13 +423,13 @@ static void close_sharing(struct sharing *s)
 	ANSWERS(0, fi_close(&s->srx->fid));
 	close_queues();
 	ANSWERS(0, fi_close(&s->av->fid));
-	/* Only the transmit context is left. */
+	/* Only the transmit context is still open. */
 	ANSWERS(-FI_EBUSY, fi_close(&s->room.domain->fid));
 	ANSWERS(0, fi_close(&s->stx->fid));
 	close_room(&s->room);
 }
 
-/* Posts a shared receive in each of the ways that there are. */
+/* Posts a shared receive in each possible way. */
 static void post(struct sharing *s, int way, char *in, size_t len)
 {
 	struct iovec iov[2] = { { in, len / 2 }, { in + len / 2, len - len / 2 } };
@@ -483,7 +483,7 @@ static void shared_receives(void)
 	}
 	for (int at = 0; at < SHARERS; at++)
 		nothing_at(s.rxcq[at]);
-	/* Cancelling is told by one of the endpoints. */
+	/* One of the endpoints reports the cancellation. */
 	post(&s, 0, in, 8);
 	ANSWERS(0, fi_cancel(&s.srx->fid, context(0)));
 	ANSWERS(-FI_ENOENT, fi_cancel(&s.srx->fid, context(0)));
@@ -504,7 +504,7 @@ static void shared_receives(void)
 		CHECK(!(entry.flags & FI_MULTI_RECV) == (to < 2), "%#llx", (unsigned long long)entry.flags);
 		ANSWERS(0, next(s.txcq, &entry, NULL));
 	}
-	/* Looking without taking is for endpoints. */
+	/* FI_PEEK is only for endpoints. */
 	ANSWERS(-FI_EINVAL, fi_recvmsg(s.srx, &msg, FI_PEEK));
 	CHECK(fi_send(s.srx, out, 8, NULL, s.addresses[0], NULL) == -FI_ENOSYS, "a receive context sends");
 	close_sharing(&s);

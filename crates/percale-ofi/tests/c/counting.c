@@ -6,7 +6,7 @@ static uint64_t value(struct side *side, int kind)
 	return fi_cntr_read(side->counters[kind]);
 }
 
-/* Waiting for one end's counter drives that end only: if both ends are in this process, the other is driven first. */
+/* Waiting for the counter of one end drives only that end. If both ends are in this process, the other is driven first. */
 static void reach(struct side *side, int kind, uint64_t threshold)
 {
 	for (double until = now() + PATIENCE; side->mate && value(side, kind) < threshold;) {
@@ -17,7 +17,7 @@ static void reach(struct side *side, int kind, uint64_t threshold)
 	CHECK(fi_cntr_read(side->counters[kind]) >= threshold, "kind %d", kind);
 }
 
-/* What each of them said before. */
+/* Stores the current values. */
 static void note(struct pair *p, uint64_t a[KINDS], uint64_t b[KINDS])
 {
 	meet(p);
@@ -28,7 +28,7 @@ static void note(struct pair *p, uint64_t a[KINDS], uint64_t b[KINDS])
 	meet(p);
 }
 
-/* Exactly these moved, by so much. */
+/* Exactly these counters must have increased by these amounts. */
 static void moved(struct side *side, const uint64_t before[KINDS], const uint64_t by[KINDS], const char *what)
 {
 	static const char *const names[KINDS] = { "sends", "receives", "reads", "writes", "remote reads", "remote writes" };
@@ -38,7 +38,7 @@ static void moved(struct side *side, const uint64_t before[KINDS], const uint64_
 		      (long long)(value(side, kind) - before[kind]), (long long)by[kind]);
 }
 
-/* An endpoint that talks to itself counts what both ends do. */
+/* An endpoint that sends to itself counts the operations of both ends. */
 static void check(struct pair *p, const uint64_t a[KINDS], const uint64_t b[KINDS], int at_a, int at_b, uint64_t count, const char *what)
 {
 	uint64_t by_a[KINDS] = { 0 }, by_b[KINDS] = { 0 };
@@ -50,7 +50,7 @@ static void check(struct pair *p, const uint64_t a[KINDS], const uint64_t b[KIND
 		reach(p->a, at_a, a[at_a] + count);
 	if (p->b)
 		reach(p->b, at_b, b[at_b] + count);
-	/* The other end may want our progress for its count. */
+	/* The other end may need this end's progress to count. */
 	meet(p);
 	if (p->a)
 		moved(p->a, a, by_a, what);
@@ -59,7 +59,7 @@ static void check(struct pair *p, const uint64_t a[KINDS], const uint64_t b[KIND
 	meet(p);
 }
 
-/* Completions are of no interest here. */
+/* Discards completions. */
 static void forget(struct pair *p)
 {
 	meet(p);
@@ -144,7 +144,9 @@ static void accesses(struct pair *p)
 	forget(p);
 	if (p->b) {
 		ANSWERS(0, fi_close(&counter->fid));
-		/* Bound to its endpoint, a region is closed after that (fi_mr(3)); the endpoint goes on here. */
+		/*
+		 * A region that is bound to its endpoint is closed after the endpoint (fi_mr(3)); here the endpoint stays open.
+		 */
 		if (!(p->b->room->info->domain_attr->mr_mode & FI_MR_ENDPOINT))
 			ANSWERS(0, fi_close(&mr->fid));
 		free(memory);
@@ -152,7 +154,7 @@ static void accesses(struct pair *p)
 	meet(p);
 }
 
-/* What fails is counted apart, and ends a wait. */
+/* Failures are counted separately, and end a wait. */
 static void failures(struct pair *p)
 {
 	struct side *a = p->a;

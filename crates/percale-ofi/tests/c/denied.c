@@ -1,9 +1,12 @@
-/* Accesses that must not succeed (fi_rma(3), fi_mr(3)): each is reported to its initiator, changes nothing, and does not affect later operations. */
+/*
+ * Accesses that must not succeed (fi_rma(3), fi_mr(3)). Each one is reported to its initiator, changes nothing, and does not
+ * affect later operations.
+ */
 #include "every.h"
 
 enum { SIZE = 4096 };
 
-/* Regions of b's: with all rights, for reading only, for writing only, and one that is closed. */
+/* Regions of b: with all rights, read-only, write-only, and closed. */
 enum { OPEN, READABLE, WRITABLE, CLOSED, REGIONS };
 
 struct targets {
@@ -35,7 +38,7 @@ static void open_targets(struct pair *p, struct targets *t)
 	hand_to_a(p, t->named, sizeof(t->named));
 }
 
-/* Every region is as it was filled. */
+/* Checks that every region has its original contents. */
 static void unchanged(struct pair *p, const struct targets *t, const char *what)
 {
 	meet(p);
@@ -68,7 +71,7 @@ static void refused(struct side *a, const struct attempt *x, uint64_t kind, ssiz
 {
 	struct done done;
 
-	/* A refusal at once is as good as one that completes. */
+	/* An immediate rejection is as valid as one in a completion. */
 	if (posted != 0) {
 		CHECK(posted != -FI_ENOSYS, "%s", x->what);
 		return;
@@ -102,7 +105,7 @@ static void try_all(struct pair *p, struct targets *t)
 	}
 }
 
-/* Nothing is wrong between the two ends. */
+/* Checks that the two ends still work. */
 static void still_works(struct pair *p, struct targets *t)
 {
 	struct done done;
@@ -123,7 +126,7 @@ static void still_works(struct pair *p, struct targets *t)
 	meet(p);
 }
 
-/* Operations to an address that is not in the vector are refused at once. */
+/* Operations to an address that is not in the vector are rejected at once. */
 static void nobody(struct pair *p)
 {
 	struct side *a = p->a;

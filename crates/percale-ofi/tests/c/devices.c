@@ -1,11 +1,14 @@
-/* Memory of devices (fi_mr(3), FI_HMEM), and what devices set off: on the driver that PERCALE_CUDA_LIBRARY names, or on the machine's. */
+/*
+ * Device memory (fi_mr(3), FI_HMEM), and operations that devices start. Uses the driver that PERCALE_CUDA_LIBRARY names, or the
+ * machine's driver.
+ */
 #include "registration.h"
 
 #include <dlfcn.h>
 
 typedef uint64_t address_t;
 
-/* What of the driver these checks call. */
+/* The driver functions that these checks call. */
 static struct {
 	int (*init)(unsigned);
 	int (*get)(int *, int);
@@ -94,7 +97,7 @@ static int try_register(void *memory, size_t len, enum fi_hmem_iface iface, int 
 	return fi_mr_regattr(w.domain, &attr, flags, mr);
 }
 
-/* HMEM-003, HMEM-009: a region of a device's memory, accessed. */
+/* HMEM-003, HMEM-009: accesses to a region in device memory. */
 static void regions(void)
 {
 	address_t memory = device_memory(BYTES, 1);
@@ -111,7 +114,7 @@ static void regions(void)
 	ANSWERS(0, try_add(&w, base + 8, key, 41));
 	cuda.to_host(&word, memory + 8, 8);
 	CHECK(word == 42, "%llu", (unsigned long long)word);
-	/* From and to a device's memory, described and not. */
+	/* From and to device memory, with and without a descriptor. */
 	address_t from = device_memory(BYTES, 3), into = device_memory(BYTES, 4);
 	struct fid_mr *local;
 	ANSWERS(0, try_register(at(from), BYTES, FI_HMEM_CUDA, 0, FI_HMEM_DEVICE_ONLY, 802, &local));
@@ -131,7 +134,7 @@ static void regions(void)
 	CHECK(!cuda.free(memory) && !cuda.free(from) && !cuda.free(into), "freed");
 }
 
-/* HMEM-003, HMEM-011: messages from and to a device's memory, by every call. */
+/* HMEM-003, HMEM-011: messages from and to device memory, with every call. */
 static void messages(void)
 {
 	static const size_t lengths[] = { 1, 64, 1000, 60000, 1 << 20 };
@@ -161,7 +164,7 @@ static void messages(void)
 	}
 }
 
-/* HMEM-004 to HMEM-008, HMEM-014, HMEM-015: what is registered as what. */
+/* HMEM-004 to HMEM-008, HMEM-014, HMEM-015: the kinds of memory in registrations. */
 static void kinds(void)
 {
 	address_t memory = device_memory(BYTES, 1), managed;
@@ -180,7 +183,7 @@ static void kinds(void)
 	ANSWERS(-FI_ENOSYS, try_register(at(memory), BYTES, FI_HMEM_ZE, 0, 0, 811, &mr));
 	ANSWERS(-FI_ENOSYS, try_register(at(memory), BYTES, 99, 0, 0, 811, &mr));
 	refused(&w, 0, 811, NULL, 1);
-	/* Pinned: of no device, so any will do. */
+	/* Pinned host memory belongs to no device, so any device number is accepted. */
 	for (int device = 0; device < 100; device += 99) {
 		ANSWERS(0, try_register(pinned, BYTES, FI_HMEM_CUDA, device, FI_HMEM_HOST_ALLOC, 812, &mr));
 		served(&w, base_of(&w, pinned), fi_mr_key(mr), pinned);
@@ -201,8 +204,11 @@ static void kinds(void)
 	free(host);
 }
 
-/* MR-081: what fi_mr_reg and fi_mr_regv are given counts as the host's, also a device's memory, which no processor reaches: where memory must
- * be there (FI_MR_ALLOCATED) it is refused, else what peers do to it fails. Nothing here reads or writes it. */
+/*
+ * MR-081: memory in fi_mr_reg and fi_mr_regv counts as host memory, even if it is device memory that no processor can access.
+ * If memory must be present (FI_MR_ALLOCATED) the call is rejected; otherwise accesses of peers fail. This test does not access
+ * the memory.
+ */
 static void unnamed(void)
 {
 	address_t memory = device_memory(BYTES, 1);
@@ -223,7 +229,7 @@ static void unnamed(void)
 		CHECK(holds(memory, BYTES, 1), "the memory was changed");
 		ANSWERS(0, fi_close(&mr->fid));
 	}
-	/* By its interface it is registered, and served. */
+	/* With the right interface it is registered and can be accessed. */
 	ANSWERS(0, try_register(at(memory), BYTES, FI_HMEM_CUDA, 0, 0, 827, &mr));
 	ANSWERS(0, try_write(&w, base_of(&w, at(memory)), fi_mr_key(mr), 500, 7));
 	CHECK(holds(memory, 500, 7), "the write is not there");
@@ -231,7 +237,7 @@ static void unnamed(void)
 	CHECK(!cuda.free(memory), "freed");
 }
 
-/* HMEM-012, HMEM-013: with FI_MR_LOCAL a device's memory may go undescribed; with FI_MR_HMEM as well, it may not. */
+/* HMEM-012, HMEM-013: with FI_MR_LOCAL device memory needs no descriptor. With FI_MR_HMEM in addition it does. */
 static void described(void)
 {
 	address_t from = device_memory(BYTES, 6), into = device_memory(BYTES, 1);
@@ -253,7 +259,10 @@ static void described(void)
 	CHECK(!cuda.free(from) && !cuda.free(into), "freed");
 }
 
-/* RCACHE-015 to RCACHE-017, RCACHE-019: whatever FI_MR_..._CACHE_MONITOR_ENABLED say, memory that came again is what it is now. */
+/*
+ * RCACHE-015 to RCACHE-017, RCACHE-019: whatever FI_MR_..._CACHE_MONITOR_ENABLED are, memory that was allocated again is
+ * accessed as it is now.
+ */
 static void again(void)
 {
 	enum { TIMES = 20, LEN = 70000 };
@@ -282,7 +291,7 @@ static void again(void)
 	ANSWERS(-FI_ENOSYS, try_register(w.a->in, 8, FI_HMEM_ZE, 0, 0, 861, &mr));
 }
 
-/* XPU-004 to XPU-018, XPU-020: sends that a stream's write sets off. */
+/* XPU-004 to XPU-018, XPU-020: sends that start when a stream writes a variable. */
 static void triggers(void)
 {
 	struct fi_trigger_var vars[2] = { 0 };
@@ -297,7 +306,7 @@ static void triggers(void)
 	CHECK(needs.count == 1 && vars[0].datatype == FI_UINT64 && vars[0].count == 1, "of 64 bits");
 	needs.device.cuda = 99;
 	ANSWERS(-FI_EOPNOTSUPP, fi_getopt(&w.a->ep->fid, FI_OPT_ENDPOINT, FI_OPT_XPU_TRIGGER, &needs, &len));
-	/* Of another device's memory, or set off by a thread. */
+	/* With the memory of another device, or started by a thread. */
 	contexts[0] = (struct fi_triggered_context){ .event_type = FI_TRIGGER_XPU, .trigger.xpu = { .count = 1, .iface = FI_HMEM_SYSTEM, .var = vars } };
 	msg.context = &contexts[0];
 	ANSWERS(-FI_EINVAL, fi_sendmsg(w.a->ep, &msg, FI_TRIGGER | FI_COMPLETION));
@@ -314,7 +323,7 @@ static void triggers(void)
 	POSTED(w.b, fi_recv(w.b->ep, w.b->in, 8, NULL, FI_ADDR_UNSPEC, context(1)));
 	for (int turn = 0; turn < 50; turn++)
 		progress(w.a);
-	/* It is read when it begins. */
+	/* The memory is read when the send begins. */
 	cuda.to_device(from + 8, "by then!", 8);
 	CHECK(!cuda.write_value(stream, (address_t)(uintptr_t)vars[1].addr, vars[1].value.val64, 0) && !cuda.finish(stream), "a write");
 	ANSWERS(0, take(w.a, &contexts[1]).err);

@@ -1,4 +1,4 @@
-/* Endpoints (fi_endpoint(3)): states, options, names, aliases, flags of their own, cancelling. */
+/* Endpoints (fi_endpoint(3)): states, options, names, aliases, default flags, cancelling. */
 #include "every.h"
 
 #include <arpa/inet.h>
@@ -9,7 +9,7 @@
 static const struct settings how = { .name = "endpoints", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL,
 				     .node = "127.0.0.1" };
 
-/* What cannot be done yet, what is missing, and what comes too late. */
+/* Calls that are too early or too late, and missing objects. */
 static void states(void)
 {
 	struct room room;
@@ -41,7 +41,7 @@ static void states(void)
 	/* Called through the table, because their inline functions are deprecated and cause warnings. */
 	CHECK(ep->ops->rx_size_left(ep) > 0 && ep->ops->tx_size_left(ep) > 0, "no room");
 	ANSWERS(0, fi_close(&ep->fid));
-	/* One that was never enabled. */
+	/* An endpoint that was never enabled. */
 	NEEDS(fi_endpoint(room.domain, room.info, &ep, NULL));
 	NEEDS(fi_ep_bind(ep, &av->fid, 0));
 	ANSWERS(0, fi_close(&ep->fid));
@@ -68,7 +68,9 @@ static void options_of(struct two *two)
 	CHECK(fi_getopt(ep, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, &len) < 0, "read into 2 bytes");
 	ANSWERS(-FI_EINVAL, fi_setopt(ep, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &value, 2));
 	len = sizeof(value);
-	/* FI_OPT_CUDA_API_PERMITTED, which came after 1.17: needed with memory of CUDA, or there is no CUDA. */
+	/*
+	 * FI_OPT_CUDA_API_PERMITTED, which newer versions than 1.17 have: CUDA is needed for its memory, or is not available.
+	 */
 	const int permitted = 10;
 	const char no = 0, yes = 1;
 	int code = fi_setopt(ep, FI_OPT_ENDPOINT, permitted, &no, 1);
@@ -81,7 +83,7 @@ static void options_of(struct two *two)
 	ANSWERS(-FI_ENOPROTOOPT, fi_getopt(ep, 77, FI_OPT_MIN_MULTI_RECV, &value, &len));
 }
 
-/* A port that was free a moment ago. */
+/* A port that was free at the time of the call. */
 static struct sockaddr_in free_port(void)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET };
@@ -103,7 +105,7 @@ static void names(struct two *two)
 	struct fid_ep *ep;
 	struct fid_cq *cq;
 
-	/* How long is it? */
+	/* Returns the required length. */
 	ANSWERS(-FI_ETOOSMALL, fi_getname(&two->a.ep->fid, NULL, &len));
 	CHECK(len == sizeof(got), "%zu", len);
 	len = 4;
@@ -113,7 +115,7 @@ static void names(struct two *two)
 	CHECK(got.sin_family == AF_INET && got.sin_port != 0, "port %d", ntohs(got.sin_port));
 	CHECK(got.sin_addr.s_addr == htonl(INADDR_LOOPBACK), "not at the node that was asked for");
 	CHECK(fi_setname(&two->a.ep->fid, &wanted, sizeof(wanted)) < 0, "renamed when it was enabled");
-	/* Named before it is enabled. */
+	/* The address is set before the endpoint is enabled. */
 	NEEDS(fi_cq_open(two->room.domain, &attr, &cq, NULL));
 	NEEDS(fi_endpoint(two->room.domain, two->room.info, &ep, NULL));
 	CHECK(fi_setname(&ep->fid, &wanted, 3) < 0, "named by 3 bytes");
@@ -128,7 +130,7 @@ static void names(struct two *two)
 	ANSWERS(0, fi_close(&cq->fid));
 }
 
-/* Another object for the same endpoint, with flags of its own (fi_ep_alias(3)). */
+/* Another object for the same endpoint, with its own default flags (fi_ep_alias(3)). */
 static void aliases(struct two *two)
 {
 	struct side *a = &two->a, *b = &two->b;
@@ -143,12 +145,12 @@ static void aliases(struct two *two)
 	ANSWERS(0, post_receive(b, RECV, &in));
 	a->ep = injecting;
 	ANSWERS(0, post_send(a, SEND, &out));
-	/* Injected: the buffer is ours again. */
+	/* The message was injected, so the buffer may be reused. */
 	memset(a->out, 0, 100);
 	check_sent(a, SEND, &out);
 	a->ep = own;
 	check_received(b, &in, &out, false, 3);
-	/* The alias's flags are its own. */
+	/* The alias has its own flags. */
 	flags = FI_TRANSMIT;
 	ANSWERS(0, fi_control(&injecting->fid, FI_GETOPSFLAG, &flags));
 	CHECK(flags & FI_INJECT, "%#llx", (unsigned long long)flags);
@@ -157,7 +159,7 @@ static void aliases(struct two *two)
 	CHECK(!(flags & FI_INJECT), "%#llx", (unsigned long long)flags);
 	CHECK(fi_ep_alias(a->ep, &injecting, 0) < 0, "an alias of neither direction");
 	ANSWERS(0, fi_close(&injecting->fid));
-	/* The endpoint works without it. */
+	/* The endpoint works without the alias. */
 	ANSWERS(0, post_receive(b, RECV, &in));
 	fill(a->out, 100, 4);
 	ANSWERS(0, post_send(a, SEND, &out));
@@ -184,7 +186,7 @@ static void own_flags(struct two *two)
 	ANSWERS(-FI_ENOSYS, fi_control(ep, 9999, NULL));
 }
 
-/* Flags that no operation can have are refused, wherever they are given, and change nothing. */
+/* Unsupported flags are rejected everywhere, and change nothing. */
 static void unknown_flags(struct two *two)
 {
 	static const uint64_t unknown[] = { FI_COMMIT_COMPLETE, 1ull << 62, FI_COMMIT_COMPLETE | FI_COMPLETION };
@@ -216,7 +218,7 @@ static void unknown_flags(struct two *two)
 	fi_freeinfo(info);
 }
 
-/* What is bound stays bound when something else of its kind is refused. */
+/* A rejected binding does not change an existing one. */
 static void refused_bindings(struct two *two)
 {
 	struct room *room = &two->room, other;
@@ -246,13 +248,13 @@ static void refused_bindings(struct two *two)
 	}
 	NEEDS(fi_cntr_open(other.domain, NULL, &cntr, NULL));
 	NEEDS(fi_endpoint(room->domain, room->info, &ep, NULL));
-	/* Of another domain. */
+	/* An object of another domain. */
 	ANSWERS(-FI_EINVAL, fi_ep_bind(ep, &cqs[2]->fid, FI_TRANSMIT | FI_RECV));
 	ANSWERS(-FI_EINVAL, fi_ep_bind(ep, &cntr->fid, FI_SEND));
 	ANSWERS(0, fi_close(&cqs[2]->fid));
 	ANSWERS(0, fi_close(&cntr->fid));
 	ANSWERS(0, fi_ep_bind(ep, &cqs[0]->fid, FI_TRANSMIT));
-	/* One of two directions is taken: neither is bound. */
+	/* One of the two directions is bound already: neither is bound by this call. */
 	ANSWERS(-FI_EINVAL, fi_ep_bind(ep, &cqs[1]->fid, FI_TRANSMIT | FI_RECV));
 	ANSWERS(0, fi_ep_bind(ep, &cqs[0]->fid, FI_RECV));
 	ANSWERS(-FI_EINVAL, fi_ep_bind(ep, &cqs[1]->fid, FI_RECV));
@@ -301,7 +303,7 @@ static void refused_bindings(struct two *two)
 	close_room(&other);
 }
 
-/* A key that cannot be used is refused: nothing is opened without it. */
+/* An invalid key is rejected: the endpoint is not opened without it. */
 static void keys(struct two *two)
 {
 	static const size_t refused[] = { 4097, 1 << 20, SIZE_MAX };
@@ -325,7 +327,7 @@ static void keys(struct two *two)
 	fi_freeinfo(info);
 }
 
-/* An endpoint that is closed with receives outstanding gives their memory back, and its peer carries on. */
+/* Closing an endpoint with outstanding receives releases their memory, and its peer continues. */
 static void closing(void)
 {
 	struct two two;
@@ -341,7 +343,7 @@ static void closing(void)
 		MUST(now() < until, "the message does not arrive");
 		progress(&two.b);
 	}
-	/* The rest is cancelled, or forgotten, with the endpoint. */
+	/* The other operations are cancelled or dropped with the endpoint. */
 	close_two(&two);
 }
 

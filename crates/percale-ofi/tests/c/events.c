@@ -1,4 +1,4 @@
-/* Event queues (fi_eq(3)): events that the program itself writes, and waiting for them. */
+/* Event queues (fi_eq(3)): events that the program writes, and waits for them. */
 #include "every.h"
 
 #include <poll.h>
@@ -39,12 +39,12 @@ static void writing(struct room *room)
 		m = numbered(n);
 		ANSWERS(sizeof(m), fi_eq_write(eq, (uint32_t)(1000 + n), &m, sizeof(m), 0));
 	}
-	/* Looked at, not taken. */
+	/* FI_PEEK reads the event without removing it. */
 	ANSWERS(sizeof(m), fi_eq_read(eq, &event, &got, sizeof(got), FI_PEEK));
 	CHECK(event == 1000 && got.entry.data == 0, "event %u", event);
-	/* Too little room takes nothing either. */
+	/* A buffer that is too small does not remove it either. */
 	ANSWERS(-FI_ETOOSMALL, fi_eq_read(eq, &event, &got, sizeof(got) - 1, 0));
-	/* No memory at all: which event it is, and nothing of it. */
+	/* Without a buffer only the type of the event is returned. */
 	ANSWERS(0, fi_eq_read(eq, &event, NULL, 0, FI_PEEK));
 	CHECK(event == 1000, "event %u", event);
 	ANSWERS(0, fi_eq_read(eq, &event, NULL, 0, 0));
@@ -57,10 +57,10 @@ static void writing(struct room *room)
 	}
 	ANSWERS(-FI_EAGAIN, fi_eq_read(eq, &event, &got, sizeof(got), 0));
 	ANSWERS(-FI_EAGAIN, fi_eq_read(eq, &event, &got, sizeof(got), FI_PEEK));
-	/* What is left when a queue is closed is lost. */
+	/* Closing a queue drops its remaining events. */
 	ANSWERS(sizeof(m), fi_eq_write(eq, FI_NOTIFY, &m, sizeof(m), 0));
 	ANSWERS(0, fi_close(&eq->fid));
-	/* Only a queue that was opened for it is written to. */
+	/* Only a queue that was opened with FI_WRITE can be written. */
 	eq = open_queue(room, FI_WAIT_NONE, 0);
 	CHECK(fi_eq_write(eq, FI_NOTIFY, &m, sizeof(m), 0) < 0, "a queue without FI_WRITE is written to");
 	ANSWERS(0, fi_close(&eq->fid));
@@ -102,7 +102,7 @@ static void waiting(struct room *room, enum fi_wait_obj wait)
 	ANSWERS(sizeof(got), fi_eq_sread(eq, &event, &got, sizeof(got), PATIENCE * 1000, 0));
 	CHECK(event == 77 && got.entry.data == 5, "event %u", event);
 	NEEDS(pthread_join(writer, NULL));
-	/* Without a limit. */
+	/* Without a timeout. */
 	NEEDS(pthread_create(&writer, NULL, write_later, eq));
 	ANSWERS(sizeof(got), fi_eq_sread(eq, &event, &got, sizeof(got), -1, 0));
 	NEEDS(pthread_join(writer, NULL));

@@ -1,11 +1,12 @@
 /*
- * Shared by all checks: reporting, endpoints that are set up, waiting for completions, messages.
+ * The common part of all checks: reports, endpoint setup, waits for completions, messages.
  *
- * The checks use every entry of every table of libfabric's, through its inline functions, and check results and data. A group of checks prints one
- * line. No wait is endless: what does not arrive within PATIENCE seconds fails, and ends the process.
+ * The checks use every entry of every libfabric table through its inline functions, and check results and data. Each group of
+ * checks prints one line. Every wait has a limit: if a result does not arrive within PATIENCE seconds, the check fails and the
+ * process ends.
  *
- * Groups about data are written once for both ends: `if (p->a)` is the code of the sending end, `if (p->b)` that of the other. Both are in this
- * process (one endpoint that talks to itself, or two), or each is in a process of its own.
+ * Groups that transfer data are written once for both ends: `if (p->a)` is the code of the sending end, `if (p->b)` that of
+ * the other end. Both are in this process (one endpoint that sends to itself, or two endpoints), or each is in its own process.
  */
 #ifndef EVERY_H
 #define EVERY_H
@@ -29,35 +30,35 @@
 #include <string.h>
 #include <sys/uio.h>
 
-/* The version of the interface that the checks are written for; newer headers have the same under it. */
+/* The interface version that the checks are written for. Newer headers have the same interface under this version. */
 #define API FI_VERSION(1, 17)
 
-/* Seconds after which what did not come will not come: valgrind is some fifty times slower. */
+/* The time limit of a wait in seconds. valgrind is about fifty times slower. */
 #ifndef PATIENCE
 #define PATIENCE 60
 #endif
 
-/* Ends that a connection joins use so much memory for what they send and receive. */
+/* The size of the send and receive memory of each end of a connection. */
 #define ROOM (4u << 20)
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* ---- reporting: report.c ---- */
+/* ---- reports: report.c ---- */
 
 /* Begins and ends a group. */
 void begin(const char *group);
 void end(void);
-/* Prints why a group is left out. */
+/* Prints the reason why a group is left out. */
 void skip(const char *group, const char *why);
 /* Reports an error, and continues. */
 void wrong(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Ends the process: nothing that follows would make sense. */
+/* Ends the process, because the following checks would be useless. */
 void give_up(void) __attribute__((noreturn));
-/* Whether nothing was wrong so far. */
+/* Returns whether there were no errors so far. */
 bool all_is_well(void);
-/* Seconds, from some time on. */
+/* The time in seconds since an arbitrary start. */
 double now(void);
-/* The name of the scenario, before each line. */
+/* The name of the scenario, which begins each line. */
 extern const char *scenario;
 
 #define CHECK(condition, ...)                                                                                          \
@@ -74,7 +75,7 @@ extern const char *scenario;
 		}                                                                                                              \
 	} while (0)
 
-/* A call answers this code. */
+/* Checks that a call returns this code. */
 #define ANSWERS(expected, call)                                                                                        \
 	do {                                                                                                               \
 		long long got_ = (long long)(call), expected_ = (expected);                                                    \
@@ -83,7 +84,7 @@ extern const char *scenario;
 			      code_text(expected_));                                                                               \
 	} while (0)
 
-/* A call without which nothing that follows makes sense. */
+/* A call that must succeed, because the following checks depend on it. */
 #define NEEDS(call)                                                                                                    \
 	do {                                                                                                               \
 		long long got_ = (long long)(call);                                                                            \
@@ -95,9 +96,9 @@ extern const char *scenario;
 
 const char *code_text(long long code);
 
-/* ---- setting up: setup.c ---- */
+/* ---- setup: setup.c ---- */
 
-/* How an endpoint and what is around it are opened. */
+/* The settings of an endpoint and the objects that it needs. */
 struct settings {
 	const char *name;
 	enum fi_av_type av_type;
@@ -105,23 +106,23 @@ struct settings {
 	enum fi_progress progress;
 	enum fi_wait_obj wait;
 	int mr_mode;
-	/* Registration modes that are taken, though they were not required: the domain is opened with them. */
+	/* Registration modes with which the domain is opened although they were not required. */
 	int taken;
-	/* Capabilities beyond those that all ask for. */
+	/* Capabilities in addition to the common ones. */
 	uint64_t caps;
-	/* Another version of the interface than API. */
+	/* An interface version other than API. */
 	uint32_t api;
 	/* Authorization keys. */
 	const char *domain_key, *ep_key;
-	/* Completions only of operations that ask for them. */
+	/* Only operations that request it report completions. */
 	bool tx_selective, rx_selective;
-	/* Sends and receives complete to queues of their own. */
+	/* Sends and receives complete to separate queues. */
 	bool two_queues;
 	/* A counter for each kind of operation. */
 	bool counters;
-	/* Flags of operations that have none of their own. */
+	/* The default flags of operations. */
 	uint64_t op_flags;
-	/* Address to be at; NULL: the provider chooses. */
+	/* The address to bind to, or NULL if the provider selects one. */
 	const char *node;
 };
 
@@ -132,19 +133,19 @@ struct options {
 	const char *only;
 	/* A selection of cases, for valgrind. */
 	bool few;
-	/* Where registrations are tried (registration.c): at an endpoint that talks to itself. */
+	/* The registration tests (registration.c) use an endpoint that sends to itself. */
 	bool alone;
 };
 extern struct options options;
 
-/* Fabric and domain. */
+/* A fabric and a domain. */
 struct room {
 	struct fi_info *info;
 	struct fid_fabric *fabric;
 	struct fid_domain *domain;
 };
 
-/* What a completion said. */
+/* The contents of a completion. */
 struct done {
 	void *context;
 	uint64_t flags;
@@ -153,7 +154,7 @@ struct done {
 	uint64_t data;
 	uint64_t tag;
 	fi_addr_t source;
-	/* Of a failed operation; else 0. */
+	/* The error of a failed operation, or 0. */
 	int err;
 	int prov_errno;
 	size_t olen;
@@ -161,7 +162,7 @@ struct done {
 
 enum { SENT, RECEIVED, READ, WRITTEN, REMOTELY_READ, REMOTELY_WRITTEN, KINDS };
 
-/* An endpoint with all it needs. */
+/* An endpoint with all required objects. */
 struct side {
 	struct room *room;
 	const struct settings *how;
@@ -169,28 +170,28 @@ struct side {
 	struct fid_cq *txcq, *rxcq;
 	struct fid_cntr *counters[KINDS];
 	struct fid_ep *ep;
-	/* Of endpoints with FI_COLLECTIVE; else NULL. */
+	/* Set for endpoints with FI_COLLECTIVE, otherwise NULL. */
 	struct fid_eq *eq;
-	/* The other end: its address, and itself if this process has it. */
+	/* The other end: its address, and the object if it is in this process. */
 	fi_addr_t peer;
 	struct side *mate;
-	/* Completions that were read, and not yet requested by the test. */
+	/* Completions that were read and not yet requested by the test. */
 	struct done stash[512];
 	int stashed;
-	/* Memory that the group may use as it likes. */
+	/* Memory that the group may use. */
 	char *out, *in;
 	struct fid_mr *local[2];
 	void *out_desc, *in_desc;
 };
 
-/* Two ends; one is NULL here if it is in another process, and both are the same if an endpoint talks to itself. */
+/* Two ends. One is NULL here if it is in another process, and both are equal if an endpoint sends to itself. */
 struct pair {
 	struct side *a, *b;
-	/* To the other process; -1 if there is none. */
+	/* A socket to the other process, or -1. */
 	int link;
 };
 
-/* Two endpoints of one domain that know each other. */
+/* Two endpoints of one domain that have each other's addresses. */
 struct two {
 	struct room room;
 	struct side a, b;
@@ -205,31 +206,31 @@ void open_room(struct room *room, const struct settings *how);
 void close_room(struct room *room);
 void open_side(struct side *side, struct room *room, const struct settings *how);
 void close_side(struct side *side);
-/* The endpoint's address; returns its length. */
+/* Writes the endpoint's address and returns its length. */
 size_t name_of(struct side *side, void *address, size_t room);
 void insert_peer(struct side *side, const void *address);
 
 /* ---- completions: completions.c ---- */
 
-/* Reads what there is to the stash, at both ends if both are here. */
+/* Reads available completions into the stash, at both ends if both are in this process. */
 void progress(struct side *side);
-/* The completion of the operation with this context. */
+/* Returns the completion of the operation with this context. */
 struct done take(struct side *side, void *context);
-/* A completion that has all these flags. */
+/* Returns a completion that has all these flags. */
 struct done take_flags(struct side *side, uint64_t flags);
-/* Nothing has completed that was not asked for. */
+/* Checks that there are no completions that the test did not request. */
 void quiet(struct pair *p);
-/* Both ends are here. Each goes on making progress until then. */
+/* Waits until both ends have reached this point. Each one makes progress until then. */
 void meet(struct pair *p);
-/* Copies a value of b's to a. */
+/* Copies a value from b to a. */
 void hand_to_a(struct pair *p, void *value, size_t size);
 void hand_to_b(struct pair *p, void *value, size_t size);
 
-/* Whether an operation with these flags (or none of its own) reports its success. */
+/* Returns whether an operation with these flags (or the default flags) reports success. */
 bool reports(const struct side *side, bool transmits, uint64_t flags);
 #define OWN_FLAGS UINT64_MAX
 
-/* Posts until there is room. */
+/* Posts an operation, and repeats the call until there is space for it. */
 #define POST(side, call)                                                                                               \
 	({                                                                                                                 \
 		ssize_t code_;                                                                                                 \
@@ -242,7 +243,7 @@ bool reports(const struct side *side, bool transmits, uint64_t flags);
 	})
 #define POSTED(side, call) ANSWERS(0, POST(side, call))
 
-/* A context for operations: the number says which. Providers may write to what it points to. */
+/* The context of an operation with this number. Providers may write to the memory that it points to. */
 void *context(int number);
 
 void fill(void *buffer, size_t len, unsigned seed);
@@ -260,9 +261,9 @@ struct message {
 	size_t len;
 	uint64_t data;
 	void *context;
-	/* Of SENDMSG and RECVMSG. */
+	/* The flags of SENDMSG and RECVMSG. */
 	uint64_t flags;
-	/* The source to receive from; 0 is any. */
+	/* Set if the receive names its source. Otherwise it accepts any source. */
 	bool directed;
 	fi_addr_t from;
 };
@@ -272,9 +273,9 @@ bool injects(enum send_call call);
 bool carries_data(enum send_call call, uint64_t flags);
 ssize_t post_send(struct side *side, enum send_call call, const struct message *m);
 ssize_t post_receive(struct side *side, enum receive_call call, const struct message *m);
-/* The completion of a send is as it should be, if there is to be one. */
+/* Checks the completion of a send, if it should have one. */
 void check_sent(struct side *side, enum send_call call, const struct message *m);
-/* The completion of a receive says this message, and its bytes are there. */
+/* Checks that the completion of a receive belongs to this message, and that its bytes have arrived. */
 void check_received(struct side *side, const struct message *m, const struct message *sent, bool with_data, unsigned seed);
 
 /* ---- groups ---- */
@@ -315,10 +316,10 @@ void trigger_groups(void);
 void address_sets(void);
 void collective_groups(void);
 
-/* Whether the table of missing functions lists this one as present (refused.c). */
+/* Returns whether the table of missing functions lists this one as implemented (refused.c). */
 bool is_there(const char *what);
 
-/* The value that an atomic operation leaves, and whether there is such an operation (model.c). */
+/* The result of an atomic operation, and whether the operation exists (model.c). */
 size_t datatype_size(enum fi_datatype type);
 bool model(enum fi_datatype type, enum fi_op op, void *target, const void *operand, const void *compare);
 

@@ -1,10 +1,10 @@
-/* Fabrics and domains: opening, closing in the right order only, and what is bound to them. */
+/* Fabrics and domains: opening, closing in the right order only, and bindings. */
 #include "every.h"
 
 static const struct settings plain = { .name = "plain", .av_type = FI_AV_MAP, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL,
 				       .wait = FI_WAIT_NONE };
 
-/* What lives in another keeps it open. */
+/* An object keeps the object in which it was opened open. */
 static void closing(void)
 {
 	struct room room;
@@ -44,7 +44,7 @@ static void closing(void)
 	close_room(&room);
 }
 
-/* Contexts come back, domains stand beside each other, and the calls with flags know none. */
+/* Contexts are returned, several domains can be open, and the calls with flags support none. */
 static void several(void)
 {
 	struct room room;
@@ -64,7 +64,7 @@ static void several(void)
 	close_room(&room);
 }
 
-/* An event queue for what registers asynchronously; nothing does without FI_REG_MR. */
+/* An event queue for asynchronous registrations. Without FI_REG_MR the binding has no effect. */
 static void binding(void)
 {
 	struct room room;

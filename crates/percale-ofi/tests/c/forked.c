@@ -1,4 +1,4 @@
-/* What a forked child finds in objects that it inherited: every call answers, and none is carried out. */
+/* Objects that a forked child inherited: every call returns, and none is executed. */
 #include "every.h"
 
 #include <poll.h>
@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* All that a child calls; the parent has opened them. */
+/* The objects that a child uses. The parent has opened them. */
 struct inherited {
 	struct two two;
 	struct fid_cq *cq;
@@ -106,7 +106,7 @@ static void child(struct inherited *all)
 	fi_av_insert(all->two.a.av, name, 1, &address, 0, NULL);
 	fi_cq_open(all->two.room.domain, &attr, &cq, NULL);
 	fi_mr_key(all->mr);
-	/* Closing what is the parent's ends nothing of it. */
+	/* Closing an inherited object in the child does not end the parent's object. */
 	fi_close(&all->mr->fid);
 	fi_close(&ep->fid);
 	fi_close(&all->cntr->fid);
@@ -132,7 +132,7 @@ static void inherited(enum fi_threading threading, enum fi_wait_obj wait)
 	MUST(waitpid(pid, &status, 0) == pid, "no child");
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a child ended with signal %d, or by line %d (modulo 200)",
 	      WIFSIGNALED(status) ? WTERMSIG(status) : 0, WIFEXITED(status) ? WEXITSTATUS(status) - 1 : 0);
-	/* The parent's go on. */
+	/* The parent's objects continue to work. */
 	ANSWERS(0, post_receive(&all.two.b, RECV, &in));
 	fill(all.two.a.out, 50, 1);
 	ANSWERS(0, post_send(&all.two.a, SEND, &out));

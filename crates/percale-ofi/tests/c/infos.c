@@ -1,4 +1,4 @@
-/* fi_getinfo(3): what is offered, what is refused, and what comes back when an answer is asked for again. */
+/* fi_getinfo(3): the results, the rejections, and calls with a result as hints. */
 #include "every.h"
 
 #include <arpa/inet.h>
@@ -19,7 +19,9 @@ static int ask(struct fi_info *hints, struct fi_info **info)
 	return fi_getinfo(API, NULL, NULL, 0, hints, info);
 }
 
-/* Whatever is loaded: nothing layered on ours, and all the attributes that an application reads. */
+/*
+ * Other providers may be loaded: nothing is layered on percale, and the results have all attributes that an application reads.
+ */
 static void offered(void)
 {
 	struct fi_info *all, *hints = only_here();
@@ -49,7 +51,7 @@ static void offered(void)
 	fi_freeinfo(hints);
 }
 
-/* Each answer, given as hints, is answered with the same again. */
+/* Each result, passed as hints, returns the same result. */
 static void round_trips(void)
 {
 	struct fi_info *all, *hints = only_here();
@@ -73,7 +75,7 @@ static void round_trips(void)
 	fi_freeinfo(hints);
 }
 
-/* What MPI libraries ask for, one after the other. */
+/* The hints of MPI libraries. */
 static void wanted(void)
 {
 	static const int av_types[] = { FI_AV_UNSPEC, FI_AV_MAP, FI_AV_TABLE };
@@ -107,7 +109,7 @@ static void wanted(void)
 	}
 }
 
-/* What percale does not have is not promised. */
+/* Unsupported features are not offered. */
 static void refused(void)
 {
 	for (int what = 0; what < 9; what++) {
@@ -150,7 +152,7 @@ static void refused(void)
 	}
 }
 
-/* Node and service, of ours and of the peer's. */
+/* The node and the service of the local address and of the peer's address. */
 static void addresses(void)
 {
 	struct fi_info *hints = only_here(), *info;
@@ -176,7 +178,7 @@ static void addresses(void)
 	fi_freeinfo(info);
 }
 
-/* Parameters are known to `fi_info -e`. */
+/* `fi_info -e` shows the parameters. */
 static void parameters(void)
 {
 	struct fi_param *params;

@@ -1,12 +1,12 @@
 /*
- * every: uses every entry of every table of a libfabric provider's, and checks results and data.
+ * every: uses every entry of every table of a libfabric provider, and checks results and data.
  *
  *   every [-p PROVIDER] [-o PART OF A SCENARIO'S NAME] [-s] [-a]
  *
- * Each scenario runs in processes of its own, forked before anything of libfabric was called: one for an endpoint that talks to
- * itself or for two endpoints of one domain, two for endpoints of two processes. -s takes a selection of cases (for valgrind); -a tries
- * registrations at one endpoint that talks to itself.
- * Ends with 0 if all is well.
+ * Each scenario runs in separate processes, forked before any call of libfabric: one process for an endpoint that sends to
+ * itself or for two endpoints of one domain, two processes for endpoints of two processes. -s runs a selection of cases (for
+ * valgrind). -a runs the registration tests with one endpoint that sends to itself.
+ * The exit status is 0 if there were no errors.
  */
 #include "every.h"
 
@@ -20,17 +20,20 @@
 struct options options = { .provider = "percale" };
 
 static const struct settings ways[] = {
-	/* Read directly: one queue on which no thread sleeps, one thread. */
+	/* Read directly: one queue on which no thread sleeps, and one thread. */
 	{ .name = "direct", .av_type = FI_AV_MAP, .threading = FI_THREAD_DOMAIN, .progress = FI_PROGRESS_MANUAL, .wait = FI_WAIT_NONE },
-	/* Slept on, two queues, sends report when asked, virtual addresses and the provider's keys, counters. */
+	/* With sleeping threads, two queues, sends that report on request, virtual addresses, provider keys, and counters. */
 	{ .name = "slept on", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL, .wait = FI_WAIT_FD,
 	  .mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY, .tx_selective = true, .two_queues = true, .counters = true,
 	  .node = "127.0.0.1" },
-	/* As MPICH requests: both directions report on request, which all operations make by default, and sends report delivery. */
+	/*
+	 * The settings of MPICH: both directions report on request, which is the default for all operations, and sends report
+	 * delivery.
+	 */
 	{ .name = "as mpich", .av_type = FI_AV_TABLE, .threading = FI_THREAD_DOMAIN, .progress = FI_PROGRESS_MANUAL, .wait = FI_WAIT_NONE,
 	  .mr_mode = FI_MR_ENDPOINT, .tx_selective = true, .rx_selective = true, .op_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE,
 	  .counters = true },
-	/* Driven by a thread of the provider's. */
+	/* With a progress thread of the provider. */
 	{ .name = "automatic", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_AUTO, .wait = FI_WAIT_UNSPEC,
 	  .op_flags = FI_TRANSMIT_COMPLETE },
 };
@@ -71,7 +74,7 @@ static int pair_in_one_process(const struct settings *how, enum arrangement arra
 	return all_is_well() ? 0 : 1;
 }
 
-/* One of two processes: the first sends, the second receives and has the memory. */
+/* One of two processes. The first one sends; the second one receives and has the memory. */
 static int pair_of_processes(const struct settings *how, int link, bool first)
 {
 	struct room room;
@@ -91,14 +94,14 @@ static int pair_of_processes(const struct settings *how, int link, bool first)
 	if (!first)
 		insert_peer(&side, peer);
 	pair_groups(&pair);
-	/* The end that closes first makes the other's last operations fail. */
+	/* The end that closes first makes the last operations of the other fail. */
 	meet(&pair);
 	close_side(&side);
 	close_room(&room);
 	return all_is_well() ? 0 : 1;
 }
 
-/* What needs no pair of its own: each area is a scenario. */
+/* Tests that need no pair. Each area is a scenario. */
 static const struct area {
 	const char *name;
 	void (*run)(void);
@@ -143,7 +146,7 @@ static void finish(int code)
 	exit(code);
 }
 
-/* Waits for children; ends those that are still there when another has failed or the time is over. */
+/* Waits for the children. Ends the remaining ones when another has failed or the time limit is reached. */
 static bool collect(pid_t *children, int count)
 {
 	/* A scenario under valgrind on a busy machine takes a few minutes. */
@@ -182,7 +185,7 @@ static bool collect(pid_t *children, int count)
 	return good;
 }
 
-/* Either an area or a way and an arrangement. */
+/* Either an area, or a pair of settings and an arrangement. */
 static bool run_scenario(const struct area *area, const struct settings *how, enum arrangement arrangement)
 {
 	static char name[64];
@@ -256,7 +259,7 @@ int main(int argc, char **argv)
 			return 2;
 		}
 	}
-	/* Whole lines, also into a pipe: two processes write. */
+	/* The output is line-buffered, also into a pipe, because two processes write. */
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	signal(SIGPIPE, SIG_IGN);
 	for (size_t area = 0; area < COUNT(areas); area++)

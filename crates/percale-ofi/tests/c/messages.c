@@ -1,4 +1,7 @@
-/* Messages, tagged and not: every call, every flag, order, early arrival, lengths, truncation, cancelling, buffers for many. */
+/*
+ * Messages, tagged and untagged: every call, every flag, order, early arrival, lengths, truncation, cancelling, multi-receive
+ * buffers.
+ */
 #include "every.h"
 
 enum { S = 0, R = 512 };
@@ -19,7 +22,7 @@ static struct message incoming(struct pair *p, const struct message *sent, size_
 				 .context = context(R), .flags = FI_COMPLETION };
 }
 
-/* One message by these calls. A receive that says nothing cannot be waited for: `visible` names one that does. */
+/* One message with these calls. A receive without a completion cannot be waited for; `visible` names one with a completion. */
 static void exchange(struct pair *p, enum send_call send, enum receive_call receive, struct message *out, struct message *in,
 		     bool early, unsigned seed)
 {
@@ -30,12 +33,12 @@ static void exchange(struct pair *p, enum send_call send, enum receive_call rece
 	meet(p);
 	if (p->a) {
 		ANSWERS(0, post_send(p->a, send, out));
-		/* What was injected is the caller's again. */
+		/* The buffer of an injected message may be reused. */
 		if (injects(send) || (send == SENDMSG && (out->flags & FI_INJECT)))
 			memset(out->buf, 0xee, out->len);
 	}
 	if (early) {
-		/* It is under way, and for all that can be known here, before its receive. */
+		/* The message is in progress and, as far as the test can ensure, before its receive. */
 		if (p->b)
 			progress(p->b);
 		meet(p);
@@ -68,7 +71,7 @@ static void every_call(struct pair *p, bool tagged, bool early)
 
 			if (injects((enum send_call)send) && lens[at] > inject_size)
 				continue;
-			/* The tag of a receive may be anything under the bits that it ignores. */
+			/* The tag of a receive may have any value in the bits that it ignores. */
 			in.ignore = 0xff0f;
 			in.tag ^= 0x8305;
 			out.flags = FI_COMPLETION | (seed & 1 ? FI_REMOTE_CQ_DATA : 0);
@@ -98,7 +101,7 @@ static void every_flag(struct pair *p, bool tagged)
 				continue;
 			out.flags = flags[at];
 			exchange(p, SENDMSG, RECVMSG, &out, &in, false, seed);
-			/* FI_MORE promises another one. */
+			/* FI_MORE announces another message. */
 			if (flags[at] & FI_MORE) {
 				out = outgoing(p, tagged, lens[n], seed + 5);
 				in = incoming(p, &out, lens[n]);
@@ -108,7 +111,7 @@ static void every_flag(struct pair *p, bool tagged)
 	}
 }
 
-/* With FI_MATCH_COMPLETE and FI_DELIVERY_COMPLETE a send completes only once there is a receive. */
+/* With FI_MATCH_COMPLETE and FI_DELIVERY_COMPLETE a send completes only when there is a receive. */
 static void levels(struct pair *p, bool tagged)
 {
 	static const uint64_t flags[] = { FI_MATCH_COMPLETE | FI_COMPLETION, FI_DELIVERY_COMPLETE | FI_COMPLETION };
@@ -136,7 +139,7 @@ static void levels(struct pair *p, bool tagged)
 	}
 }
 
-/* Many at once: they arrive in the order in which they were sent (FI_ORDER_SAS), short and long ones mixed. */
+/* Many messages at once arrive in the order of their sends (FI_ORDER_SAS), short and long ones mixed. */
 static void order(struct pair *p, bool tagged)
 {
 	enum { MANY = 60 };
@@ -191,7 +194,7 @@ static void truncation(struct pair *p, bool tagged)
 		meet(p);
 		if (p->a) {
 			ANSWERS(0, post_send(p->a, SENDMSG, &out));
-			/* The sender is not told. */
+			/* The sender gets no error. */
 			check_sent(p->a, SENDMSG, &out);
 		}
 		if (p->b) {
@@ -229,7 +232,7 @@ static void cancelling(struct pair *p, bool tagged)
 		ANSWERS(-FI_ENOENT, fi_cancel(&p->b->ep->fid, context(R + 1)));
 	}
 	meet(p);
-	/* A message that comes later does not find the receive that was cancelled. */
+	/* A later message does not match the cancelled receive. */
 	out.tag = in.tag, out.flags = FI_COMPLETION;
 	if (p->b)
 		in.buf = p->b->in + 1000, in.context = context(R + 2);
@@ -256,7 +259,7 @@ static void injecting(struct pair *p, bool tagged)
 	meet(p);
 }
 
-/* A receive from one peer leaves the messages of others alone. An endpoint that hears itself and another shows it. */
+/* A receive from one peer does not take messages of others. The test uses an endpoint that also sends to itself. */
 static void directed(struct pair *p, bool tagged)
 {
 	struct message own = { .tagged = tagged, .tag = 3, .context = context(R), .directed = true, .flags = FI_COMPLETION };
@@ -299,7 +302,7 @@ static void directed(struct pair *p, bool tagged)
 	meet(p);
 }
 
-/* One buffer takes messages until there is less room than the endpoint's minimum. */
+/* One buffer takes messages until its free space is below the endpoint's minimum. */
 static void many_in_one(struct pair *p)
 {
 	enum { SIZE = 4096, EACH = 300, MINIMUM = 1000 };
@@ -337,7 +340,7 @@ static void many_in_one(struct pair *p)
 		}
 		meet(p);
 	}
-	/* A buffer that received nothing is returned by cancelling. */
+	/* Cancelling returns a buffer that received nothing. */
 	if (p->b) {
 		struct done done;
 		ANSWERS(0, post_receive(p->b, RECVMSG, &in));

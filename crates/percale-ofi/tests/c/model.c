@@ -1,4 +1,4 @@
-/* What an atomic operation leaves at its target (fi_atomic(3)), in plain C. */
+/* A model of the results of atomic operations at their targets (fi_atomic(3)), in plain C. */
 #include "every.h"
 
 size_t datatype_size(enum fi_datatype type)
@@ -23,7 +23,7 @@ size_t datatype_size(enum fi_datatype type)
 	}
 }
 
-/* What integers and floats have in common. Sums and products are made in W, which is unsigned for integers, so that they wrap. */
+/* The common part of integers and floats. Sums and products use W, which is unsigned for integers, so that they wrap around. */
 #define COMMON(T, W)                                                                                                   \
 	case FI_MIN:                                                                                                       \
 		t = o < t ? o : t;                                                                                             \

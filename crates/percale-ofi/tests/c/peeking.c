@@ -1,4 +1,7 @@
-/* Looking for messages that have arrived: FI_PEEK, FI_CLAIM, FI_DISCARD (fi_tagged(3)); and what calls without receives see. */
+/*
+ * Peeking at messages that have arrived: FI_PEEK, FI_CLAIM, FI_DISCARD (fi_tagged(3)), and the results of calls without
+ * receives.
+ */
 #include "every.h"
 
 enum { S = 0, R = 512, LEN = 700 };
@@ -26,7 +29,7 @@ static void sent_one(struct pair *p)
 	meet(p);
 }
 
-/* Peeks with these flags until the message is there; returns its completion. */
+/* Peeks with these flags until the message has arrived. Returns its completion. */
 static struct done look(struct side *b, uint64_t tag, uint64_t ignore, uint64_t flags, void *context)
 {
 	struct message in = { .tagged = true, .tag = tag, .ignore = ignore, .context = context,
@@ -62,7 +65,7 @@ static void check_seen(const struct side *b, const struct done *done, size_t len
 	CHECK(!(done->flags & FI_REMOTE_CQ_DATA) || done->data == 0x99, "%#llx", (unsigned long long)done->data);
 }
 
-/* Looked at as often as one likes, then received. */
+/* The message is peeked at several times, then received. */
 static void peek(struct pair *p)
 {
 	for (size_t at = 0; at < COUNT(lens); at++) {
@@ -88,7 +91,7 @@ static void peek(struct pair *p)
 	}
 }
 
-/* A claimed message is not found again, and is received by the operation with its context. */
+/* A claimed message is not found again. The operation with its context receives it. */
 static void claim(struct pair *p)
 {
 	for (size_t at = 0; at < COUNT(lens); at++) {
@@ -101,7 +104,7 @@ static void claim(struct pair *p)
 			struct done done = look(p->b, 0x60, 0, FI_CLAIM, context(R));
 			check_seen(p->b, &done, lens[at], 0x60);
 			nothing_there(p->b, 0x60, 0);
-			/* A receive that is posted meanwhile waits for the next message. */
+			/* A receive that is posted in the meantime waits for the next message. */
 			other.buf = p->b->in + ROOM / 2;
 			ANSWERS(0, post_receive(p->b, RECVMSG, &other));
 			in.buf = p->b->in;
@@ -117,7 +120,7 @@ static void claim(struct pair *p)
 	}
 }
 
-/* Discarding a message: at once, or after it was claimed. */
+/* Discards a message at once, or after it was claimed. */
 static void discard(struct pair *p)
 {
 	for (size_t at = 0; at < COUNT(lens); at++) {
@@ -140,7 +143,7 @@ static void discard(struct pair *p)
 	}
 }
 
-/* A claim without a message that was claimed is refused at once. */
+/* A claim is rejected at once if no message was claimed. */
 static void claim_of_nothing(struct pair *p)
 {
 	struct message in = { .tagged = true, .tag = 1, .len = 8, .context = context(R), .flags = FI_CLAIM | FI_COMPLETION };

@@ -1,7 +1,7 @@
-/* Completion queues (fi_cq(3)): formats, several results at a time, errors, sources. */
+/* Completion queues (fi_cq(3)): formats, several results per call, errors, sources. */
 #include "every.h"
 
-/* An endpoint that talks to itself, with a queue of this format. */
+/* An endpoint that sends to itself, with a queue of this format. */
 struct one {
 	struct room room;
 	struct fid_av *av;
@@ -64,7 +64,7 @@ static void check_entry(enum fi_cq_format format, const void *at, int n)
 	CHECK(e->tag == (uint64_t)(30 + n), "tag %llu", (unsigned long long)e->tag);
 }
 
-/* Several results, read by these calls, some at a time, into room that ends exactly there. */
+/* Several results, read with these calls in portions, into a buffer of exactly this size. */
 static void formats(struct one *one, enum fi_cq_format format)
 {
 	enum { MANY = 7, AT_ONCE = 3 };
@@ -82,7 +82,7 @@ static void formats(struct one *one, enum fi_cq_format format)
 		MUST(now() < until, "%d of %d results came", got, MANY);
 		memset(entries, 0x6b, sizeof(entries));
 		sources[AT_ONCE] = 0x6b;
-		/* Nothing wanted, nothing lost. */
+		/* A read of 0 results loses none. */
 		more = fi_cq_read(one->cq, NULL, 0);
 		CHECK(more == 0 || more == -FI_EAGAIN, "%zd", more);
 		more = got & 1 ? fi_cq_read(one->cq, entries, AT_ONCE) : fi_cq_readfrom(one->cq, entries, AT_ONCE, sources);
@@ -101,7 +101,7 @@ static void formats(struct one *one, enum fi_cq_format format)
 	ANSWERS(-FI_EAGAIN, fi_cq_read(one->cq, entries, 1));
 }
 
-/* An error stands in the way until it is read; then what comes behind it is there. */
+/* An error blocks the queue until it is read. After that the following results are available. */
 static void errors(struct one *one)
 {
 	char in[8], out[40] = "";
@@ -125,7 +125,7 @@ static void errors(struct one *one)
 	CHECK(error.op_context == context(1) && error.err == FI_ETRUNC && error.olen == 32 && error.len == 8 && error.tag == 1,
 	      "error %d, %zu bytes over, %zu arrived", error.err, error.olen, error.len);
 	ANSWERS(-FI_EAGAIN, fi_cq_readerr(one->cq, &error, 0));
-	/* Words, whole or cut. */
+	/* Error texts, complete or truncated. */
 	memset(text, 'x', sizeof(text));
 	CHECK(fi_cq_strerror(one->cq, error.prov_errno, error.err_data, text, sizeof(text)), "no words");
 	CHECK(memchr(text, 0, sizeof(text)), "the words are not ended");
@@ -137,7 +137,7 @@ static void errors(struct one *one)
 	CHECK(entry.op_context == context(2) && entry.len == 5, "another result");
 }
 
-/* With its own buffer for what an error has to say more. */
+/* With the caller's buffer for error data. */
 static void error_data(struct one *one)
 {
 	char in[4], out[40] = "", more[64];

@@ -1,6 +1,7 @@
 /*
- * The functions that percale does not have, and their error codes: the one table to change when it gets one of them. A code of 0 means that it is
- * there; the checks of its effects then run elsewhere, if they test is_there().
+ * The functions that percale does not implement, with their error codes. Only this table changes when one of them is
+ * implemented. A code of 0 means that the function is implemented. Other checks then test its effects, if they call
+ * is_there().
  */
 #include "every.h"
 
@@ -41,7 +42,7 @@ static int with_attr(struct two *t, struct fi_mr_attr attr)
 static int mr_device(struct two *t) { return with_attr(t, (struct fi_mr_attr){ .iface = FI_HMEM_CUDA }); }
 static int mr_persistent(struct two *t) { struct fid_mr *mr; return fi_mr_reg(t->room.domain, bytes, sizeof(bytes), FI_REMOTE_READ, 0, 902, FI_RMA_PMEM, &mr, NULL); }
 
-/* Of connected endpoints. */
+/* Calls of connected endpoints. */
 static int getpeer(struct two *t) { size_t len = sizeof(bytes); return fi_getpeer(t->a.ep, bytes, &len); }
 static int connect_it(struct two *t) { return fi_connect(t->a.ep, bytes, NULL, 0); }
 static int accept_it(struct two *t) { return fi_accept(t->a.ep, NULL, 0); }
@@ -64,7 +65,7 @@ static int committed(struct two *t) { return flagged(t, FI_COMMIT_COMPLETE); }
 static int deferred(struct two *t, int command)
 {
 	struct fi_op_cntr op = { 0 };
-	struct fi_deferred_work work = { .op_type = FI_OP_CNTR_ADD, .op.cntr = &op }; /* Of no counter. */
+	struct fi_deferred_work work = { .op_type = FI_OP_CNTR_ADD, .op.cntr = &op }; /* The work has no counter. */
 
 	return fi_control(&t->room.domain->fid, command, &work);
 }
@@ -119,7 +120,7 @@ static const struct refusal {
 	{ "fi_ops.tostr", -FI_ENOSYS, to_str },
 	{ "fi_get_val", -FI_ENOSYS, get_val },
 	{ "fi_set_val", -FI_ENOSYS, set_val },
-	/* All of them: collectives.c. */
+	/* collectives.c tests all of them. */
 	{ "collectives", 0, NULL },
 };
 

@@ -1,4 +1,4 @@
-/* Registered memory (fi_mr(3)) in each form of mr_mode: keys, addresses, pieces, binding, enabling, closing. */
+/* Registered memory (fi_mr(3)) in each mr_mode: keys, addresses, pieces, binding, enabling, closing. */
 #include "every.h"
 
 #include <sys/mman.h>
@@ -7,7 +7,7 @@ enum { SIZE = 4096 };
 
 static const uint64_t remote = FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-/* a writes, and reads back, so many bytes of what this key and this address name at b; 0 or the error. */
+/* a writes and reads back this number of bytes at this key and address of b. Returns 0 or the error. */
 static int access_it(struct two *two, uint64_t address, uint64_t key, size_t len, unsigned seed)
 {
 	struct side *a = &two->a;
@@ -35,7 +35,7 @@ static bool our_keys(const struct two *two)
 	return !(two->room.info->domain_attr->mr_mode & (FI_MR_PROV_KEY | FI_MR_BASIC));
 }
 
-/* Bound and enabled as the mode wants it. */
+/* Binds and enables the region as the mode requires. */
 static void make_ready(struct two *two, struct fid_mr *mr)
 {
 	if (two->room.info->domain_attr->mr_mode & FI_MR_ENDPOINT) {
@@ -45,7 +45,7 @@ static void make_ready(struct two *two, struct fid_mr *mr)
 	}
 }
 
-/* The three calls that register, and what they have in common. */
+/* The three registration calls, and their common behaviour. */
 static void three_calls(struct two *two)
 {
 	char *memory = calloc(1, SIZE);
@@ -67,7 +67,7 @@ static void three_calls(struct two *two)
 		ANSWERS(0, access_it(two, base + 10, fi_mr_key(mr[n]), 100, (unsigned)n));
 		CHECK(is_filled(memory + 10, 100, (unsigned)n), "the write is not there");
 		ANSWERS(0, access_it(two, base, fi_mr_key(mr[n]), SIZE, 9));
-		/* The description may be given with every operation. */
+		/* Every operation may pass a descriptor. */
 		two->a.out_desc = fi_mr_desc(mr[n]);
 		ANSWERS(0, access_it(two, base, fi_mr_key(mr[n]), 8, 1));
 		two->a.out_desc = NULL;
@@ -80,7 +80,7 @@ static void three_calls(struct two *two)
 	free(memory);
 }
 
-/* Pieces here and there are one region, one behind the other. */
+/* Separate pieces form one region, one after the other. */
 static void pieces(struct two *two)
 {
 	size_t limit = two->room.info->domain_attr->mr_iov_limit;
@@ -109,7 +109,7 @@ static void keys(struct two *two)
 
 	NEEDS(fi_mr_reg(two->room.domain, memory, SIZE, remote, 0, 120, 0, &first, NULL));
 	if (our_keys(two)) {
-		/* Where keys are given out when a region is enabled, a taken one is noticed then. */
+		/* If keys are assigned when a region is enabled, a key that is in use is detected then. */
 		int code = fi_mr_reg(two->room.domain, memory, SIZE, remote, 0, 120, 0, &second, NULL);
 		if (two->room.info->domain_attr->mr_mode & FI_MR_ENDPOINT) {
 			if (!code)
@@ -132,7 +132,7 @@ static void keys(struct two *two)
 	free(memory);
 }
 
-/* Memory need not be there before it is used, where FI_MR_ALLOCATED does not ask for it; nor has anyone to name it. */
+/* Without FI_MR_ALLOCATED, memory need not be mapped before it is used. */
 static void not_allocated(struct two *two)
 {
 	static char *const page = (char *)0x200000000000;
@@ -150,7 +150,7 @@ static void not_allocated(struct two *two)
 	CHECK(is_filled(page + 50, 100, 2), "the write is not there");
 	ANSWERS(0, fi_close(&mr->fid));
 	munmap(page, SIZE);
-	/* The whole address space, as MPICH registers it. */
+	/* The complete address space, as MPICH registers it. */
 	NEEDS(fi_mr_reg(two->room.domain, NULL, SIZE_MAX, remote, 0, 131, 0, &mr, NULL));
 	make_ready(two, mr);
 	memset(two->b.in, 0, 200);
@@ -159,7 +159,7 @@ static void not_allocated(struct two *two)
 	ANSWERS(0, fi_close(&mr->fid));
 }
 
-/* Counted writes: bound before it is enabled, where FI_MR_RMA_EVENT asks for that. */
+/* Counted writes. The counter is bound before the region is enabled if FI_MR_RMA_EVENT requires that. */
 static void counted(struct two *two)
 {
 	int mode = two->room.info->domain_attr->mr_mode;
@@ -184,14 +184,14 @@ static void counted(struct two *two)
 	ANSWERS(0, fi_cntr_wait(counter, 3, PATIENCE * 1000));
 	ANSWERS(3, fi_cntr_read(counter));
 	CHECK(fi_mr_bind(mr, &two->a.txcq->fid, 0) < 0, "a queue is bound");
-	/* What is bound to it is closed first; the endpoint is one that others use. */
+	/* Bound objects are closed first. The endpoint is used by other tests. */
 	ANSWERS(-FI_EBUSY, fi_close(&mr->fid));
 	ANSWERS(0, fi_close(&counter->fid));
 	ANSWERS(0, fi_close(&mr->fid));
 	free(memory);
 }
 
-/* Memory that only its owner uses. */
+/* Memory that only its owner accesses. */
 static void local_only(struct two *two)
 {
 	char *memory = calloc(1, SIZE);

@@ -1,11 +1,11 @@
-/* Registration (fi_mr(3)): the calls, their errors, rights, ranges, memory that comes and goes, kinds of memory. */
+/* Registration (fi_mr(3)): calls, errors, access rights, ranges, memory that is mapped and unmapped, kinds of memory. */
 #include "registration.h"
 
 #include <sys/mman.h>
 
 static struct world w;
 
-/* MR-001, MR-002, MR-003: what was not registered in this domain is not reached. */
+/* MR-001, MR-002, MR-003: memory that was not registered in this domain cannot be accessed. */
 static void not_registered(void)
 {
 	char *memory = pages(BYTES, 1), *elsewhere = pages(BYTES, 2);
@@ -17,7 +17,7 @@ static void not_registered(void)
 	refused(&w, (uintptr_t)memory, 500, memory, 1);
 	refused(&w, 0, 500, memory, 1);
 	refused(&w, 0, 501, elsewhere, 2);
-	/* A closed one is as one that never was; others go on (MR-066 to MR-068). */
+	/* A closed region behaves like one that never existed, and others still work (MR-066 to MR-068). */
 	closed = registered(&w, memory, BYTES, BOTH_WAYS, 502, 0);
 	served(&w, 0, 502, memory);
 	fill(memory, BYTES, 1);
@@ -32,7 +32,7 @@ static void not_registered(void)
 	munmap(elsewhere, BYTES);
 }
 
-/* MR-004, MR-005, MR-008, MR-012: the three calls give the same. */
+/* MR-004, MR-005, MR-008, MR-012: the three calls have the same result. */
 static void three_calls(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -58,7 +58,7 @@ static void three_calls(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-007, MR-011, MR-013, MR-071, MR-072, MR-074, MR-076: what cannot be is refused, and nothing is registered. */
+/* MR-007, MR-011, MR-013, MR-071, MR-072, MR-074, MR-076: invalid arguments are rejected, and nothing is registered. */
 static void arguments(void)
 {
 	size_t limit = w.two.room.info->domain_attr->mr_iov_limit;
@@ -82,7 +82,7 @@ static void arguments(void)
 	ANSWERS(-FI_EBADFLAGS, fi_mr_regattr(w.domain, &attr, FI_RMA_PMEM | FI_RMA_EVENT, &mr));
 	CHECK(mr == untouched, "a region though there is none");
 	refused(&w, 0, 521, memory, 1);
-	/* As many pieces as there may be, and a key that is taken. */
+	/* The maximum number of pieces, and a key that is in use. */
 	ANSWERS(0, fi_mr_regv(w.domain, iov, limit, BOTH_WAYS, 0, 521, 0, &mr, NULL));
 	untouched = mr;
 	ANSWERS(-FI_ENOKEY, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 521, 0, &untouched, NULL));
@@ -92,7 +92,7 @@ static void arguments(void)
 	munmap(memory, 64 * 1024);
 }
 
-/* MR-010: pieces here and there are one region, one behind the other. */
+/* MR-010: separate pieces form one region, one after the other. */
 static void pieces(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -109,7 +109,7 @@ static void pieces(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-009, MR-014, MR-030 to MR-032, MR-050 to MR-053: rights and ranges. */
+/* MR-009, MR-014, MR-030 to MR-032, MR-050 to MR-053: access rights and ranges. */
 static void rights(void)
 {
 	static const uint64_t access[] = { FI_SEND | FI_RECV | FI_READ | FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE, BOTH_WAYS };
@@ -144,13 +144,13 @@ static void rights(void)
 	}
 }
 
-/* MR-026 to MR-029: memory may come after the region, and go before it. */
+/* MR-026 to MR-029: memory may be mapped after the registration, and unmapped before the region is closed. */
 static void comes_and_goes(void)
 {
 	char *place = pages(2 * BYTES, 1);
 	struct fid_mr *mr;
 
-	/* A hole that no other mapping gets: its surroundings stay mapped. */
+	/* A hole that no other mapping can take, because its surroundings stay mapped. */
 	MUST(mprotect(place, 2 * BYTES, PROT_NONE) == 0, "no hole");
 	mr = registered(&w, place, BYTES, BOTH_WAYS, 551, 0);
 	CHECK(try_write(&w, 0, 551, 64, 3) != 0 && try_read(&w, 0, 551, 64) != 0 && try_add(&w, 0, 551, 1) != 0, "what is not there was used");
@@ -167,7 +167,7 @@ static void comes_and_goes(void)
 	munmap(place, 2 * BYTES);
 }
 
-/* MR-033, MR-034, MR-046 to MR-049: without FI_MR_LOCAL, descriptions of local memory are ignored. */
+/* MR-033, MR-034, MR-046 to MR-049: without FI_MR_LOCAL, descriptors of local memory are ignored. */
 static void not_described(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -200,7 +200,10 @@ static void not_described(void)
 	munmap(memory, BYTES);
 }
 
-/* HMEM-001, HMEM-002, HMEM-005 to HMEM-008: the kind of memory, for applications that requested that capability; only host memory is available. */
+/*
+ * HMEM-001, HMEM-002, HMEM-005 to HMEM-008: the kind of memory, for applications that requested FI_HMEM. Only host memory is
+ * available.
+ */
 static void kinds_of_memory(void)
 {
 	static const enum fi_hmem_iface ifaces[] = { FI_HMEM_CUDA, FI_HMEM_ROCR, FI_HMEM_ZE, FI_HMEM_NEURON, FI_HMEM_SYNAPSEAI, 99 };
@@ -225,7 +228,7 @@ static void kinds_of_memory(void)
 				ANSWERS(0, fi_close(&mr->fid));
 			}
 		}
-		/* Host memory has no device, whatever device the registration names. */
+		/* Host memory belongs to no device, whatever device the registration names. */
 		for (uint64_t device = 0; device < 3; device++) {
 			struct fi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1, .access = BOTH_WAYS, .requested_key = 571, .iface = FI_HMEM_SYSTEM };
 			attr.device.reserved = device * 0x123456789;

@@ -1,4 +1,4 @@
-/* What the checks of registration share: one end that has regions, and one that comes to them. */
+/* The common part of the registration checks: one end that has regions, and one end that accesses them. */
 #ifndef REGISTRATION_H
 #define REGISTRATION_H
 
@@ -7,33 +7,33 @@
 enum { BYTES = 4096 };
 #define BOTH_WAYS (FI_REMOTE_READ | FI_REMOTE_WRITE)
 
-/* a comes to b's regions; both are the same where an endpoint talks to itself. */
+/* a accesses b's regions. Both are equal if an endpoint sends to itself. */
 struct world {
 	struct two two;
 	struct side *a, *b;
 	/* The domain of b. */
 	struct fid_domain *domain;
-	/* Its mode. */
+	/* The registration mode of the domain. */
 	int mode;
 };
 
-/* With these registration modes taken; the rest as in `how`, if that is given. */
+/* Opens the ends with these registration modes and with the other settings of `how`, if that is not NULL. */
 void open_world(struct world *w, int taken, const struct settings *how);
 void close_world(struct world *w);
 
-/* Each is 0 if the access was made, or else how it failed: the completion's code, or what posting answered. */
+/* Each returns 0 if the access succeeded; otherwise the code of the completion or of the posting call. */
 int try_write(struct world *w, uint64_t address, uint64_t key, size_t len, unsigned seed);
 int try_read(struct world *w, uint64_t address, uint64_t key, size_t len);
 int try_add(struct world *w, uint64_t address, uint64_t key, uint64_t operand);
-/* All three are refused, and leave this memory of b's as it was filled. */
+/* Checks that all three are rejected and leave this memory of b unchanged. */
 void refused(struct world *w, uint64_t address, uint64_t key, const char *memory, unsigned seed);
-/* All three are made. */
+/* Checks that all three succeed. */
 void served(struct world *w, uint64_t address, uint64_t key, char *memory);
 
-/* How peers name the first byte of this memory. */
+/* The address of the first byte of this memory for peers. */
 uint64_t base_of(const struct world *w, const void *memory);
 struct fid_mr *registered(struct world *w, void *memory, size_t len, uint64_t access, uint64_t key, uint64_t flags);
-/* Memory of a page or two, filled; freed by munmap. */
+/* Maps one or two filled pages, which munmap releases. */
 char *pages(size_t len, unsigned seed);
 
 #endif

@@ -1,4 +1,4 @@
-/* Binding regions (fi_mr(3), fi_mr_bind, fi_mr_enable, fi_mr_refresh), their owners, and closing them. */
+/* Binding of regions (fi_mr(3), fi_mr_bind, fi_mr_enable, fi_mr_refresh), their owners, and closing them. */
 #include "registration.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@ static struct fid_cntr *counter(void)
 	return c;
 }
 
-/* The counter comes to this, and stays there. */
+/* The counter reaches this value and stays there. */
 static void counts(struct fid_cntr *c, uint64_t expected)
 {
 	ANSWERS(0, fi_cntr_wait(c, expected, PATIENCE * 1000));
@@ -25,7 +25,7 @@ static void counts(struct fid_cntr *c, uint64_t expected)
 	ANSWERS(expected, fi_cntr_read(c));
 }
 
-/* BIND-001, BIND-002, BIND-005: what peers write is counted, and nothing else. MR-070: what is bound is closed first. */
+/* BIND-001, BIND-002, BIND-005: the writes of peers are counted, and nothing else. MR-070: bound objects are closed first. */
 static void counting(void)
 {
 	char *memory = pages(BYTES, 1), *elsewhere = pages(BYTES, 2);
@@ -56,7 +56,7 @@ static void counting(void)
 	munmap(elsewhere, BYTES);
 }
 
-/* AMB-01: programs of later versions close a region before what it is bound to. */
+/* AMB-01: programs of later versions close a region before the objects that it is bound to. */
 static void regions_first(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -86,7 +86,7 @@ static void not_counting(void)
 	munmap(memory, BYTES);
 }
 
-/* BIND-006 to BIND-009, MR-075: with FI_MR_RMA_EVENT a region that counts is enabled when it has its counter. */
+/* BIND-006 to BIND-009, MR-075: with FI_MR_RMA_EVENT a region that counts is enabled after its counter was bound. */
 static void enabling(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -104,7 +104,7 @@ static void enabling(void)
 			NEEDS(fi_mr_regattr(w.domain, &attr, FI_RMA_EVENT, &mr));
 		fill(memory, BYTES, 1);
 		refused(&w, 0, 811, memory, 1);
-		/* Its key is taken, although no peer can access it. */
+		/* The key is in use, although no peer can access the region. */
 		struct fid_mr *second;
 		ANSWERS(-FI_ENOKEY, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 811, 0, &second, NULL));
 		if (call == 0)
@@ -125,7 +125,7 @@ static void enabling(void)
 		ANSWERS(0, fi_close(&mr->fid));
 		refused(&w, 0, 811, NULL, 1);
 	}
-	/* Without the flag: nothing to wait for, nothing to count. */
+	/* Without the flag the region need not be enabled and does not count. */
 	mr = registered(&w, memory, BYTES, BOTH_WAYS, 812, 0);
 	served(&w, 0, 812, memory);
 	CHECK(fi_mr_bind(mr, &late->fid, FI_REMOTE_WRITE) < 0, "bound without FI_RMA_EVENT");
@@ -136,7 +136,7 @@ static void enabling(void)
 	munmap(memory, BYTES);
 }
 
-/* BIND-004, BIND-010 to BIND-012, MR-070: a region by one endpoint only. */
+/* BIND-004, BIND-010 to BIND-012, MR-070: a region that is accessed through one endpoint only. */
 static void endpoints(bool bound)
 {
 	char *memory = pages(BYTES, 1);
@@ -164,7 +164,7 @@ static void endpoints(bool bound)
 	ANSWERS(0, fi_mr_bind(mr, &third.ep->fid, 0));
 	CHECK(fi_mr_bind(mr, &w.b->ep->fid, 0) < 0, "bound to two");
 	ANSWERS(0, fi_mr_enable(mr));
-	/* It is the third's, not b's. */
+	/* The region belongs to the third endpoint, not to b. */
 	refused(&w, 0, 821, memory, 1);
 	ANSWERS(-FI_EBUSY, fi_close(&mr->fid));
 	close_side(&third);
@@ -199,14 +199,14 @@ static void refreshing(void)
 	refused(&w, 0, 831, NULL, 1);
 	MUST(mmap(place, 2 * BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == place, "no mapping");
 	fill(place, BYTES, 1);
-	/* The pages are there, and we have not been told. */
+	/* The pages are present, but have not been reported. */
 	refused(&w, 0, 831, place, 1);
 	ANSWERS(-FI_EINVAL, fi_mr_refresh(mr, &outside, 1, 0));
 	ANSWERS(-FI_EINVAL, fi_mr_refresh(mr, &before, 1, 0));
 	refused(&w, 0, 831, place, 1);
 	ANSWERS(0, fi_mr_refresh(mr, NULL, 0, 0));
 	served(&w, 0, 831, place);
-	/* Other pages at the same place. */
+	/* Other pages at the same address. */
 	for (unsigned round = 0; round < 5; round++) {
 		MUST(munmap(place + BYTES, BYTES) == 0, "no hole");
 		MUST(mmap(place + BYTES, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == place + BYTES, "no mapping");
@@ -216,7 +216,7 @@ static void refreshing(void)
 		CHECK(is_filled(w.a->in, BYTES, round), "stale bytes");
 		served(&w, BYTES, 831, place + BYTES);
 	}
-	/* What is not there is not served, and can be later. */
+	/* Missing memory cannot be accessed, but can be later. */
 	MUST(mmap(place, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == place, "no hole");
 	ANSWERS(-FI_EFAULT, fi_mr_refresh(mr, NULL, 0, 0));
 	CHECK(try_read(&w, BYTES, 831, 64) != 0, "served before it was refreshed");
@@ -227,7 +227,10 @@ static void refreshing(void)
 	munmap(place, 4 * BYTES);
 }
 
-/* BIND-018, BIND-020: refreshed all the time, while it is read: each access is served or fails, and after the last all are. */
+/*
+ * BIND-018, BIND-020: the region is refreshed continuously while it is read. Each access succeeds or fails, and after the last
+ * refresh all succeed.
+ */
 static struct fid_mr *volatile shaken;
 static atomic_bool shaking;
 static atomic_long rounds;
@@ -272,13 +275,13 @@ static void shaking_it(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-055, MR-056: regions of the domain's authorization key, and of others. */
+/* MR-055, MR-056: regions with the domain's authorization key, and with other keys. */
 static void authorized(void)
 {
 	static const char *const keys[] = { NULL, "of the domain", "of the endpoints", "of nobody" };
 	char *memory = pages(BYTES, 1);
 
-	/* Endpoints with the domain's key, and with another. */
+	/* Endpoints with the domain's key, and with another key. */
 	for (int own = 0; own < 2; own++) {
 		const struct settings how = { .name = "keys", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL,
 					      .domain_key = keys[1], .ep_key = own ? keys[2] : NULL };
@@ -304,7 +307,7 @@ static void authorized(void)
 	munmap(memory, BYTES);
 }
 
-/* An endpoint with another key is not even talked to. */
+/* An endpoint with another key cannot even exchange messages. */
 static void strangers(void)
 {
 	const struct settings mine = { .name = "keys", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL, .ep_key = "mine" };

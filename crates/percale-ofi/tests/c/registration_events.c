@@ -1,4 +1,4 @@
-/* Registration that ends with an event (fi_mr(3), FI_REG_MR), and registration that does not. */
+/* Registration whose end is reported by an event (fi_mr(3), FI_REG_MR), and registration without an event. */
 #include "registration.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@ static void bind_events(enum fi_wait_obj wait)
 	ANSWERS(0, fi_domain_bind(w.domain, &eq->fid, FI_REG_MR));
 }
 
-/* The domain keeps its event queue, and is closed first. */
+/* The domain keeps its event queue open and is closed first. */
 static void unbind_events(bool bound)
 {
 	struct room *room = &w.two.room;
@@ -34,7 +34,7 @@ static void unbind_events(bool bound)
 	fi_freeinfo(room->info);
 }
 
-/* The next event is that this region is there. */
+/* The next event reports that this region is registered. */
 static void comes(struct fid_mr *mr, void *context)
 {
 	struct fi_eq_entry entry = { 0 };
@@ -53,7 +53,7 @@ static void nothing_comes(void)
 	ANSWERS(-FI_EAGAIN, fi_eq_read(eq, &event, &entry, sizeof(entry), 0));
 }
 
-/* MR-058, MR-059: without the binding everything is there at once, and no event is anywhere. */
+/* MR-058, MR-059: without the binding the region is complete at once, and there is no event. */
 static void at_once(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -72,7 +72,7 @@ static void at_once(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-060 to MR-065, KEY-002: with it, all of that is there when the event was read. */
+/* MR-060 to MR-065, KEY-002: with the binding, the region is complete when its event was read. */
 static void later(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -101,7 +101,7 @@ static void later(void)
 		refused(&w, 0, (uint64_t)(910 + n), memory, 1);
 	}
 	ANSWERS(-FI_EAGAIN, fi_trywait(w.two.room.fabric, &asleep, 1));
-	/* Too little room, and looking, take nothing. */
+	/* A buffer that is too small, and FI_PEEK, do not remove the event. */
 	ANSWERS(-FI_ETOOSMALL, fi_eq_read(eq, &event, &entry, sizeof(entry) - 1, 0));
 	ANSWERS(sizeof(entry), fi_eq_read(eq, &event, &entry, sizeof(entry), FI_PEEK));
 	for (int n = 0; n < 3; n++) {
@@ -112,7 +112,7 @@ static void later(void)
 		served(&w, 0, (uint64_t)(910 + n), memory);
 	}
 	nothing_comes();
-	/* What the call refuses has no event; what fails later has one, of an error. */
+	/* A rejected call causes no event. A later failure causes an error event. */
 	ANSWERS(-FI_EINVAL, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 1, 913, 0, &failed, NULL));
 	ANSWERS(-FI_EBADFLAGS, fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 913, FI_RMA_PMEM, &failed, NULL));
 	nothing_comes();
@@ -124,7 +124,7 @@ static void later(void)
 	nothing_comes();
 	ANSWERS(0, fi_close(&failed->fid));
 	served(&w, 0, 911, memory);
-	/* Closed before its event was read, a region has none. */
+	/* A region that is closed before its event was read has no event. */
 	NEEDS(fi_mr_reg(w.domain, memory, BYTES, BOTH_WAYS, 0, 914, 0, &failed, NULL));
 	ANSWERS(0, fi_close(&failed->fid));
 	nothing_comes();
@@ -135,7 +135,7 @@ static void later(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-061: a thread that reads the event finds the region where the caller of the registration wanted it. */
+/* MR-061: a thread that reads the event finds the region in the location that the registering caller passed. */
 enum { MANY = 300 };
 static _Atomic(struct fid_mr *) slots[MANY];
 

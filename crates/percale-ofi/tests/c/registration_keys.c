@@ -27,7 +27,7 @@ static uint64_t mapped(const struct raw *raw)
 	return key;
 }
 
-/* KEY-003 to KEY-016, KEY-019: with FI_MR_RAW, and without. */
+/* KEY-003 to KEY-016, KEY-019: with and without FI_MR_RAW. */
 static void raw_keys(int taken)
 {
 	char *memory = pages(BYTES, 1);
@@ -43,7 +43,7 @@ static void raw_keys(int taken)
 	CHECK(raw.base == base, "%#llx", (unsigned long long)raw.base);
 	CHECK(raw.len == (taken & FI_MR_RAW ? 32 : 8), "%zu bytes", raw.len);
 	CHECK((fi_mr_key(mr) == FI_KEY_NOTAVAIL) == !!(taken & FI_MR_RAW), "%#llx", (unsigned long long)fi_mr_key(mr));
-	/* Room: too little, none, just enough, more. */
+	/* Buffer sizes: too small, zero, exact, larger. */
 	for (len = 0; len < raw.len; len++) {
 		size_t needed = len;
 		ANSWERS(-FI_ETOOSMALL, fi_mr_raw_attr(mr, &second.base, len ? second.bytes : NULL, &needed, 0));
@@ -55,7 +55,7 @@ static void raw_keys(int taken)
 		CHECK(second.len == raw.len && second.base == raw.base && !memcmp(second.bytes, raw.bytes, raw.len), "another key");
 	}
 	ANSWERS(-FI_EBADFLAGS, fi_mr_raw_attr(mr, &second.base, second.bytes, &second.len, 1));
-	/* Unmapped it opens nothing, as a whole or in parts. */
+	/* After it was unmapped, the key grants no access, as a whole or in parts. */
 	if (taken & FI_MR_RAW) {
 		for (size_t at = 0; at + 8 <= raw.len; at++) {
 			memcpy(&key, raw.bytes + at, 8);
@@ -74,14 +74,14 @@ static void raw_keys(int taken)
 	ANSWERS(0, try_read(&w, raw.base, again, BYTES));
 	CHECK(fi_mr_unmap_key(w.domain, key) < 0, "unmapped twice");
 	CHECK(fi_mr_unmap_key(w.domain, 0x1234) < 0, "never mapped");
-	/* Each region has its own. */
+	/* Each region has its own key. */
 	other = registered(&w, memory, BYTES, FI_REMOTE_READ, 701, 0);
 	second = raw_of(other);
 	CHECK(memcmp(second.bytes, raw.bytes, raw.len) != 0, "two regions with one key");
 	key = mapped(&second);
 	ANSWERS(0, try_read(&w, second.base, key, 64));
 	CHECK(try_write(&w, second.base, key, 64, 1) != 0, "a right that the region does not give");
-	/* A closed region's is of no use; mapping again does not help. */
+	/* The key of a closed region is useless, and mapping it again does not help. */
 	ANSWERS(0, fi_close(&other->fid));
 	refused(&w, second.base, key, memory, 1);
 	ANSWERS(0, fi_mr_unmap_key(w.domain, key));
@@ -94,7 +94,7 @@ static void raw_keys(int taken)
 	munmap(memory, BYTES);
 }
 
-/* KEY-005, KEY-015: keys that were changed, cut, made up, or are another domain's. */
+/* KEY-005, KEY-015: keys that were changed, truncated, invented, or belong to another domain. */
 static void forged(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -129,7 +129,7 @@ static void forged(void)
 	refused(&w, 0, key, memory, 1);
 	ANSWERS(0, fi_mr_unmap_key(w.domain, key));
 	ANSWERS(-FI_EBADFLAGS, fi_mr_map_raw(w.domain, 0, raw.bytes, raw.len, &key, 1));
-	/* Mapped keys cannot be mapped, nor guessed from each other. */
+	/* Mapped keys cannot be mapped, nor be guessed from each other. */
 	key = mapped(&raw);
 	memcpy(forged_key.bytes, &key, 8), forged_key.len = 8;
 	CHECK(try_read(&w, 0, mapped(&forged_key), 8) != 0, "a mapped key was mapped");
@@ -148,7 +148,7 @@ static void forged(void)
 	munmap(memory, BYTES);
 }
 
-/* KEY-010: a buffer of mr_key_size bytes is always enough. */
+/* KEY-010: a buffer of mr_key_size bytes is always large enough. */
 static void sizes(void)
 {
 	setenv("FI_PERCALE_MR_MODE", "raw", 1);
@@ -176,7 +176,7 @@ static void sizes(void)
 	unsetenv("FI_PERCALE_MR_MODE");
 }
 
-/* KEY-012, KEY-016: operations of every kind, in pieces and injected, by mapped keys. */
+/* KEY-012, KEY-016: all kinds of operations, in pieces and injected, with mapped keys. */
 static void operations(void)
 {
 	char *memory = pages(1 << 20, 1);

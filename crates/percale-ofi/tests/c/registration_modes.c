@@ -1,4 +1,4 @@
-/* Registration modes (fi_mr(3), mr_mode): which are agreed on, and what each means. */
+/* Registration modes (fi_mr(3), mr_mode): the modes that are agreed on, and the meaning of each. */
 #include "registration.h"
 
 #include <sys/mman.h>
@@ -11,7 +11,7 @@ static const char *const names[] = { "local", "raw", "virt_addr", "allocated", "
 				     "endpoint", "hmem", "collective" };
 enum { EVERY = 0xffc };
 
-/* What is answered to a mode, or the error; and the answer's mode bits. */
+/* Returns the mode that is granted for a mode, or the error, and the `mode` bits of the result. */
 static int answered(uint32_t api, int mode, uint64_t old, int *code, uint64_t *modes)
 {
 	static const struct settings how = { .name = "modes", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
@@ -31,7 +31,9 @@ static int answered(uint32_t api, int mode, uint64_t old, int *code, uint64_t *m
 	return got;
 }
 
-/* MR-016, MR-017: nothing is required; what is offered is cleared. MR-018, MR-019: what is required stays, or there is no answer. */
+/*
+ * MR-016, MR-017: nothing is required, and offered bits are cleared. MR-018, MR-019: required bits stay, or there is no result.
+ */
 static void negotiated(void)
 {
 	int code;
@@ -71,7 +73,7 @@ static void old_names(void)
 			CHECK(code < 0, "FI_MR_BASIC with %#x", bits[at]);
 		}
 	}
-	/* What an old name stands for satisfies what is required. */
+	/* The bits for which an old name stands satisfy the requirement. */
 	setenv("FI_PERCALE_MR_MODE", "virt_addr,allocated,prov_key", 1);
 	ANSWERS(FI_MR_BASIC, answered(API, FI_MR_BASIC, 0, &code, NULL));
 	answered(API, FI_MR_SCALABLE, 0, &code, NULL);
@@ -81,7 +83,7 @@ static void old_names(void)
 	CHECK(modes & FI_LOCAL_MR, "%#llx", (unsigned long long)modes);
 	answered(FI_VERSION(1, 4), FI_MR_BASIC, 0, &code, NULL);
 	ANSWERS(-FI_ENODATA, code);
-	/* Beside the new names it says nothing. */
+	/* Together with the new names it has no effect. */
 	setenv("FI_PERCALE_MR_MODE", "local", 1);
 	answered(API, FI_MR_VIRT_ADDR, FI_LOCAL_MR, &code, NULL);
 	ANSWERS(-FI_ENODATA, code);
@@ -92,7 +94,7 @@ static void old_names(void)
 	unsetenv("FI_PERCALE_MR_MODE");
 }
 
-/* MR-023, MR-039 to MR-043, KEY-001: virtual addresses, memory that is there, keys of the provider's; by their old name too. */
+/* MR-023, MR-039 to MR-043, KEY-001: virtual addresses, mapped memory, provider keys, also with their old name. */
 static void basic(int mode)
 {
 	char *memory = pages(BYTES, 1), *hole = pages(2 * BYTES, 2);
@@ -112,12 +114,12 @@ static void basic(int mode)
 	refused(&w, base + BYTES - 63, fi_mr_key(mr), memory, 1);
 	refused(&w, 0, fi_mr_key(mr), memory, 1);
 	ANSWERS(0, fi_close(&mr->fid));
-	/* All of it is there, or it is refused. */
+	/* All of the memory is mapped, or the registration is rejected. */
 	mr = registered(&w, hole, BYTES, BOTH_WAYS, 601, 0);
 	ANSWERS(0, fi_close(&mr->fid));
 	ANSWERS(-FI_EFAULT, fi_mr_reg(w.domain, hole, BYTES + 1, BOTH_WAYS, 0, 602, 0, &mr, NULL));
 	ANSWERS(-FI_EFAULT, fi_mr_reg(w.domain, hole + BYTES, BYTES, FI_REMOTE_READ, 0, 602, 0, &mr, NULL));
-	/* Where peers may write it, so can we. */
+	/* Memory that peers may write must be writable for the owner. */
 	MUST(mprotect(hole, BYTES, PROT_READ) == 0, "no mapping for reading");
 	ANSWERS(-FI_EFAULT, fi_mr_reg(w.domain, hole, BYTES, FI_REMOTE_WRITE, 0, 602, 0, &mr, NULL));
 	mr = registered(&w, hole, BYTES, FI_REMOTE_READ, 603, 0);
@@ -128,7 +130,7 @@ static void basic(int mode)
 	munmap(hole, 2 * BYTES);
 }
 
-/* Each call that posts, with these descriptions of what is sent and of what comes; 0 if all were made. */
+/* Makes each posting call with these descriptors for sent and received memory. Returns 0 if all succeeded. */
 static int each_call(void *from, void *into, uint64_t key, size_t len)
 {
 	struct side *a = w.a, *b = w.b;
@@ -167,14 +169,17 @@ static int each_call(void *from, void *into, uint64_t key, size_t len)
 			worst = (int)codes[at];
 		}
 	}
-	/* Data that was written with the third of them. */
+	/* The data that the third call wrote. */
 	if (codes[3] == 0)
 		take_flags(b, FI_REMOTE_CQ_DATA);
 	CHECK(worst == 0 || made == 0 || b != a, "%d calls of %zu were made", made, COUNT(codes));
 	return worst;
 }
 
-/* MR-008, MR-036 to MR-038, MR-046 to MR-049: with FI_MR_LOCAL memory is described, by its own region and with the right to use it. */
+/*
+ * MR-008, MR-036 to MR-038, MR-046 to MR-049: with FI_MR_LOCAL memory needs the descriptor of its own region, with the right
+ * for the operation.
+ */
 static void described(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -188,10 +193,10 @@ static void described(void)
 	CHECK(out && in && out != in, "descriptions");
 	fill(w.a->out, 64, 3);
 	ANSWERS(0, each_call(out, in, 610, 64));
-	/* What is injected is copied, and needs none. */
+	/* Injected data is copied and needs no descriptor. */
 	ANSWERS(0, POST(w.a, fi_inject_write(w.a->ep, w.a->out, 64, w.a->peer, 0, 610)));
 	ANSWERS(0, try_read(&w, 0, 610, 64));
-	/* No description, no memory of ours, other regions', another domain's, one that is closed. */
+	/* No descriptor, memory outside the region, other regions, a region of another domain, and a closed region. */
 	NEEDS(fi_domain(w.two.room.fabric, w.two.room.info, &other, NULL));
 	NEEDS(fi_mr_reg(other, w.a->out, ROOM, FI_SEND | FI_WRITE, 0, 1, 0, &foreign, NULL));
 	mr = registered(&w, w.a->out, 64, FI_SEND | FI_WRITE, 611, 0);
@@ -209,7 +214,7 @@ static void described(void)
 		CHECK(fi_fetch_atomic(w.a->ep, w.a->out, 1, out, w.a->in, at == 2 ? out : others[at], w.a->peer, 0, 610, FI_UINT64, FI_SUM,
 				      context(0)) == -FI_EINVAL, "description %zu", at);
 	}
-	/* A number is no secret: a region of another domain may have the same, but not this memory. */
+	/* Descriptors are not secret: a region of another domain may have the same number, but not this memory. */
 	CHECK(fi_write(w.a->ep, w.a->in, 64, fi_mr_desc(foreign), w.a->peer, 0, 610, context(0)) == -FI_EINVAL, "of another domain");
 	ANSWERS(0, fi_close(&mr->fid));
 	CHECK(fi_write(w.a->ep, w.a->out, 64, others[4], w.a->peer, 0, 610, context(0)) == -FI_EINVAL, "a closed region's");

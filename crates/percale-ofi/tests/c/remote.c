@@ -3,11 +3,11 @@
 
 enum { LOCAL = 0, SIZE = 1 << 20 };
 
-/* The region of b's that a works on. */
+/* The region of b that a accesses. */
 struct target {
 	struct fid_mr *mr;
 	char *memory;
-	/* As a names it. */
+	/* The key and the address that a uses. */
 	uint64_t key, address;
 };
 
@@ -46,7 +46,7 @@ static void close_target(struct pair *p, struct target *t)
 
 enum write_call { WRITE, WRITEV, WRITEMSG, INJECT_WRITE, WRITEDATA, INJECT_WRITEDATA, WRITE_CALLS };
 
-/* What of an access varies. */
+/* The properties of an access that vary. */
 struct access {
 	size_t len, offset;
 	uint64_t data, flags;
@@ -54,7 +54,7 @@ struct access {
 	unsigned seed;
 };
 
-/* A local buffer in two pieces, and remote memory in up to two. */
+/* A local buffer in two pieces, and remote memory in up to two pieces. */
 static struct fi_msg_rma message(struct side *a, const struct target *t, const struct access *x, char *buf, void **desc,
 				 struct iovec iov[2], struct fi_rma_iov remote[2])
 {
@@ -115,7 +115,7 @@ static void check_told(struct side *b, uint64_t data, size_t len)
 	CHECK(!(done.flags & (FI_MSG | FI_TAGGED | FI_RECV | FI_WRITE)), "flags %#llx", (unsigned long long)done.flags);
 }
 
-/* Reads back, which shows what is there, and is in order behind the writes only if they have completed. */
+/* Reads the memory back. The read is ordered after the writes only if they have completed. */
 static void read_back(struct side *a, const struct target *t, const struct access *x)
 {
 	struct access r = { .len = x->len, .offset = x->offset, .context = context(LOCAL + 1), .flags = FI_COMPLETION };
@@ -130,7 +130,7 @@ static void read_back(struct side *a, const struct target *t, const struct acces
 	CHECK(is_filled(a->in, x->len, x->seed), "other bytes than were written (%zu at %zu)", x->len, x->offset);
 }
 
-/* Until the bytes are there: an access that says nothing has no other end. */
+/* Waits until the bytes have arrived, because an access without a completion has no other sign of its end. */
 static void watch(struct pair *p, const struct target *t, const struct access *x)
 {
 	double until = now() + PATIENCE;
@@ -235,7 +235,7 @@ static void every_read(struct pair *p, struct target *t)
 	}
 }
 
-/* Many at once, to places of their own; none is lost. */
+/* Many accesses at once to separate locations. None is lost. */
 static void many(struct pair *p, struct target *t)
 {
 	enum { MANY = 64, EACH = 3000 };

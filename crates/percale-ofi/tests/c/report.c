@@ -1,4 +1,4 @@
-/* Reporting: one line a group, and a line for each thing that is wrong. */
+/* Reports: one line for each group, and one line for each error. */
 #include "every.h"
 
 #include <stdarg.h>
@@ -10,7 +10,7 @@ static const char *group;
 static int wrong_here;
 static bool well = true;
 
-/* Lines for each group. */
+/* The maximum number of lines for each group. */
 #define SHOWN 6
 
 void begin(const char *name)
@@ -36,7 +36,7 @@ void wrong(const char *file, int line, const char *format, ...)
 	va_list arguments;
 
 	well = false;
-	/* What is wrong once is often wrong in every round. */
+	/* An error often occurs in every round. */
 	if (++wrong_here > SHOWN) {
 		if (wrong_here == SHOWN + 1)
 			printf("       %s: %s: and more\n", scenario, group ? group : "setting up");
@@ -53,7 +53,7 @@ void give_up(void)
 {
 	end();
 	fflush(stdout);
-	/* Not exit(): nothing was closed, and libraries that close themselves may wait for that. */
+	/* Not exit(): nothing was closed, and libraries may wait for that in their exit handlers. */
 	_exit(1);
 }
 

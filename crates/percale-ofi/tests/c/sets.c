@@ -1,11 +1,11 @@
-/* Poll sets and wait sets (fi_poll(3)): which of several queues and counters have something, and waiting for any of them. */
+/* Poll sets and wait sets (fi_poll(3)): the queues and counters that have results, and waiting for any of them. */
 #include "every.h"
 
 #include <poll.h>
 
 static struct settings how = { .name = "sets", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
 
-/* Makes an unread message in one of b's queues. */
+/* Creates an unread message in one of b's queues. */
 static void deliver(struct two *two)
 {
 	NEEDS(fi_trecv(two->b.ep, two->b.in, 100, two->b.in_desc, FI_ADDR_UNSPEC, 9, 0, context(3)));
@@ -25,7 +25,7 @@ static bool among(void *const *contexts, int count, const void *wanted)
 	return false;
 }
 
-/* What is in a poll set is not closed: the set could not be emptied any more. */
+/* A member of a poll set cannot be closed, because the set could not be emptied any more. */
 static void members_stay(struct two *two, struct fid_poll *set, struct fid_cntr *cntr)
 {
 	struct fid_cq *cq;
@@ -68,10 +68,10 @@ static void polling(void)
 	deliver(&two);
 	for (double until = now() + PATIENCE; (got = fi_poll(set, contexts, 4)) == 0;) {
 		MUST(now() < until, "the message does not arrive");
-		/* Makes progress for the sender only: the set must do so for the receiver's queue. */
+		/* Makes progress only for the sender. The set must make progress for the receiver's queue. */
 		fi_cq_read(two.a.txcq, NULL, 0);
 	}
-	/* The context of the queue is the side that it was opened for. */
+	/* The context of the queue is the side for which it was opened. */
 	CHECK(got >= 1 && among(contexts, got, &two.b), "%d contexts, none of the queue", got);
 	take_it(&two);
 	ANSWERS(0, fi_cntr_adderr(cntr, 1));
@@ -87,7 +87,7 @@ static void polling(void)
 	close_two(&two);
 }
 
-/* A member that is added again is one member, with its context at the last adding; each of several members with one context is reported. */
+/* Adding a member again keeps one member, with its latest context. If several members have one context, each is reported. */
 static void added_twice(void)
 {
 	struct two two;
@@ -120,7 +120,7 @@ static void added_twice(void)
 	got = fi_poll(set, contexts, 8);
 	CHECK(got == 2 && contexts[0] == &other && contexts[1] == &other, "%d contexts of a counter and a queue", got);
 	take_it(&two);
-	/* It was one member: once removed it is none. */
+	/* It was one member, so the set is empty after one removal. */
 	for (size_t at = 0; at < COUNT(members); at++)
 		ANSWERS(0, fi_poll_del(set, members[at], 0));
 	ANSWERS(0, fi_cntr_add(cntr, 1));

@@ -1,4 +1,4 @@
-/* Endpoints with all that they need: opened, bound, enabled, and closed again in the right order. */
+/* Opens endpoints with all required objects, binds and enables them, and closes everything in the right order. */
 #include "every.h"
 
 static const uint64_t kind_flags[KINDS] = {
@@ -27,7 +27,7 @@ struct fi_info *hints_for(const struct settings *how)
 	hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
 	hints->tx_attr->op_flags = how->op_flags;
 	hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
-	/* A receive has no level: it completes when it has its message. */
+	/* A receive has no completion level: it completes when it has its message. */
 	hints->rx_attr->op_flags = how->op_flags & FI_COMPLETION;
 	if (how->domain_key) {
 		hints->domain_attr->auth_key = (uint8_t *)strdup(how->domain_key);
@@ -75,7 +75,7 @@ static struct fid_cq *open_queue(struct side *side)
 	return cq;
 }
 
-/* Memory for the groups. Where the provider wants descriptors (FI_MR_LOCAL) it is registered. */
+/* Allocates memory for the groups. If the provider requires descriptors (FI_MR_LOCAL), the memory is registered. */
 static char *allocate(struct side *side, int which, void **desc)
 {
 	char *memory = calloc(1, ROOM);

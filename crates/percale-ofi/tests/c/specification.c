@@ -1,4 +1,7 @@
-/* What the manual pages leave to conclude, and what programs rely on: keys, empty regions, counters that come late, thresholds, windows. */
+/*
+ * Behaviour that the manual pages imply and programs rely on: keys, empty regions, counters that are bound late, thresholds,
+ * windows.
+ */
 #include "registration.h"
 
 #include <percale_fi_ext.h>
@@ -19,12 +22,12 @@ static struct fid_cntr *counter(void)
 	return c;
 }
 
-/* The counter comes to this, and stays there. */
+/* The counter reaches this value and stays there. */
 static void counts(struct fid_cntr *c, uint64_t expected)
 {
 	double until = now() + PATIENCE;
 
-	/* What counts completions of deferred work does not drive an endpoint. */
+	/* A counter of deferred work does not drive an endpoint. */
 	while (fi_cntr_read(c) < expected && now() < until)
 		progress(w.a);
 	for (int n = 0; n < 50; n++)
@@ -32,7 +35,7 @@ static void counts(struct fid_cntr *c, uint64_t expected)
 	ANSWERS(expected, fi_cntr_read(c));
 }
 
-/* KEY-020, MW-051: an application may choose every key of 64 bits, while windows are bound and raw keys are mapped. */
+/* KEY-020, MW-051: an application may select every 64-bit key while windows are bound and raw keys are mapped. */
 static void every_key(void)
 {
 	static const uint64_t chosen[] = { 0, 1, UINT32_MAX, (uint64_t)1 << 32, (uint64_t)1 << 63, 0xFFFFFFFDFFFFFFFF, 0xFFFFFFFE00000000,
@@ -53,7 +56,7 @@ static void every_key(void)
 	ANSWERS(0, fi_mr_map_raw(w.domain, base, raw, len, &mapped, 0));
 	for (size_t n = 0; n < COUNT(chosen); n++)
 		keys[count++] = chosen[n];
-	/* Near the keys of the window and of the mapped key. */
+	/* Keys next to those of the window and of the mapped key. */
 	for (int n = 0; n < 2; n++) {
 		uint64_t near = n ? mapped : key;
 		keys[count++] = near & UINT32_MAX, keys[count++] = near ^ (uint64_t)1 << 40, keys[count++] = near >> 32;
@@ -76,7 +79,7 @@ static void every_key(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-006, MR-077: a region of no bytes has a key and a description, and permits no access. */
+/* MR-006, MR-077: a region of 0 bytes has a key and a descriptor, and permits no access. */
 static void empty(void)
 {
 	char *memory = pages(BYTES, 1), *places[] = { NULL, memory };
@@ -105,7 +108,7 @@ static void empty(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-078 to MR-080: pieces without bytes among others, rights that there are not, ranges that wrap. */
+/* MR-078 to MR-080: empty pieces among others, unknown access rights, ranges that wrap around. */
 static void malformed(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -133,7 +136,7 @@ static void malformed(void)
 	munmap(memory, BYTES);
 }
 
-/* BIND-021, BIND-022: several counters for a region, bound before and after peers reached it. */
+/* BIND-021, BIND-022: several counters for a region, bound before and after peers accessed it. */
 static void several_counters(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -142,7 +145,7 @@ static void several_counters(void)
 
 	ANSWERS(0, fi_mr_bind(mr, &c[0]->fid, FI_REMOTE_WRITE));
 	ANSWERS(0, fi_mr_bind(mr, &c[1]->fid, FI_REMOTE_WRITE));
-	/* Bound twice it counts once. */
+	/* A counter that is bound twice counts once. */
 	ANSWERS(0, fi_mr_bind(mr, &c[1]->fid, FI_REMOTE_WRITE));
 	served(&w, 0, 421, memory);
 	counts(c[0], 2);
@@ -171,7 +174,10 @@ static void several_counters(void)
 	munmap(memory, BYTES);
 }
 
-/* BIND-023: what comes through an endpoint without FI_RMA_EVENT is not counted, through another of the same domain it is. */
+/*
+ * BIND-023: writes through an endpoint without FI_RMA_EVENT are not counted; writes through another endpoint of the same domain
+ * are.
+ */
 static void events_of_endpoints(void)
 {
 	char *memory = pages(BYTES, 1), name[64];
@@ -185,7 +191,7 @@ static void events_of_endpoints(void)
 	room.info = info;
 	open_side(&plain, &room, &without_events);
 	name_of(&plain, name, sizeof(name));
-	/* An endpoint that talks to itself cannot be reached by others. */
+	/* Other endpoints cannot reach an endpoint that sends to itself. */
 	struct side *first = w.a, *writer = options.alone ? &plain : first;
 	fi_addr_t usual = writer->peer, other = 0;
 	struct side *mate = writer->mate;
@@ -207,7 +213,7 @@ static void events_of_endpoints(void)
 	munmap(memory, BYTES);
 }
 
-/* An endpoint of w's domain with a queue and a vector, not enabled. */
+/* An endpoint in the domain of w, with a queue and a vector, not enabled. */
 struct late {
 	struct fid_ep *ep;
 	struct fid_av *av;
@@ -244,7 +250,7 @@ static void close_late(struct late *late)
 	ANSWERS(0, fi_close(&late->av->fid));
 }
 
-/* 0, or how an access failed that the endpoint made to a region, through itself. */
+/* Returns 0, or the error of an access by the endpoint to a region through itself. */
 static int try_late(struct late *late, uint64_t address, uint64_t key, bool writes)
 {
 	static char bytes[8];
@@ -266,7 +272,7 @@ static int try_late(struct late *late, uint64_t address, uint64_t key, bool writ
 	return error.err;
 }
 
-/* CMP-021: counters that are bound to an endpoint once it is enabled. */
+/* CMP-021: counters that are bound to an enabled endpoint. */
 static void late_counters(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -311,7 +317,7 @@ static void late_counters(void)
 	munmap(memory, BYTES);
 }
 
-/* BIND-024: a region that is enabled before its endpoint is reached once that is (FI_MR_ENDPOINT). */
+/* BIND-024: a region that is enabled before its endpoint can be accessed once the endpoint is enabled (FI_MR_ENDPOINT). */
 static void enabled_first(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -333,7 +339,7 @@ static void enabled_first(void)
 	enable_late(&late);
 	ANSWERS(0, try_late(&late, 0, 451, true));
 	ANSWERS(0, try_late(&late, 0, 452, false));
-	/* Through another endpoint it is not reached. */
+	/* It cannot be accessed through another endpoint. */
 	CHECK(try_read(&w, 0, 451, 8) != 0 && try_write(&w, 0, 451, 8, 1) != 0, "through another endpoint");
 	close_late(&late);
 	ANSWERS(0, fi_close(&mr->fid));
@@ -348,7 +354,7 @@ static void enabled_first(void)
 	munmap(memory, BYTES);
 }
 
-/* KEY-021: in a domain with raw keys the attributes say how long they are. */
+/* KEY-021: in a domain with raw keys the attributes state their length. */
 static void raw_key_size(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -364,7 +370,7 @@ static void raw_key_size(void)
 	munmap(memory, BYTES);
 }
 
-/* DWQ-024, TRIG-020: the largest threshold is one as any other. */
+/* DWQ-024, TRIG-020: the largest threshold works like any other. */
 static void largest_threshold(void)
 {
 	struct fid_cntr *trigger = counter(), *count = counter();
@@ -383,7 +389,7 @@ static void largest_threshold(void)
 		if (at == UINT64_MAX)
 			break;
 	}
-	/* Errors count, too: the sum does not wrap. */
+	/* Errors also count, and the sum does not wrap around. */
 	struct fi_deferred_work work = { .op_type = FI_OP_CNTR_ADD, .op.cntr = &add, .triggering_cntr = trigger, .threshold = UINT64_MAX };
 	fi_cntr_set(trigger, UINT64_MAX - 1);
 	NEEDS(fi_control(&w.domain->fid, FI_QUEUE_WORK, &work));
@@ -406,7 +412,7 @@ static void largest_threshold(void)
 	ANSWERS(0, fi_close(&count->fid));
 }
 
-/* ATM-007, DWQ-027: as many elements here as there; a list of pieces that is not there. */
+/* ATM-007, DWQ-027: the numbers of local and remote elements must be equal; a missing list of pieces. */
 static void unequal_lengths(void)
 {
 	char *memory = pages(BYTES, 1);
@@ -498,7 +504,7 @@ static void injected_and_failing(void)
 	munmap(memory, BYTES);
 }
 
-/* MR-082: the key of a region is given to other memory with other rights, and nothing of the old holds. */
+/* MR-082: the key of a closed region is used for other memory with other rights, and the old ones are no longer valid. */
 static void registered_anew(void)
 {
 	char *memory[2] = { pages(BYTES, 1), pages(BYTES, 2) };
@@ -521,7 +527,10 @@ static void registered_anew(void)
 	munmap(memory[1], BYTES);
 }
 
-/* MW-039, MW-052: an endpoint with bound windows of type 2A stays; a window is invalidated by an operation to its own peer. */
+/*
+ * MW-039, MW-052: an endpoint with bound windows of type 2A cannot be closed. A window is invalidated by an operation to its
+ * own peer.
+ */
 static void windows_of_endpoints(void)
 {
 	char *memory = pages(BYTES, 1), name[64];
@@ -543,7 +552,7 @@ static void windows_of_endpoints(void)
 	ANSWERS(0, ops->post_bind(b->ep, b->peer, window, &range, 1, &key, &address, context(1), FI_COMPLETION));
 	ANSWERS(0, take(b, context(1)).err);
 	ANSWERS(0, try_read(&w, address, key, 64));
-	/* The other end is to be known, so that it is a peer. */
+	/* The other end must be in the vector to be a peer. */
 	other.mate = b;
 	ANSWERS(0, ops->post_invalidate(b->ep, stranger, key, context(2), FI_COMPLETION));
 	CHECK(take(b, context(2)).err != 0, "invalidated for another peer");

@@ -9,7 +9,7 @@
 #define MESSAGES 20000
 #define AT_ONCE 32
 
-/* One thread's part: an endpoint and its queue. */
+/* The objects of one thread: an endpoint and its queue. */
 struct part {
 	struct fid_ep *ep;
 	struct fid_cq *cq;
@@ -121,7 +121,7 @@ static fi_addr_t address_of(struct fid_av *av, struct fid *ep)
 	return address;
 }
 
-/* A transmit context and its queue in one thread, the receive context of its number in another. */
+/* A transmit context and its queue in one thread, and the receive context with the same number in another. */
 static void halves(void)
 {
 	struct room room;
@@ -154,7 +154,7 @@ static void halves(void)
 	close_room(&room);
 }
 
-/* Two endpoints in two threads, and a third that reads a region's counter. */
+/* Two endpoints in two threads, and a third thread that reads a region's counter. */
 static void regions(void)
 {
 	struct room room;
@@ -198,7 +198,7 @@ static void *close_it(void *object)
 	return (void *)(intptr_t)fi_close(object);
 }
 
-/* An endpoint and its aliases are closed at once: the last one releases it, and its receives with it. */
+/* An endpoint and its aliases are closed concurrently. The last one releases the endpoint with its receives. */
 static void closing_at_once(void)
 {
 	static const struct settings safe = { .name = "threads", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE,
@@ -270,7 +270,7 @@ static void closing_regions(void)
 		struct fid_mr *mr;
 		int code;
 
-		/* The event queue is full until the reader has had its turn. */
+		/* The event queue is full until the reading thread runs. */
 		while ((code = fi_mr_reg(room.domain, memory, sizeof(memory), FI_REMOTE_WRITE, 0, 1 + (uint64_t)n, 0, &mr,
 					 context(7))) == -FI_EAGAIN)
 			sched_yield();

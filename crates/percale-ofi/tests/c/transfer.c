@@ -1,4 +1,4 @@
-/* Messages, tagged and not: every call that sends or receives one, behind one description. */
+/* Messages, tagged and untagged: every call that sends or receives one, with a common description. */
 #include "every.h"
 
 /* Memory in up to three pieces, one of them empty. */
@@ -111,7 +111,7 @@ ssize_t post_receive(struct side *side, enum receive_call call, const struct mes
 {
 	struct pieces pieces = split(m->buf, m->len, side->room->info->rx_attr->iov_limit, side->in_desc);
 
-	/* A buffer for many messages, and a look at none, are of one piece. */
+	/* A multi-receive buffer and a peek have one piece. */
 	if (m->flags & (FI_MULTI_RECV | FI_PEEK))
 		pieces = split(m->buf, m->len, 1, side->in_desc);
 	return POST(side, receive(side, call, m, &pieces));

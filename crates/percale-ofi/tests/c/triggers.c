@@ -1,6 +1,4 @@
-/*
- * Triggered operations and deferred work (fi_trigger(3)). Names of groups begin with the requirements that they answer for.
- */
+/* Triggered operations and deferred work (fi_trigger(3)). Names of groups begin with the requirements that they test. */
 #include "every.h"
 
 #include <dirent.h>
@@ -11,21 +9,21 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* libfabric 2 has no name for it any more. */
+/* libfabric 2 does not define this name. */
 #ifndef FI_XPU_TRIGGER
 #define FI_XPU_TRIGGER (1ULL << 44)
 #endif
 
 static const struct settings how = { .name = "triggers", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE,
 				     .progress = FI_PROGRESS_MANUAL, .caps = FI_TRIGGER, .counters = true };
-/* The client calls from one thread: the endpoints have no lock until something is triggered. */
+/* The client calls from one thread. The endpoints have no lock until an operation is triggered. */
 static const struct settings alone = { .name = "triggers, one thread", .av_type = FI_AV_TABLE, .threading = FI_THREAD_DOMAIN,
 				       .progress = FI_PROGRESS_MANUAL, .caps = FI_TRIGGER, .counters = true };
 static const struct settings with_devices = { .name = "triggers of devices", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE,
 					      .progress = FI_PROGRESS_MANUAL, .caps = FI_TRIGGER | FI_XPU_TRIGGER,
 					      .api = FI_VERSION(1, 17), .counters = true };
 
-/* Memory that peers reach, by a key. */
+/* Memory that peers access with a key. */
 struct target {
 	struct fid_mr *mr;
 	char *memory;
@@ -74,7 +72,10 @@ static ssize_t send_when(struct two *t, const void *buf, size_t len, struct fi_t
 	return fi_sendmsg(t->a.ep, &msg, FI_TRIGGER);
 }
 
-/* Messages: nothing moves below the threshold, then in order of thresholds, what the buffers hold then. */
+/*
+ * Messages: none is sent below the threshold, then they are sent in the order of thresholds, with the contents that the buffers
+ * have then.
+ */
 static void messages(struct two *t)
 {
 	struct fid_cntr *counter = counter_of(t);
@@ -104,7 +105,10 @@ static void messages(struct two *t)
 	ANSWERS(0, fi_close(&counter->fid));
 }
 
-/* Tagged messages, receives, reads, writes and atomic operations by their msg calls; an alias that triggers all of its operations. */
+/*
+ * Tagged messages, receives, reads, writes and atomic operations with their msg calls, and an alias that triggers all of its
+ * operations.
+ */
 static void kinds(struct two *t)
 {
 	struct fid_cntr *counter = counter_of(t);
@@ -153,7 +157,7 @@ static void kinds(struct two *t)
 	ANSWERS(0, fi_close(&counter->fid));
 }
 
-/* Cancelled, it never begins; what is no trigger is refused, and nothing waits. */
+/* A cancelled operation never begins. Invalid triggers are rejected, and nothing waits. */
 static void canceled(struct two *t)
 {
 	struct fid_cntr *counter = counter_of(t);
@@ -177,8 +181,10 @@ static void canceled(struct two *t)
 	ANSWERS(0, fi_close(&counter->fid));
 }
 
-/* A context's memory is the provider's until the operation has completed or is cancelled. Then it is the client's: written over and
- * freed, it is not looked at again, whatever its counter does (valgrind watches). */
+/*
+ * The memory of a context belongs to the provider until the operation has completed or is cancelled. After that it belongs to
+ * the client and is not accessed again when it is overwritten and freed, whatever its counter does (valgrind checks this).
+ */
 static void given_back(struct two *t)
 {
 	struct fid_cntr *counter = counter_of(t);
@@ -218,7 +224,7 @@ static int queue(struct two *t, struct fi_deferred_work *work, enum fi_op_type t
 	return fi_control(&t->room.domain->fid, FI_QUEUE_WORK, work);
 }
 
-/* Every kind of work; only the completion counter moves, and the queue has nothing unless it was asked to. */
+/* All kinds of work. Only the completion counter changes, and the queue has no completions unless they were requested. */
 static void work(struct two *t)
 {
 	struct fid_cntr *trigger = counter_of(t), *done = counter_of(t), *other = counter_of(t);
@@ -258,8 +264,8 @@ static void work(struct two *t)
 	ANSWERS(0, queue(t, &works[8], FI_OP_COMPARE_ATOMIC, &swap, trigger, 2, done));
 	ANSWERS(0, queue(t, &works[9], FI_OP_CNTR_SET, &set, done, 9, NULL));
 	ANSWERS(0, queue(t, &works[10], FI_OP_CNTR_ADD, &more, done, 9, NULL));
-	fill(t->a.out, 16, 5); /* Read when it begins. */
-	ANSWERS(0, fi_cntr_adderr(trigger, 1)); /* Errors count too. */
+	fill(t->a.out, 16, 5); /* Read when the send begins. */
+	ANSWERS(0, fi_cntr_adderr(trigger, 1)); /* Errors also count. */
 	ANSWERS(0, fi_cntr_add(trigger, 1));
 	ANSWERS(0, fi_cntr_wait(done, 9, PATIENCE * 1000));
 	ANSWERS(0, fi_cntr_wait(other, 42, PATIENCE * 1000));
@@ -269,7 +275,7 @@ static void work(struct two *t)
 	CHECK(words_now[0] == 5 && words_now[1] == 5 && words_now[2] == 5 && old[0] == 0 && old[1] == 0, "atomic operations");
 	CHECK(fi_cntr_read(t->a.counters[SENT]) == sent, "the endpoint's counter has moved");
 	CHECK(take(&t->a, context(1)).err == 0, "a completion that was asked for");
-	/* What is due already begins; without a completion counter nothing counts it. */
+	/* Work whose threshold is already reached begins at once. Without a completion counter it is not counted. */
 	POSTED(&t->b, fi_trecv(t->b.ep, t->b.in + 128, 16, NULL, FI_ADDR_UNSPEC, 8, 0, context(2)));
 	ANSWERS(0, queue(t, &works[11], FI_OP_TSEND, &tsend, trigger, 2, NULL));
 	CHECK(take(&t->b, context(2)).len == 16 && is_filled(t->b.in + 128, 16, 5), "a message");
@@ -283,7 +289,7 @@ static void work(struct two *t)
 	ANSWERS(0, fi_close(&other->fid));
 }
 
-/* Taken back, one by one, by counter, and all; refused. */
+/* Work is cancelled one by one, by counter, and all at once; invalid calls are rejected. */
 static void taken_back(struct two *t)
 {
 	struct fid_cntr *trigger = counter_of(t), *other = counter_of(t), *count = counter_of(t);
@@ -307,21 +313,21 @@ static void taken_back(struct two *t)
 	ANSWERS(0, fi_cntr_add(trigger, 1));
 	ANSWERS(0, fi_cntr_add(other, 1));
 	CHECK(fi_cntr_read(count) == 3, "flushed work has begun");
-	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_CNTR_ADD, &add, trigger, 9, count)); /* Completion counters are of transfers. */
+	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_CNTR_ADD, &add, trigger, 9, count)); /* Completion counters are only for transfers. */
 	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_CNTR_ADD, NULL, trigger, 9, NULL));
 	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_CNTR_ADD, &add, NULL, 9, NULL));
 	ANSWERS(-FI_ENOSYS, queue(t, &bad, (enum fi_op_type)99, &add, trigger, 9, NULL));
 	ANSWERS(-FI_EINVAL, fi_control(domain, FI_QUEUE_WORK, NULL));
 	struct fi_op_msg nobody = { NULL, { 0 }, 0 };
 	ANSWERS(-FI_EINVAL, queue(t, &bad, FI_OP_SEND, &nobody, trigger, 9, NULL));
-	/* What still waits is no hindrance to closing. */
+	/* Waiting work does not prevent closing. */
 	ANSWERS(0, queue(t, &works[2], FI_OP_CNTR_ADD, &add, trigger, 100, NULL));
 	ANSWERS(0, fi_close(&trigger->fid));
 	ANSWERS(0, fi_close(&other->fid));
 	ANSWERS(0, fi_close(&count->fid));
 }
 
-/* A thread that is held in a signal handler until a byte comes. */
+/* Holds a thread in a signal handler until a byte arrives. */
 static int gate[2];
 static atomic_bool held;
 
@@ -337,7 +343,7 @@ static void hold(int signal)
 	errno = before;
 }
 
-/* The first line of a file of this process's thread; empty if there is none. */
+/* The first line of a file of a thread of this process, or an empty line if there is none. */
 static void line_of(const char *thread, const char *file, char *line, int room)
 {
 	char path[300];
@@ -352,7 +358,10 @@ static void line_of(const char *thread, const char *file, char *line, int room)
 	fclose(from);
 }
 
-/* The thread that drives an endpoint with deferred work, once it sleeps: then it has no lock. 0 if there is none. */
+/*
+ * Returns the thread that drives an endpoint with deferred work once it sleeps, because it holds no lock then. Returns 0 if
+ * there is none.
+ */
 static pid_t sleeping_driver(void)
 {
 	DIR *threads = opendir("/proc/self/task");
@@ -380,8 +389,10 @@ static void receive_work(struct two *t, struct fi_deferred_work *work, struct fi
 	ANSWERS(0, queue(t, work, FI_OP_TRECV, op, trigger, 0, done));
 }
 
-/* Reading and waiting for a completion counter drive the endpoint that has the work, though its own thread does nothing. The counter counts
- * work alone, or sends of the other endpoint too. */
+/*
+ * Reading a completion counter and waiting for it drive the endpoint that has the work, even if the endpoint's own thread does
+ * nothing. The counter counts only work, or also sends of the other endpoint.
+ */
 static void driven(struct two *t)
 {
 	struct sigaction action = { .sa_handler = hold, .sa_flags = SA_RESTART }, before;
@@ -389,7 +400,7 @@ static void driven(struct two *t)
 	pid_t thread = 0;
 
 	if (options.few)
-		goto over; /* Under valgrind a thread sleeps also while it has a lock. */
+		goto over; /* Under valgrind a thread also sleeps while it holds a lock. */
 	POSTED(&t->b, fi_trecv(t->b.ep, t->b.in, 16, NULL, FI_ADDR_UNSPEC, 8, 0, context(0)));
 	POSTED(&t->a, fi_tinject(t->a.ep, t->a.out, 16, t->a.peer, 8));
 	CHECK(take(&t->b, context(0)).len == 16, "the first message");
@@ -430,7 +441,7 @@ over:
 	ANSWERS(0, fi_close(&own->fid));
 }
 
-/* A device's variable: here a thread's, by a plain store. */
+/* Writes the variable of a device. Here a thread writes it with a plain store. */
 static void store(const struct fi_trigger_var *var)
 {
 	CHECK(var->datatype == FI_UINT64 && var->count == 1 && var->addr, "a variable of 64 bits");
@@ -442,7 +453,7 @@ static struct fi_triggered_context when_stored(struct fi_trigger_var *var, int c
 	return (struct fi_triggered_context){ .event_type = FI_TRIGGER_XPU, .trigger.xpu = { .count = count, .iface = FI_HMEM_SYSTEM, .var = var } };
 }
 
-/* Messages that devices set off, in the order of the queue; what is needed for them, cancelled, and refused. */
+/* Messages that devices start, in the order of the queue; their requirements; cancelled and rejected ones. */
 static void devices(struct two *t)
 {
 	struct fi_trigger_var vars[5], before;
@@ -473,7 +484,7 @@ static void devices(struct two *t)
 	CHECK(take(&t->a, &contexts[1]).err == FI_ECANCELED, "cancelled");
 	for (int n = 0; n < 4; n++)
 		t->a.out[8 * n] = (char)n;
-	store(&vars[2]); /* Out of turn, and of one that was cancelled. */
+	store(&vars[2]); /* Out of order, and the variable of a cancelled operation. */
 	store(&vars[1]);
 	turn(t, 50);
 	CHECK(t->b.in[0] == 0 && t->b.in[8] == 0, "a send has begun");
@@ -496,13 +507,16 @@ static void devices(struct two *t)
 	bad.trigger.xpu.iface = FI_HMEM_CUDA;
 	ANSWERS(-FI_EOPNOTSUPP, send_when(t, t->a.out, 8, &bad));
 	CHECK(vars[4].count == (int)0xAAAAAAAA, "refused, but written");
-	/* What still waits is no hindrance to closing. */
+	/* Waiting operations do not prevent closing. */
 	contexts[0] = when_stored(&vars[0], 1);
 	ANSWERS(0, send_when(t, t->a.out, 8, &contexts[0]));
 	quiet(&t->pair);
 }
 
-/* What does not wait for a store passes what does, and so does what waits for a counter (libfabric leaves that open). */
+/*
+ * An operation that does not wait for a store overtakes one that does, and so does one that waits for a counter (libfabric does
+ * not define this).
+ */
 static void mixed(struct two *t)
 {
 	struct fid_cntr *counter = counter_of(t);
@@ -543,7 +557,7 @@ static void no_devices(struct two *t)
 	fi_freeinfo(hints);
 }
 
-/* A message each way; a receive that was posted before anything is triggered takes one that comes after. */
+/* A message in each direction. A receive that was posted before the first trigger takes a later message. */
 static void used(struct two *t)
 {
 	POSTED(&t->b, fi_recv(t->b.ep, t->b.in, 8, NULL, FI_ADDR_UNSPEC, context(60)));
@@ -554,7 +568,7 @@ static void used(struct two *t)
 	CHECK(take(&t->a, context(62)).err == 0 && take(&t->b, context(63)).err == 0, "the sends");
 }
 
-/* What was posted before the first triggered operation goes on after it. */
+/* Operations that were posted before the first triggered operation continue after it. */
 static void goes_on(struct two *t)
 {
 	struct fid_cntr *counter = counter_of(t);

@@ -1,4 +1,4 @@
-/* Address vectors (fi_av(3)): maps and tables, every way in and out. */
+/* Address vectors (fi_av(3)): maps and tables, and every call that inserts and reads addresses. */
 #include "every.h"
 
 #include <arpa/inet.h>
@@ -47,14 +47,14 @@ static void insertion(struct room *room, enum fi_av_type type)
 	CHECK(attr.type == type && av->fid.context == room, "type %d", attr.type);
 	for (int n = 0; n < MANY; n++)
 		all[n] = address(n);
-	/* More than was said at opening: that was a hint. */
+	/* More addresses than stated when the vector was opened, which was only a hint. */
 	ANSWERS(MANY, fi_av_insert(av, all, MANY, peers, 0, NULL));
 	for (int n = 0; n < MANY; n++) {
 		CHECK(type != FI_AV_TABLE || peers[n] == (fi_addr_t)n, "entry %d is %llu", n, (unsigned long long)peers[n]);
 		CHECK(peers[n] != FI_ADDR_NOTAVAIL, "no address");
 		found(av, peers[n], &all[n]);
 	}
-	/* Removed, and inserted again: the others stay. */
+	/* Addresses are removed and inserted again. The others stay. */
 	ANSWERS(0, fi_av_remove(av, &peers[3], 2, 0));
 	found(av, peers[2], &all[2]);
 	found(av, peers[5], &all[5]);
@@ -70,7 +70,7 @@ static void insertion(struct room *room, enum fi_av_type type)
 	ANSWERS(2, fi_av_insert(av, all, 3, peers, FI_SYNC_ERR, errors));
 	CHECK(errors[0] == 0 && errors[1] != 0 && errors[2] == 0, "%d %d %d", errors[0], errors[1], errors[2]);
 	CHECK(peers[1] == FI_ADDR_NOTAVAIL && peers[0] != FI_ADDR_NOTAVAIL, "addresses");
-	/* Indices are known beforehand; the numbers of a map are not. */
+	/* The indices of a table are known in advance; those of a map are not. */
 	ANSWERS(type == FI_AV_TABLE ? 1 : -FI_EINVAL, fi_av_insert(av, &(struct sockaddr_in[]){ address(103) }, 1, NULL, FI_MORE, NULL));
 	ANSWERS(0, fi_av_insert(av, all, 0, NULL, 0, NULL));
 	/* One of another family fails alone. */
@@ -78,7 +78,7 @@ static void insertion(struct room *room, enum fi_av_type type)
 	ANSWERS(1, fi_av_insert(av, all, 2, peers, FI_SYNC_ERR, errors));
 	CHECK(errors[0] == 0 && errors[1] != 0 && peers[1] == FI_ADDR_NOTAVAIL, "%d %d", errors[0], errors[1]);
 	found(av, peers[0], &all[0]);
-	/* Some, more, and the last of them. */
+	/* Some addresses, more addresses, and the last of them. */
 	for (int n = 0; n < 3; n++) {
 		all[n] = address(120 + n);
 		ANSWERS(1, fi_av_insert(av, &all[n], 1, &peers[n], n < 2 ? FI_MORE : 0, NULL));
@@ -90,7 +90,7 @@ static void insertion(struct room *room, enum fi_av_type type)
 	ANSWERS(0, fi_close(&av->fid));
 }
 
-/* The hints about nodes may affect only allocation; the map address of a vector without a name is ignored. */
+/* The hints about nodes may affect only allocation. The map address of a vector without a name is ignored. */
 static void hints(struct room *room)
 {
 	static const size_t some[] = { 0, 1, 1000, SIZE_MAX };
@@ -109,7 +109,7 @@ static void hints(struct room *room)
 	}
 }
 
-/* A vector stays as long as an endpoint uses it; messages to a removed peer are rejected. */
+/* A vector stays open as long as an endpoint uses it. Messages to a removed peer are rejected. */
 static void in_use(struct room *room)
 {
 	struct side side;
@@ -140,7 +140,7 @@ static void text(struct room *room)
 	CHECK(fi_av_straddr(av, &a, buf, &len) == buf, "not the caller's buffer");
 	CHECK(strstr(buf, "127.0.0.1") && strstr(buf, "21234"), "%s", buf);
 	CHECK(len == strlen(buf) + 1, "%zu for %s", len, buf);
-	/* Cut to the room there is, and still the whole length told. */
+	/* Truncated to the buffer, but with the full length returned. */
 	needed = len, len = sizeof(tiny);
 	memset(tiny, 'x', sizeof(tiny));
 	CHECK(fi_av_straddr(av, &a, tiny, &len) == tiny, "not the caller's buffer");
@@ -188,7 +188,7 @@ static void services(struct room *room)
 	ANSWERS(0, fi_close(&av->fid));
 }
 
-/* The type that is left open is the domain's, and told. */
+/* An unspecified type is that of the domain, and is returned. */
 static void unspecified(struct room *room)
 {
 	struct fi_av_attr attr = { .type = FI_AV_UNSPEC };
@@ -201,7 +201,7 @@ static void unspecified(struct room *room)
 	CHECK(fi_av_open(room->domain, &attr, &av, NULL) < 0, "a type that is none");
 }
 
-/* Receive contexts are named in the upper bits of an address. */
+/* The upper bits of an address select a receive context. */
 static void receive_contexts(struct room *room)
 {
 	struct fi_av_attr attr = { .type = FI_AV_MAP, .rx_ctx_bits = 4 };
@@ -216,7 +216,7 @@ static void receive_contexts(struct room *room)
 	ANSWERS(0, fi_close(&av->fid));
 }
 
-/* Nodes and services that count up (fi_av_insertsym). */
+/* Nodes and services that are counted up (fi_av_insertsym). */
 static void symmetric(struct room *room)
 {
 	struct fi_av_attr attr = { .type = FI_AV_TABLE, .flags = FI_SYMMETRIC, .count = 4, .ep_per_node = 2 };
@@ -233,7 +233,7 @@ static void symmetric(struct room *room)
 		a.sin_port = htons((uint16_t)(5000 + n % 2));
 		found(av, peers[n], &a);
 	}
-	/* A long list is one entry; its parts are removed and added like others. */
+	/* A long range is one entry. Its parts are removed and added like other addresses. */
 	ANSWERS(1000000, fi_av_insertsym(av, "10.2.0.1", 1000, "1000", 1000, NULL, 0, NULL));
 	a.sin_addr.s_addr = htonl(0x0a020001 + 999), a.sin_port = htons(1999);
 	found(av, 1000003, &a);
@@ -242,7 +242,7 @@ static void symmetric(struct room *room)
 	ANSWERS(1, fi_av_insertsym(av, "10.9.9.9", 1, "7", 1, peers, FI_SYNC_ERR, errors));
 	CHECK(peers[0] == 1000003 && errors[0] == 0, "%llu", (unsigned long long)peers[0]);
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 0, "5000", 2, peers, 0, NULL));
-	/* Names that a resolver knows without a query: 127.9 is 127.0.0.9, and 127.10 is the next. */
+	/* Names that a resolver knows without a query: 127.9 is 127.0.0.9, and 127.10 is the next one. */
 	ANSWERS(4, fi_av_insertsym(av, "127.9", 2, "5000", 2, peers, 0, NULL));
 	for (int n = 0; n < 4; n++) {
 		a.sin_addr.s_addr = htonl(0x7f000009 + (uint32_t)n / 2);
@@ -263,7 +263,7 @@ static void symmetric(struct room *room)
 	ANSWERS(0, fi_close(&av->fid));
 }
 
-/* Vectors with names are shared with other processes, one of which inserts here. */
+/* Named vectors are shared with other processes, one of which inserts addresses here. */
 static void named(struct room *room)
 {
 	char name[64];
@@ -284,13 +284,13 @@ static void named(struct room *room)
 	MUST(attr.map_addr != NULL, "map_addr is not told");
 	ANSWERS(1, fi_av_insert(av, &a, 1, &peer, 0, NULL));
 	NEEDS(fi_av_open(room->domain, &reading, &other, NULL));
-	/* The address of the numbers, for processes that did not insert. */
+	/* The address of the indices, for processes that did not insert. */
 	MUST(reading.map_addr != NULL, "map_addr is not told");
 	CHECK(((fi_addr_t *)reading.map_addr)[0] == peer, "another number");
 	found(other, peer, &a);
 	ANSWERS(-FI_EACCES, fi_av_insert(other, &a, 1, &mine, 0, NULL));
 	ANSWERS(-FI_EACCES, fi_av_remove(other, &peer, 1, 0));
-	/* Counted from elsewhere, in a process of its own that has nothing of ours. */
+	/* A separate process, which inherited nothing from this one, inserts an address. */
 	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, link), "no sockets");
 	child = fork();
 	if (child == 0) {
@@ -310,20 +310,20 @@ static void named(struct room *room)
 	close(link[0]);
 	found(av, mine, &a);
 	CHECK(((fi_addr_t *)reading.map_addr)[1] == mine, "another number");
-	/* Numbers mean the same wherever the vector is wanted. */
+	/* Indices have the same meaning at any mapping address. */
 	attr.map_addr = (void *)0x10000000;
 	NEEDS(fi_av_open(room->domain, &attr, &elsewhere, NULL));
 	CHECK(attr.map_addr == (void *)0x10000000, "map_addr is not the client's any more");
 	found(elsewhere, mine, &a);
 	ANSWERS(0, fi_close(&elsewhere->fid));
-	/* The creator may close its vector first; the vector is gone when the last user closes it. */
+	/* The creator may close its vector first. The vector is removed when the last user closes it. */
 	ANSWERS(0, fi_close(&av->fid));
 	found(other, mine, &a);
 	ANSWERS(0, fi_close(&other->fid));
 	ANSWERS(-FI_ENOENT, fi_av_open(room->domain, &reading, &other, NULL));
 }
 
-/* The other process of named(): inserts an address, sends its number, and waits for a byte. */
+/* The other process of named(): inserts an address, sends its index, and waits for a byte. */
 int vector_writer(const char *name)
 {
 	static const struct settings how = { .name = "vector writer", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
@@ -343,7 +343,7 @@ int vector_writer(const char *name)
 	return all_is_well() ? 0 : 1;
 }
 
-/* Reads what an insertion came to: errors, each with the index of its address, and the end. */
+/* Reads the result of an insertion: the errors, each with the index of its address, and the end. */
 static uint64_t ended(struct fid_eq *eq, struct fid_av *av, void *context, const uint64_t *failing, int errors)
 {
 	struct fi_eq_err_entry error;
@@ -390,10 +390,10 @@ static void asynchronous(struct room *room)
 	CHECK(peers[0] == 0 && peers[2] == 2, "indices");
 	CHECK(peers[1] == FI_ADDR_NOTAVAIL && peers[3] == FI_ADDR_NOTAVAIL, "failed addresses");
 	found(av, 2, &all[2]);
-	/* All of them failing has its end as well. */
+	/* An insertion of which all addresses fail also has an end. */
 	ANSWERS(0, fi_av_insert(av, &all[1], 1, peers, 0, context(2)));
 	ANSWERS(0, ended(eq, av, context(2), (uint64_t[]){ 0 }, 1));
-	/* Two at a time, one of which asks a resolver: numbers follow the calls. */
+	/* Two insertions at a time, one of which calls a resolver. The indices follow the order of the calls. */
 	ANSWERS(0, fi_av_insertsvc(av, "localhost", "20001", peers, FI_MORE, context(3)));
 	ANSWERS(0, fi_av_insert(av, &one, 1, more, 0, context(4)));
 	ANSWERS(1, ended(eq, av, context(3), NULL, 0));
@@ -403,14 +403,14 @@ static void asynchronous(struct room *room)
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 2, "5000", 2, more, 0, context(5)));
 	ANSWERS(4, ended(eq, av, context(5), NULL, 0));
 	CHECK(more[3] == 7, "%llu", (unsigned long long)more[3]);
-	/* AV-057: no addresses are an insertion all the same. */
+	/* AV-057: an insertion of no addresses also has an end. */
 	ANSWERS(0, fi_av_insert(av, all, 0, more, 0, context(8)));
 	ANSWERS(0, ended(eq, av, context(8), NULL, 0));
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 0, "5000", 2, more, 0, context(9)));
 	ANSWERS(0, ended(eq, av, context(9), NULL, 0));
 	ANSWERS(0, fi_av_insertsym(av, "10.1.1.1", 2, "5000", 0, NULL, 0, context(10)));
 	ANSWERS(0, ended(eq, av, context(10), NULL, 0));
-	/* What does not begin has no events; AV-058: nor has what names no node or no service. */
+	/* An insertion that does not begin has no events; neither does one without a node and a service (AV-058). */
 	ANSWERS(-FI_EINVAL, fi_av_insertsvc(av, NULL, "5000", more, 0, context(6)));
 	ANSWERS(-FI_EINVAL, fi_av_insertsvc(av, "10.1.1.1", NULL, more, 0, context(6)));
 	ANSWERS(-FI_EINVAL, fi_av_insertsym(av, NULL, 1, "5000", 1, more, 0, context(6)));

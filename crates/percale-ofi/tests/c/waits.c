@@ -1,4 +1,4 @@
-/* Waiting for completions and counters: on the call, on a descriptor, woken by a signal. */
+/* Waiting for completions and counters: in a call, on a descriptor, and until a signal. */
 #include "every.h"
 
 #include <poll.h>
@@ -9,7 +9,7 @@
 
 static struct settings how = { .name = "waits", .av_type = FI_AV_TABLE, .threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL };
 
-/* Also from a thread of its own, which reads no completions. */
+/* Also called from a thread that reads no completions. */
 static void send_short(struct two *two)
 {
 	ssize_t code;
@@ -25,7 +25,9 @@ static void receive_it(struct two *two)
 	NEEDS(fi_trecv(two->b.ep, two->b.in, 100, two->b.in_desc, FI_ADDR_UNSPEC, 9, 0, context(3)));
 }
 
-/* The two have met: making a connection takes progress at both ends, which a wait at one of them does not make. */
+/*
+ * The two endpoints connect first: that needs progress at both ends, and a wait at one of them makes no progress at the other.
+ */
 static void introduce(struct two *two)
 {
 	receive_it(two);
@@ -56,11 +58,11 @@ static void sread(struct two *two)
 	ANSWERS(-FI_EAGAIN, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, 40));
 	CHECK(now() - start >= 0.035, "%f s", now() - start);
 	ANSWERS(-FI_EAGAIN, fi_cq_sreadfrom(two->b.rxcq, &entry, 1, &source, NULL, 0));
-	/* There before the wait. */
+	/* The message arrives before the wait. */
 	receive_it(two);
 	send_short(two);
 	check_entry(two, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, PATIENCE * 1000), &entry);
-	/* After it began; with a limit and without one. */
+	/* The message arrives after the wait began, with and without a timeout. */
 	for (int limited = 0; limited < 2; limited++) {
 		receive_it(two);
 		NEEDS(pthread_create(&sender, NULL, send_later, two));
@@ -70,7 +72,7 @@ static void sread(struct two *two)
 	}
 }
 
-/* An error ends a wait as well. */
+/* An error also ends a wait. */
 static void sread_error(struct two *two)
 {
 	struct fi_cq_tagged_entry entry;
@@ -98,19 +100,19 @@ static void signalled(struct two *two)
 	double until = now() + PATIENCE;
 
 	NEEDS(pthread_create(&waiter, NULL, wait_for_nothing, two));
-	/* The test cannot know whether it waits already: a signal wakes only threads that wait then. */
+	/* The test cannot know whether the thread is waiting already, and a signal wakes only waiting threads. */
 	do {
 		MUST(now() < until, "a signal wakes nobody");
 		usleep(10000);
 		ANSWERS(0, fi_cq_signal(two->b.rxcq));
 	} while (pthread_tryjoin_np(waiter, &answer) != 0);
 	ANSWERS(-FI_EAGAIN, (intptr_t)answer);
-	/* What was signalled too often is over with the next wait. */
+	/* An extra signal ends at most one later wait. */
 	struct fi_cq_tagged_entry entry;
 	fi_cq_sread(two->b.rxcq, &entry, 1, NULL, 0);
 }
 
-/* Sleeping in poll(2): allowed when fi_trywait returns 0, and then no completion is missed. */
+/* Sleeping in poll(2): permitted when fi_trywait returns 0, and then no completion is missed. */
 static void descriptor(struct two *two)
 {
 	struct fid *fids[] = { &two->b.rxcq->fid };
@@ -145,13 +147,13 @@ static void descriptor(struct two *two)
 		if (options.few && round == 5)
 			break;
 	}
-	/* Nothing comes: the sleep is as long as it was meant to be. */
+	/* Nothing arrives: the sleep lasts for its whole timeout. */
 	for (int round = 0; round < 100 && fi_trywait(two->room.fabric, fids, 1) == -FI_EAGAIN; round++)
 		ANSWERS(-FI_EAGAIN, fi_cq_read(two->b.rxcq, &entry, 1));
 	ANSWERS(0, poll(&one, 1, 50));
 }
 
-/* Counters by hand, and waiting for them. */
+/* Counters that the program changes, and waits for them. */
 static void *add_later(void *argument)
 {
 	usleep(30000);
@@ -219,7 +221,7 @@ static void counter_descriptor(struct two *two)
 	ANSWERS(0, fi_close(&cntr->fid));
 }
 
-/* A read of no entries takes none. */
+/* A read of no entries removes none. */
 static void read_nothing(struct two *two)
 {
 	struct fi_cq_tagged_entry entry;
@@ -239,7 +241,7 @@ static void read_nothing(struct two *two)
 	check_entry(two, fi_cq_sread(two->b.rxcq, &entry, 1, NULL, PATIENCE * 1000), &entry);
 }
 
-/* Threads that sleep on a counter by its descriptor or by a wait set hear of what comes, whatever the client serializes. */
+/* Threads that sleep on a counter's descriptor or on a wait set are woken up, whatever calls the client serializes. */
 static void sleeping_at_counters(enum fi_threading threading, bool region, bool set)
 {
 	struct settings this = how;
@@ -293,7 +295,10 @@ static void sleeping_at_counters(enum fi_threading threading, bool region, bool 
 			NEEDS(fi_inject_write(two.a.ep, "11111111", 8, to, 0, 333));
 		else
 			NEEDS(fi_inject(two.a.ep, "11111111", 8, to));
-		/* Only the sender makes progress besides, in turns: what is slept for comes by the counter. */
+		/*
+		 * Only the sender makes progress in addition, one message at a time: the counter must drive the receiving
+		 * endpoint.
+		 */
 		while (seen < (uint64_t)n) {
 			MUST(now() < until, "counted %llu of %d", (unsigned long long)seen, n);
 			fi_cq_read(two.a.txcq, NULL, 0);
@@ -314,7 +319,7 @@ static void sleeping_at_counters(enum fi_threading threading, bool region, bool 
 	close_two(&two);
 }
 
-/* Without descriptors a wait fails; it does not last beyond its time. */
+/* Without descriptors a wait fails, and does not exceed its timeout. */
 static void no_descriptors(void)
 {
 	struct two two;

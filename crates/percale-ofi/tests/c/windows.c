@@ -1,4 +1,4 @@
-/* Memory windows, by percale_fi_ext.h: bound to parts of regions, and taken back. */
+/* Memory windows from percale_fi_ext.h: bound to parts of regions, and revoked. */
 #include "registration.h"
 
 #include <percale_fi_ext.h>
@@ -41,7 +41,7 @@ static void type_one(void)
 		CHECK(is_filled(memory + 1024, 512, 5), "the write is not there");
 		ANSWERS(0, try_add(&w, address + 8, key, 1));
 		CHECK(try_write(&w, address + 1, key, 512, 5) != 0 && try_read(&w, address - 1, key, 2) != 0, "beyond the window");
-		/* The region itself gives peers nothing. */
+		/* The region itself grants peers no access. */
 		CHECK(try_read(&w, base_of(&w, memory), 960, 8) != 0, "the region is read");
 		if (last)
 			CHECK(try_read(&w, address, last, 8) != 0, "an old key is alive");
@@ -50,7 +50,7 @@ static void type_one(void)
 	}
 	CHECK(ops->bind(window, &outside, &key, &address) < 0, "beyond the region");
 	ANSWERS(0, try_read(&w, base_of(&w, memory) + 1024, last, 8));
-	/* Rights of its own. */
+	/* The window has its own access rights. */
 	range.access = PERCALE_WINDOW_READ;
 	ANSWERS(0, ops->bind(window, &range, &key, &address));
 	ANSWERS(0, try_read(&w, address, key, 512));
@@ -62,7 +62,7 @@ static void type_one(void)
 	CHECK(try_read(&w, address, key, 8) != 0, "closed, and alive");
 }
 
-/* The peer's name for a, at the end that has the regions. */
+/* The address of a at the end that has the regions. */
 static fi_addr_t peer_of_b(void)
 {
 	return w.b->peer;
@@ -100,7 +100,7 @@ static void type_two(void)
 			done = take(w.b, context(13));
 			CHECK(done.err == 0 && (done.flags & PERCALE_INVALIDATED) && done.data == key, "error %d", done.err);
 		} else {
-			/* By the peer, with a message (MW-045). */
+			/* Invalidated by the peer with a message (MW-045). */
 			fill(w.a->out, 100, 8);
 			POSTED(w.b, fi_recv(w.b->ep, w.b->in, 100, NULL, w.b->peer, context(14)));
 			POSTED(w.a, ops->send_invalidate(w.a->ep, w.a->out, 100, w.a->peer, key, context(15), FI_COMPLETION));
@@ -131,17 +131,17 @@ static void several(void)
 	ANSWERS(0, ops->bind(other, &high, &key[1], &address[1]));
 	ANSWERS(0, ops->post_bind(w.b->ep, peer_of_b(), two, &low, 7, &key[2], &address[2], context(20), FI_COMPLETION));
 	ANSWERS(0, take(w.b, context(20)).err);
-	/* What they share is read by all keys and written by one of them, and by the region's. */
+	/* All keys can read the common bytes. One window's key and the region's key can write them. */
 	for (int at = 0; at < 3; at++)
 		ANSWERS(0, try_read(&w, base + 256, key[at], 256));
 	CHECK(try_write(&w, base + 256, key[0], 8, 1) != 0 && try_write(&w, base + 256, key[2], 8, 1) != 0, "more than reading");
 	ANSWERS(0, try_write(&w, base + 256, key[1], 8, 11));
 	CHECK(is_filled(memory + 256, 8, 11), "the write is not there");
 	ANSWERS(0, try_write(&w, base + 256, 960, 8, 12));
-	/* The lower 8 bits of one, with the index of another; and of none. */
+	/* The lower 8 bits of one key with the index of another, and with an unused index. */
 	CHECK(try_read(&w, base + 256, (key[2] & ~(uint64_t)0xff) | ((key[2] + 1) & 0xff), 8) != 0, "bits of another key");
 	CHECK(try_read(&w, base + 256, key[0] ^ (1 << 30), 8) != 0, "an index of none");
-	/* A window of type 1 is not bound by a posted operation, and not invalidated, neither by its owner nor by the peer. */
+	/* A window of type 1 cannot be bound by a posted operation, and cannot be invalidated by its owner or by the peer. */
 	ANSWERS(0, ops->post_bind(w.b->ep, peer_of_b(), one, &low, 1, NULL, NULL, context(21), FI_COMPLETION));
 	CHECK(take(w.b, context(21)).err != 0, "type 1 bound by a post");
 	ANSWERS(0, ops->post_invalidate(w.b->ep, peer_of_b(), key[0], context(22), FI_COMPLETION));
@@ -149,7 +149,7 @@ static void several(void)
 	POSTED(w.a, ops->send_invalidate(w.a->ep, w.a->out, 8, w.a->peer, key[0], context(23), FI_COMPLETION));
 	CHECK(take(w.a, context(23)).err != 0, "type 1 invalidated by the peer");
 	ANSWERS(0, try_read(&w, base, key[0], 8));
-	/* What is invalidated is so once, and nothing else is. */
+	/* A key can be invalidated once, and no other key is affected. */
 	ANSWERS(0, ops->post_invalidate(w.b->ep, peer_of_b(), key[2], context(24), FI_COMPLETION));
 	ANSWERS(0, take(w.b, context(24)).err);
 	ANSWERS(0, ops->post_invalidate(w.b->ep, peer_of_b(), key[2], context(25), FI_COMPLETION));
@@ -163,7 +163,7 @@ static void several(void)
 	ANSWERS(0, ops->close(one));
 }
 
-/* What is no window, region, or type is refused. */
+/* Invalid windows, regions and types are rejected. */
 static void arguments(void)
 {
 	struct percale_window_range range = part(0, 8, 8), good = part(0, 8, 1), nothing = good;
@@ -194,7 +194,7 @@ static void group(const char *name, void (*run)(void))
 	NEEDS(fi_open_ops(&w.domain->fid, PERCALE_WINDOW_OPS, 0, (void **)&ops, NULL));
 	CHECK(ops->size == sizeof(*ops), "%zu", ops->size);
 	memory = pages(BYTES, 1);
-	/* Its owner may change it, and windows let peers do so; by itself it gives them nothing to read. */
+	/* The owner can change the memory, and windows let peers write it. The region itself grants peers no read access. */
 	mr = registered(&w, memory, BYTES, FI_REMOTE_WRITE, 960, 0);
 	run();
 	ANSWERS(0, fi_close(&mr->fid));

@@ -1,4 +1,4 @@
-/* Two ends for the checks of registration, and accesses between them. */
+/* Two ends for the registration checks, and accesses between them. */
 #include "registration.h"
 
 #include <sys/mman.h>

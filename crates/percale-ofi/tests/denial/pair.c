@@ -1,7 +1,8 @@
 /*
- * One of two processes that exchange messages and access each other's memory through libfabric, while the system refuses it a call.
- * It talks to its test by lines: "address HEX", then reads the peer's; "half", then reads a line; at last "works" or "error TEXT".
- * DENY is "NUMBER WHICH ERROR WHEN", SPACE "BYTES WHEN" (see percale_conformance::denial), or not set.
+ * One of two processes that exchange messages and access each other's memory through libfabric, while the system rejects one of
+ * its calls. It communicates with its test by lines: it writes "address HEX" and reads the peer's address, writes "half" and
+ * reads a line, and at last writes "works" or "error TEXT".
+ * DENY is "NUMBER WHICH ERROR WHEN", SPACE is "BYTES WHEN" (see percale_conformance::denial), or they are not set.
  */
 #include <errno.h>
 #include <linux/filter.h>
@@ -43,7 +44,7 @@ static _Noreturn void failed(const char *what, const char *why)
 {
 	printf("error %s: %s\n", what, why);
 	fflush(stdout);
-	/* As a program ends that returns from main: what is open is closed by the system. */
+	/* As in a program that returns from main, the system closes all open objects. */
 	_exit(0);
 }
 
@@ -54,7 +55,10 @@ static _Noreturn void failed(const char *what, const char *why)
 			failed(#call, fi_strerror((int)-result_));                                                                                   \
 	} while (0)
 
-/* Which of the calls of that number are denied: all, on descriptors above 2, those that map a descriptor, those on shared words. */
+/*
+ * Selects the calls of this number that are rejected: all, those on descriptors above 2, those that map a descriptor, or those
+ * on shared words.
+ */
 static void deny(const char *when)
 {
 	const char *told = getenv("DENY");
@@ -86,7 +90,7 @@ static void deny(const char *when)
 	}
 }
 
-/* So many bytes more may be mapped than are. */
+/* Limits the address space to this number of bytes beyond the current size. */
 static void limit_space(const char *when)
 {
 	const char *told = getenv("SPACE");
@@ -117,7 +121,7 @@ static double now(void)
 	return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
-/* Waits for so many completions. */
+/* Waits for this number of completions. */
 static void finish(const char *what, int count)
 {
 	double end = now() + 60;
@@ -209,7 +213,7 @@ static void open_all(void)
 	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV;
 	MUST(fi_getinfo(FI_VERSION(1, 15), "127.0.0.1", "0", FI_SOURCE, hints, &info));
 	fi_freeinfo(hints);
-	/* The provider is loaded: without room for it libfabric would have none. */
+	/* The provider is loaded by now. Without space for it, libfabric would have no provider. */
 	limit_space("start");
 	MUST(fi_fabric(info->fabric_attr, &fabric, NULL));
 	MUST(fi_domain(fabric, info, &domain, NULL));
@@ -246,7 +250,7 @@ int main(void)
 	if (fi_av_insert(av, other, 1, &peer, 0, NULL) != 1)
 		failed("fi_av_insert", "not inserted");
 	exchange(0);
-	/* Longer than any message may be: refused when it is posted. */
+	/* Longer than any message may be, so the posting call rejects it. */
 	ssize_t posted = fi_tsend(ep, out, (size_t)1 << 63, NULL, peer, 5, NULL);
 	if (posted != -FI_EMSGSIZE && posted != -FI_EINVAL)
 		abort();
@@ -258,7 +262,7 @@ int main(void)
 	for (unsigned round = 1; round < 4; round++)
 		exchange(round);
 	printf("works\n");
-	/* Its peer may still be reading. */
+	/* The peer may still be reading. */
 	for (double end = now() + 0.3; now() < end;)
 		fi_cq_read(cq, NULL, 0);
 	MUST(fi_close(&ep->fid));

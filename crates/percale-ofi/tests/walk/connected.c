@@ -1,10 +1,10 @@
-/* Connected endpoints and passive ones: connections, refusals, requests without an answer. */
+/* Connected and passive endpoints: connections, rejections, requests without an answer. */
 #include "walk.h"
 
 #include <netinet/in.h>
 #include <time.h>
 
-/* A listener, and a client that has asked for a connection. */
+/* A listener, and a client that has requested a connection. */
 struct meeting {
 	struct fid_pep *pep;
 	struct fid_eq *server_eq, *client_eq;
@@ -12,7 +12,7 @@ struct meeting {
 	struct sockaddr_in address;
 };
 
-/* Milliseconds. */
+/* The time in milliseconds. */
 static uint64_t now(void)
 {
 	struct timespec t;
@@ -27,7 +27,7 @@ struct cm_event {
 	char data[64];
 };
 
-/* Waits until there is an event or an error, which stays (flags FI_PEEK) or is read. Drives the other queue as well. */
+/* Waits until there is an event or an error. FI_PEEK in `flags` leaves it in the queue. Also drives the other queue. */
 static ssize_t wait_for(struct fid_eq *eq, struct fid_eq *other, uint32_t *event, struct cm_event *e, uint64_t flags)
 {
 	uint64_t until = now() + 20000;
@@ -90,7 +90,7 @@ static void ask(struct world *w, struct meeting *m)
 	NEEDS(fi_connect(m->client.tx, &m->address, "may I?", below(2) * 7));
 }
 
-/* The request that came. */
+/* Returns the request that arrived. */
 static struct fi_info *request(struct meeting *m)
 {
 	struct cm_event e;
@@ -115,7 +115,7 @@ bool connected(struct world *w)
 	open_end(w, &server, "server", info, m.server_eq);
 	fi_freeinfo(info);
 	NEEDS(fi_accept(server.tx, "welcome", below(2) * 8));
-	/* What is not read stays. */
+	/* Unread events stay in the queue. */
 	if (sometimes()) {
 		wait_for(m.client_eq, m.server_eq, &event, &e, below(2) ? FI_PEEK : 0);
 		if (sometimes())
@@ -149,7 +149,7 @@ bool refused_connection(struct world *w)
 	info = request(&m);
 	NEEDS(fi_reject(m.pep, info->handle, "no", below(2) * 3));
 	fi_freeinfo(info);
-	/* The error is known, and stays until it is read. */
+	/* The error is available, and stays until it is read. */
 	MUST(wait_for(m.client_eq, m.server_eq, &event, &e, 0) == -FI_EAVAIL, "no error, event %u", event);
 	if (!below(3))
 		read_event(m.client_eq);
@@ -169,7 +169,7 @@ bool requested(struct world *w)
 	if (!listen_here(w, &m))
 		return false;
 	ask(w, &m);
-	/* Never read; or looked at, and left. */
+	/* Never read, or only peeked at. */
 	if (way == 0)
 		return true;
 	if (way == 1) {
@@ -180,7 +180,10 @@ bool requested(struct world *w)
 	if (way == 2) {
 		open_end(w, &server, "server", info, m.server_eq);
 	} else {
-		/* An endpoint for it that cannot be enabled is closed; then the request is answered otherwise. */
+		/*
+		 * An endpoint for the request that cannot be enabled is closed. After that the request is answered in another
+		 * way.
+		 */
 		int code;
 		NEEDS(fi_endpoint(w->domain, info, &attempt, w));
 		adopt(&attempt->fid);

@@ -3,7 +3,7 @@
 
 static struct fid_cntr *counters[2];
 
-/* Work that waits is taken back before what it names is closed. */
+/* Waiting work is cancelled before the objects that it names are closed. */
 static void flush(struct world *w)
 {
 	struct object *domain = find(w, w->domain);
@@ -14,7 +14,7 @@ static void flush(struct world *w)
 
 static void queue_work(struct world *w, struct side *s, int kind, bool later)
 {
-	/* The work is the provider's until it is flushed, whatever is closed meanwhile. */
+	/* The work belongs to the provider until it is flushed, whatever objects are closed in the meantime. */
 	const int always = new_part(w);
 	struct fi_deferred_work *work = (void *)lend(w, always, sizeof(*work));
 	void *op = lend(w, always, sizeof(struct fi_op_compare_atomic));

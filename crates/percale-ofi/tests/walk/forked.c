@@ -1,4 +1,4 @@
-/* Forked children that use what they inherited. */
+/* Forked children that use inherited objects. */
 #define _GNU_SOURCE
 #include "walk.h"
 
@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Whatever the answers are, each call returns. */
+/* Each call must return, whatever its result is. */
 static void use_inherited(struct world *w)
 {
 	static char memory[100];

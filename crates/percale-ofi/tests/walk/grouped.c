@@ -104,7 +104,7 @@ bool grouped(struct world *w)
 		NEEDS(fi_av_set_insert(g.set, members[at]));
 	}
 	NEEDS(fi_av_set_addr(g.set, &address));
-	/* Perhaps one of them only: the group never forms. */
+	/* In some runs only one of them joins, and the group never forms. */
 	for (int at = 0; at < 2 - !below(4); at++) {
 		NEEDS(fi_join_collective(g.ep[at], address, g.set, 0, &g.mc[at], w));
 		keep(w, "group", &g.mc[at]->fid, w->domain, 0);

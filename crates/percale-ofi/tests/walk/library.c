@@ -1,6 +1,7 @@
 /*
- * libfabric, by the symbol versions that programs of an API version are linked with: a program written for API 1.4 has the
- * functions of FABRIC_1.0, which convert its structures. The functions here have the names that libfabric's inline functions call.
+ * libfabric, through the symbol versions that programs of an API version are linked with: a program for API 1.4 uses the
+ * functions of FABRIC_1.0, which convert its structures. The functions here have the names that libfabric's inline functions
+ * call.
  */
 #define _GNU_SOURCE
 #include "walk.h"
@@ -30,7 +31,7 @@ static void *function(const char *name)
 	const char *version = symbols_of(setting.api);
 	void *found = version ? dlvsym(library, name, version) : NULL;
 
-	/* What did not change keeps its first version. */
+	/* A symbol that did not change has only its first version. */
 	if (!found)
 		found = dlsym(library, name);
 	MUST(found, "libfabric has no %s", name);
@@ -116,7 +117,7 @@ void library_calls(void)
 
 	if (fi_getparams(&params, &count) == 0)
 		fi_freeparams(params);
-	/* What cannot be. */
+	/* Invalid arguments. */
 	(void)fi_getinfo(setting.api, "no such host name", "0", 0, hints, &info);
 	fi_freeinfo(info);
 	info = NULL;
@@ -133,7 +134,7 @@ void library_calls(void)
 		if (setting.api >= FI_VERSION(1, 9))
 			fi_tostr_r(text, sizeof(text), one, FI_TYPE_INFO);
 	}
-	/* An answer is a good wish. */
+	/* A result is valid as hints. */
 	if (info) {
 		struct fi_info *again = NULL;
 		NEEDS(fi_getinfo(setting.api, NULL, NULL, 0, info, &again));
@@ -161,7 +162,7 @@ size_t region_attr_size(void)
 		return before_keys;
 	if (setting.api < FI_VERSION(1, 9))
 		return before_devices;
-	/* Up to the device; 2.0 has four more words. */
+	/* The fields up to the device. 2.0 has four additional words. */
 	return before_devices + 16 + (setting.api < FI_VERSION(2, 0) ? 0 : 32);
 }
 

@@ -3,15 +3,15 @@
  *
  *   -l  the directory of libfabric; without it the system's
  *   -s  the first seed
- *   -n  orders of each case
+ *   -n  the number of orders of each case
  *   -a  every version at every level; without it each version and each level occurs in each scenario, but not in all pairs
- *   -v  only this version, as 1.17
+ *   -v  only this version, such as 1.17
  *   -t  only this level, 0 to 6 as in libfabric's headers
  *   -c  only cases with this in their names
  *   -i  in this process, for a debugger: needs -v, -t and -c
  *
- * Each case runs in a process of its own. The last line counts calls, orders, levels, versions and reports. Ends with 0 if nothing was
- * wrong and every entry of every table was called.
+ * Each case runs in a separate process. The last line counts calls, orders, levels, versions and reports. The exit status is 0 if
+ * there were no errors and every entry of every table was called.
  */
 #define _GNU_SOURCE
 #include "walk.h"
@@ -37,10 +37,10 @@
 #define IS_SANITIZED false
 #endif
 
-/* Seconds after which a case hangs. */
+/* The time in seconds after which a case counts as hanging. */
 #define PATIENCE 120
 
-/* Permutations of six objects are all tried, so many in each process. */
+/* All permutations of six objects are tested, this number in each process. */
 #define PERMUTATIONS 720
 #define BLOCK 360
 
@@ -56,7 +56,7 @@ static uint32_t only_api;
 static int only_level = -1;
 static char case_name[160];
 
-/* ---- chance ---- */
+/* ---- random numbers ---- */
 
 static uint64_t state;
 
@@ -73,7 +73,7 @@ bool sometimes(void)
 	return below(2);
 }
 
-/* ---- reporting ---- */
+/* ---- reports ---- */
 
 const char *code_text(long long code)
 {
@@ -111,7 +111,7 @@ void complain(const char *file, int line, const char *format, ...)
 	has_failed = true;
 }
 
-/* Says where a case hangs. */
+/* Reports the position at which a case hangs. */
 static void on_alarm(int number)
 {
 	(void)number;
@@ -122,7 +122,7 @@ static void on_alarm(int number)
 
 /* ---- cases ---- */
 
-/* What one process does. */
+/* The task of one process. */
 struct job {
 	struct setting setting;
 	const struct scenario *scenario;
@@ -155,7 +155,10 @@ static void run(const struct job *job)
 	}
 	add_up_counts();
 	totals->cases++;
-	/* Before libfabric unloads the provider: then nothing would lead to what it keeps on purpose. */
+	/*
+	 * Leaks are checked before libfabric unloads the provider, because after that no pointers to its intentional
+	 * allocations exist.
+	 */
 	if (LEAKS())
 		wrong(__FILE__, __LINE__, "memory is lost");
 	if (has_failed)
@@ -211,7 +214,7 @@ static void start(const struct job *job)
 		signal(SIGALRM, on_alarm);
 		alarm(PATIENCE);
 		run(job);
-		/* What libfabric does when the process ends is not part of the walk. */
+		/* The calls that libfabric makes at process exit are not part of the walk. */
 		_exit(0);
 	}
 	strcpy(names[at], case_name);
@@ -248,12 +251,12 @@ static struct job job_of(uint32_t api, int level)
 	return job;
 }
 
-/* Whether this pair is walked for a scenario. */
+/* Returns whether this pair is tested for a scenario. */
 static bool is_walked(size_t scenario, size_t version, int level)
 {
 	if ((only_api && versions[version] != only_api) || !is_level(level))
 		return false;
-	/* Each level once for each scenario, with the versions in turn. */
+	/* Each level is tested once for each scenario, with alternating versions. */
 	return all_pairs || only_api || ((size_t)level * 5 + scenario * 7) % version_count == version;
 }
 
@@ -279,7 +282,7 @@ static void walk(void)
 	for (size_t at = 0; at < in_all_orders_count; at++)
 		for (int level = 0; level < LEVELS; level++)
 			for (uint64_t from = 0; from < PERMUTATIONS; from += BLOCK) {
-				/* At one level, unless all pairs are walked. */
+				/* Only at one level, unless all pairs are tested. */
 				if (!is_level(level) || (!all_pairs && only_level < 0 && level != (int)(1 + at)))
 					continue;
 				struct job job = job_of(only_api ? only_api : versions[version_count - 1], level);
@@ -301,7 +304,7 @@ static uint32_t parse_version(const char *text)
 	return FI_VERSION(major, minor);
 }
 
-/* The newest version of the library, asked for in a process of its own. */
+/* Returns the newest version of the library, which a separate process requests. */
 static uint32_t ask_newest(void)
 {
 	uint32_t *answer = mmap(NULL, sizeof(*answer), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -369,7 +372,7 @@ int main(int argc, char **argv)
 		levels += is_level(level);
 	for (size_t at = 0; at < version_count; at++)
 		walked += !only_api || versions[at] == only_api;
-	/* A part of the walk calls a part of the entries. */
+	/* A partial walk calls only some of the entries. */
 	entries = report_entries(&missed, !(only || only_api || only_level >= 0));
 	printf("walk: sanitized %s, %llu calls, %zu entries, %zu never called, %llu cases, %llu orders, %llu closings, %llu refused, %zu levels, "
 	       "%zu versions, %llu reports\n",

@@ -1,7 +1,10 @@
-/* Odd but legal arguments: what all objects have, fabrics, domains, regions, and what is refused before an endpoint is enabled. */
+/*
+ * Unusual but legal arguments: calls that all objects have, fabrics, domains, regions, and calls that are rejected before an
+ * endpoint is enabled.
+ */
 #include "walk.h"
 
-/* Commands, names and bindings that no object of the class has. */
+/* Commands, names and bindings that no object of the class supports. */
 void odd_object(struct world *w, struct fid *fid)
 {
 	static const int commands[] = { FI_GETFIDFLAG, FI_SETFIDFLAG, 9999, -1 };
@@ -41,14 +44,14 @@ static void odd_fabric(struct world *w, struct fid_fabric *fabric)
 	odd_waiting(w, &fabric->fid);
 }
 
-/* What should have been refused does not stay. */
+/* Closes an object that should have been rejected. */
 static void close_if_opened(struct fid *fid)
 {
 	if (fid)
 		NEEDS(fi_close(fid));
 }
 
-/* An object that nothing uses can be closed. If it cannot be, it is closed when `user` is. */
+/* An unused object can be closed. If it cannot be closed now, it is closed when `user` is. */
 static struct fid *close_unused(struct fid *fid)
 {
 	int code = fi_close(fid);
@@ -57,7 +60,7 @@ static struct fid *close_unused(struct fid *fid)
 	return code == 0 ? NULL : fid;
 }
 
-/* A refused binding changes nothing: what was refused can be closed, what was bound cannot. */
+/* A rejected binding changes nothing: the rejected object can be closed, the bound object cannot. */
 static void bindings(struct world *w, struct fid_domain *domain)
 {
 	struct fi_cq_attr wanted = { 0 };
@@ -98,7 +101,7 @@ static void bindings(struct world *w, struct fid_domain *domain)
 	close_if_opened(left[1]);
 }
 
-/* A scalable endpoint has one vector, and none that was refused. */
+/* A scalable endpoint has one vector, and no rejected one. */
 static void scalable_bindings(struct world *w, struct fid_domain *domain)
 {
 	struct fi_av_attr table = { .type = FI_AV_TABLE };
@@ -118,7 +121,7 @@ static void scalable_bindings(struct world *w, struct fid_domain *domain)
 	close_if_opened(left);
 }
 
-/* An endpoint is not opened without its key if there is no memory for the key. */
+/* If there is no memory for its key, the endpoint is not opened. */
 static void long_key(struct world *w, struct fid_domain *domain)
 {
 	struct fi_info *info;
@@ -252,7 +255,7 @@ static void odd_passive(struct fid_pep *pep)
 	two = 2;
 	fi_getopt(&pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, little, &two);
 	fi_setopt(&pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &value, sizeof(value));
-	/* What passive endpoints have no use for. */
+	/* Calls that have no effect on passive endpoints. */
 	fi_cancel(&pep->fid, NULL);
 	pep->ops->tx_ctx((struct fid_ep *)pep, 0, NULL, &ep, NULL);
 	pep->ops->rx_ctx((struct fid_ep *)pep, 0, NULL, &ep, NULL);

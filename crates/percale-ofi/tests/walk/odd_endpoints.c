@@ -1,7 +1,7 @@
-/* Odd but legal arguments for endpoints of every class, and for address vectors. */
+/* Unusual but legal arguments for endpoints of every class, and for address vectors. */
 #include "walk.h"
 
-/* Calls that post, with peers that are not there. */
+/* Posting calls with peers that do not exist. */
 static void posts(struct world *w, struct fid_ep *ep)
 {
 	struct object *o = find(w, ep);
@@ -34,7 +34,7 @@ static void no_collectives(struct fid_ep *ep)
 	fi_scatter(ep, out, 1, NULL, in, NULL, none, 0, FI_UINT64, 0, NULL);
 	fi_gather(ep, out, 1, NULL, in, NULL, none, 0, FI_UINT64, 0, NULL);
 	ep->collective->msg(ep, &msg, &result, &desc, 1, 0);
-	/* What there is none of: a type, an operation. */
+	/* A type and an operation that do not exist. */
 	fi_allreduce(ep, out, SIZE_MAX / 4, NULL, in, NULL, none, FI_UINT64, FI_SUM, 0, NULL);
 	fi_allreduce(ep, out, 1, NULL, in, NULL, none, (enum fi_datatype)99, (enum fi_op)99, 0, NULL);
 }
@@ -64,7 +64,7 @@ static void options(struct fid *fid)
 	char *short_value = malloc(2);
 
 	for (int option = 0; option < 22; option++) {
-		/* Another structure goes there. */
+		/* This option takes another structure. */
 		if (option == 9)
 			continue;
 		fi_getopt(fid, FI_OPT_ENDPOINT, option, short_value, &little);
@@ -123,7 +123,7 @@ static void connections(struct world *w, struct fid_ep *ep)
 
 	ep->cm->getpeer(ep, peer, &length);
 	ep->cm->getpeer(ep, little, &two);
-	/* Of an endpoint without connections; of a connected one it is too late. */
+	/* For an endpoint without connections, or too late for a connected one. */
 	if (find(w, ep)->fid->fclass != FI_CLASS_EP || w->info->ep_attr->type != FI_EP_MSG) {
 		CHECK(ep->cm->connect(ep, &nowhere, NULL, 0) != 0, "connected");
 		CHECK(ep->cm->accept(ep, NULL, 0) != 0, "accepted");
@@ -158,7 +158,7 @@ void odd_endpoint(struct world *w, struct fid_ep *ep)
 	fi_enable(ep);
 }
 
-/* Entries that came with 2.x. */
+/* Entries that exist since 2.x. */
 static void newer_entries(struct fid_av *av)
 {
 	char *bytes = malloc(16);
@@ -221,7 +221,7 @@ void odd_vector(struct world *w, struct fid_av *av)
 {
 	char *name = malloc(NAME), *text = malloc(4);
 	size_t none = 0, three = 3, length = NAME, four = 4;
-	/* Where insertions end with an event, it is the provider's until then. */
+	/* If insertions end with an event, the memory belongs to the provider until then. */
 	fi_addr_t unknown[2] = { 987654, FI_ADDR_NOTAVAIL }, *room = (void *)lend(w, new_part(w), sizeof(*room));
 	struct sockaddr_of_no_family { uint16_t family; char rest[30]; } nowhere = { 77, "" };
 

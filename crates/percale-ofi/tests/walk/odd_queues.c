@@ -1,4 +1,4 @@
-/* Odd but legal arguments for completion queues, event queues, counters, wait sets and poll sets. */
+/* Unusual but legal arguments for completion queues, event queues, counters, wait sets and poll sets. */
 #include "walk.h"
 
 size_t entry_size(enum fi_cq_format format)
@@ -15,7 +15,9 @@ size_t entry_size(enum fi_cq_format format)
 	}
 }
 
-/* A text for a number that the provider did not give, with no room, little room, and enough. */
+/*
+ * The text for an error number that the provider did not return, with buffers of size 0, a small size, and a sufficient size.
+ */
 #define STRERROR(call, object)                                     \
 	do {                                                       \
 		static const int numbers[] = { 0, -5, 3, 1000000 }; \
@@ -28,7 +30,7 @@ size_t entry_size(enum fi_cq_format format)
 		}                                                  \
 	} while (0)
 
-/* The wait object, where there is one. */
+/* Reads the wait object, if there is one. */
 static void wait_object(struct fid *fid)
 {
 	int *descriptor = malloc(sizeof(*descriptor));
@@ -46,7 +48,7 @@ static void wait_object(struct fid *fid)
 void odd_queue(struct fid_cq *cq, enum fi_cq_format format)
 {
 	struct fi_cq_err_entry *error = exactly(error_entry_size(), NULL, 0);
-	/* Nothing may be written at the end of this. */
+	/* Nothing may be written beyond this allocation. */
 	char *nothing = malloc(1);
 	fi_addr_t *sources = malloc(sizeof(*sources));
 	char *entry = malloc(entry_size(format));
@@ -61,7 +63,7 @@ void odd_queue(struct fid_cq *cq, enum fi_cq_format format)
 	fi_cq_sreadfrom(cq, nothing + 1, 0, sources + 1, NULL, 1);
 	if (fi_cq_readerr(cq, error, 0) == -FI_EAGAIN)
 		fi_cq_readerr(cq, error, 0);
-	/* A signal ends a wait that has no other end. */
+	/* A signal ends a wait without a timeout. */
 	fi_cq_signal(cq);
 	fi_cq_sread(cq, entry, 1, NULL, -1);
 	fi_cq_signal(cq);
@@ -72,7 +74,7 @@ void odd_queue(struct fid_cq *cq, enum fi_cq_format format)
 	fi_cq_sread(cq, entry, 1, NULL, 0);
 	STRERROR(cq->ops->strerror, cq);
 	wait_object(&cq->fid);
-	/* For devices: 2.x calls it without looking. */
+	/* For devices. libfabric 2.x calls this entry without a check for null. */
 	if (has_entry(cq->ops, 7)) {
 		int (*export)(struct fid_cq *, uint64_t, void *) = entry_of(cq->ops, 7);
 		CHECK(export(cq, 0, NULL) != 0, "exported to nowhere");
@@ -97,20 +99,20 @@ void read_event(struct fid_eq *eq)
 	CHECK(got <= (ssize_t)room, "%zd bytes of %zu", got, room);
 	entry = (void *)bytes;
 	if (got >= (ssize_t)sizeof(*entry) && event == FI_CONNREQ && !(flags & FI_PEEK)) {
-		/* The reader of a request answers it, if the listener is still there. */
+		/* The reader of a request answers it, if the listener is still open. */
 		if (listening && entry->fid == &listening->fid)
 			fi_reject(listening, entry->info->handle, NULL, 0);
 		fi_freeinfo(entry->info);
 	}
 	if (got == -FI_EAVAIL) {
-		/* Before 1.5 these are only written; since then they say where data goes. */
+		/* Before 1.5 these fields are only written. Since then they are the caller's buffer. */
 		if (setting.api >= FI_VERSION(1, 5)) {
 			error->err_data = sometimes() ? NULL : data;
 			error->err_data_size = error->err_data ? below(4) : 0;
 		}
 		got = fi_eq_readerr(eq, error, 0);
 		if (got > 0 && error->err_data_size > 0) {
-			/* The data can be read. */
+			/* The data must be readable. */
 			volatile char last = ((char *)error->err_data)[error->err_data_size - 1];
 			(void)last;
 		}
@@ -138,7 +140,7 @@ void odd_events(struct fid_eq *eq)
 	CHECK(fi_eq_write(eq, 1001, "abc", 3, 0) == 3, "not written");
 	CHECK(fi_eq_write(eq, FI_NOTIFY, entry, sizeof(*entry), 0) == sizeof(*entry), "not written");
 	CHECK(fi_eq_write(eq, FI_NOTIFY, entry, sizeof(*entry), 1ULL << 63) < 0, "a flag is taken");
-	/* Whatever is there: too little room, none, and enough. */
+	/* Reads available events with a buffer that is too small, without a buffer, and with a sufficient one. */
 	for (int n = 0; n < 4; n++) {
 		fi_eq_read(eq, &event, nothing + 1, 0, FI_PEEK);
 		got = fi_eq_sread(eq, &event, nothing, 1, 0, FI_PEEK);

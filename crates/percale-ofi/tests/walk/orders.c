@@ -1,7 +1,7 @@
-/* Orders of closing: all permutations of a few objects, and a sample of those of many. */
+/* Orders of closing: all permutations of a few objects, and a sample of the permutations of many. */
 #include "walk.h"
 
-/* Numbers of permutations beyond this are not told apart. */
+/* With more objects than this, the permutations are not distinguished by number. */
 #define MOST 12
 
 static uint64_t factorial(int count)

@@ -1,4 +1,4 @@
-/* What is opened together: endpoints for datagrams, aliases, scalable endpoints, shared contexts. */
+/* Scenarios, each of which opens several objects: datagram endpoints, aliases, scalable endpoints, shared contexts. */
 #include "walk.h"
 
 #define ALL_CAPS (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC)
@@ -27,7 +27,7 @@ const struct scenario in_all_orders[] = {
 };
 const size_t in_all_orders_count = COUNT(in_all_orders);
 
-/* The domain's memory for operations that describe it (FI_MR_LOCAL): all there is. */
+/* Registers the domain's memory for operations that pass descriptors (FI_MR_LOCAL): the complete address space. */
 static void describe(struct world *w)
 {
 	int mode = w->info->domain_attr->mr_mode;
@@ -36,7 +36,7 @@ static void describe(struct world *w)
 
 	if (!(old ? w->info->mode & FI_LOCAL_MR : (uint64_t)(mode & FI_MR_LOCAL)))
 		return;
-	/* It lasts as long as the domain. */
+	/* The region stays open as long as the domain. */
 	NEEDS(fi_mr_reg(w->domain, NULL, SIZE_MAX, FI_SEND | FI_RECV | FI_READ | FI_WRITE, 0, 99, 0, &mr, NULL));
 	keep(w, "description", &mr->fid, w->domain, 0);
 	w->desc = fi_mr_desc(mr);
@@ -58,7 +58,7 @@ static bool open_room(struct world *w, uint64_t caps, bool may_describe)
 		hints->domain_attr->mr_mode = setting.api < FI_VERSION(1, 5) ? FI_MR_UNSPEC : 0;
 		info = answer(NULL, NULL, 0, hints);
 	}
-	/* Registration modes that the provider clears hold when the domain is opened with them. */
+	/* Registration modes that the provider clears in its results apply if the domain is opened with them. */
 	if (info && more)
 		info->domain_attr->mr_mode = hints->domain_attr->mr_mode;
 	if (info)
@@ -72,7 +72,7 @@ static bool open_room(struct world *w, uint64_t caps, bool may_describe)
 	return true;
 }
 
-/* A queue for both directions, or one for each. */
+/* One queue for both directions, or one for each. */
 static void bind_queues(struct world *w, struct side *s, struct fid_ep *ep)
 {
 	enum fi_wait_obj wait = any_wait();
@@ -206,7 +206,7 @@ bool scalable(struct world *w)
 	for (int at = 0; at < 2; at++)
 		reach(&sides[at], mr, w->loans[0].memory);
 	stir(&sides[0], &sides[1], (int)below(20));
-	/* A receive that is posted, and the message for it under way. */
+	/* A posted receive, and the message for it in progress. */
 	fi_recv(sides[0].rx, lend(w, sides[0].rxpart, 64), 64, w->desc, FI_ADDR_UNSPEC, NULL);
 	if (sometimes())
 		fi_send(sides[1].tx, lend(w, sides[1].txpart, 64), 64, w->desc, sides[1].peer, NULL);
@@ -255,7 +255,7 @@ bool shared_contexts(struct world *w)
 	return true;
 }
 
-/* Fabric, domain, vector, queue, region and an endpoint that talks to itself. */
+/* Fabric, domain, vector, queue, region, and an endpoint that sends to itself. */
 bool one_endpoint(struct world *w)
 {
 	struct side s;

@@ -1,10 +1,10 @@
 /*
- * Posts operations of every kind and reads some results. Arrays of pieces and descriptions are on the heap, exactly as long as they are,
- * and freed when the call returns. Memory of operations is the endpoint's until it is closed.
+ * Posts operations of every kind and reads some results. Arrays of pieces and descriptors are heap allocations of exactly the
+ * required size, and are freed when the call returns. The memory of operations belongs to the endpoint until it is closed.
  */
 #include "walk.h"
 
-/* Bytes that peers may access in a region of the walk. */
+/* The number of bytes in a region of the walk that peers may access. */
 #define REACHED 4096
 
 static size_t any_length(void)
@@ -14,7 +14,7 @@ static size_t any_length(void)
 	return all[below(COUNT(all))];
 }
 
-/* Memory in pieces, some of them empty. */
+/* Memory in pieces, some of which are empty. */
 struct pieces {
 	struct iovec *iov;
 	void **desc;
@@ -45,7 +45,7 @@ static void free_pieces(struct pieces *p)
 	free(p->desc);
 }
 
-/* Contexts are only handed back: they need not point anywhere. */
+/* Contexts are only returned, so they need not be valid pointers. */
 static void *any_context(void)
 {
 	return (void *)(uintptr_t)(below(3) ? below(1000) : UINT64_MAX - below(8));

@@ -1,8 +1,9 @@
 /*
- * Counts calls of table entries. An object's tables are replaced by copies with stubs for functions: a stub counts and jumps to the provider's
- * function. So every entry of every table that the provider hands out is known, also those that no header here names, and a missing call shows.
+ * Counts the calls of table entries. The tables of an object are replaced by copies that contain stubs: a stub counts the call
+ * and jumps to the provider's function. So every entry of every table that the provider returns is known, including entries that
+ * the headers do not name, and a missing call is detected.
  *
- * Tables are identified by their address in the provider, which is the same in all processes that share the counts.
+ * A table is identified by its address in the provider, which is the same in all processes that share the counts.
  */
 #define _GNU_SOURCE
 #include "walk.h"
@@ -14,7 +15,7 @@
 #define TABLES 160
 #define ENTRIES 24
 
-/* Each stub counts in its word and jumps to its target. */
+/* Each stub counts in its own word and jumps to its target. */
 uint64_t stub_counts[STUBS] __attribute__((visibility("hidden")));
 void *stub_targets[STUBS] __attribute__((visibility("hidden")));
 
@@ -37,7 +38,7 @@ __asm__(".text\n"
 #define HAS_STUBS 0
 #endif
 
-/* Names of entries, as the headers here have them. */
+/* The names of entries in the headers. */
 struct entry {
 	const char *name;
 	size_t at;
@@ -98,7 +99,7 @@ static const struct {
 static const char *const classes[] = { "", "fabric", "domain", "ep", "sep", "rx_ctx", "srx_ctx", "tx_ctx", "stx_ctx", "pep", "interface", "av",
 	"mr", "eq", "cq", "cntr", "wait", "poll", "connreq", "mc", "nic", "av_set" };
 
-/* A table, as all processes know it. */
+/* A table, as shared by all processes. */
 struct known {
 	char type[24];
 	size_t class, place, entries;
@@ -109,7 +110,7 @@ static struct shared {
 	struct known tables[TABLES];
 } *shared;
 
-/* A table of this process: the provider's, and the copy with stubs. */
+/* A table in this process: the provider's table and the copy with stubs. */
 static struct copy {
 	const void *original;
 	size_t class, first, entries, known;
@@ -123,7 +124,7 @@ void share_counts(void)
 	MUST(shared != MAP_FAILED, "out of memory");
 }
 
-/* Where all processes count the calls of a table. */
+/* Returns the counters of a table, which all processes share. */
 static size_t known_table(const char *type, size_t class, const void *table, size_t entries)
 {
 	Dl_info info = { 0 };
@@ -251,7 +252,7 @@ void *entry_of(const void *table, size_t slot)
 	return ((void *const *)table)[1 + slot];
 }
 
-/* Adds this process' counts to those that all share. */
+/* Adds the counts of this process to the shared counts. */
 void add_up_counts(void)
 {
 	for (size_t at = 0; at < copied; at++)

@@ -1,4 +1,4 @@
-/* Two threads at the levels that allow it. */
+/* Two threads at the levels that permit it. */
 #define _GNU_SOURCE
 #include "walk.h"
 
@@ -45,7 +45,7 @@ static void race(void (*first)(void *), void *a, void (*second)(void *), void *b
 		pthread_join(threads[at], NULL);
 }
 
-/* Closing in a thread: objects of the world are looked at when both have ended. */
+/* Closes an object in a thread. The objects of the world are checked after both threads have ended. */
 static void close_it(void *argument)
 {
 	struct fid *fid = argument;
@@ -77,7 +77,7 @@ static struct fid_ep *open_bound(struct world *w, struct fid_av *av, struct fid_
 	return ep;
 }
 
-/* The last of the two that are closed releases what both had. */
+/* Closing the last of the two releases what both used. */
 static void alias_closed_at_once(void)
 {
 	struct world w;
@@ -184,7 +184,7 @@ static void endpoint_closed_while_its_queue_is_read(void)
 	close_world(&w, NULL);
 }
 
-/* Each context with its queue in a thread of its own. */
+/* Each context and its queue in a separate thread. */
 struct half {
 	struct fid_ep *ep;
 	struct fid_cq *cq;
@@ -239,7 +239,7 @@ static void read_for_long(void *argument)
 		fi_cntr_read(argument);
 }
 
-/* One thread has an endpoint with its queue, the other a region's counter. */
+/* One thread uses an endpoint with its queue, the other a region's counter. */
 static void counter_beside_endpoint(void)
 {
 	struct world w;
@@ -260,7 +260,7 @@ static void counter_beside_endpoint(void)
 	close_world(&w, NULL);
 }
 
-/* Each thread has an endpoint with all that is its own. */
+/* Each thread uses an endpoint with its own objects. */
 static void two_endpoints(void)
 {
 	struct world w;
@@ -278,14 +278,14 @@ static void two_endpoints(void)
 	close_world(&w, NULL);
 }
 
-/* ---- everything of a scenario, closed by two ---- */
+/* ---- all objects of a scenario, closed by two threads ---- */
 
 struct closer {
 	struct world *world;
 	int first;
 };
 
-/* Closes every second object; what is refused is tried again. */
+/* Closes every second object. A rejected close is repeated. */
 static void close_half(void *argument)
 {
 	struct closer *closer = argument;
@@ -315,7 +315,7 @@ static void closed_by_two(void)
 			struct closer closers[2] = { { &w, 0 }, { &w, 1 } };
 			if (!scenarios[at].open(&w))
 				continue;
-			/* What has to be emptied first is closed by one. */
+			/* One thread closes the objects that must be emptied first. */
 			if (!w.before_retry)
 				race(close_half, &closers[0], close_half, &closers[1]);
 			close_world(&w, NULL);

@@ -4,7 +4,7 @@
 static struct fid_poll *poll_set;
 static struct fid *members[3];
 
-/* A poll set has to be emptied before it is closed: of the members that are open. */
+/* A poll set must be emptied before it is closed. Removes the members that are open. */
 static void empty(struct world *w)
 {
 	for (size_t at = 0; at < COUNT(members); at++) {
@@ -57,7 +57,7 @@ bool waited(struct world *w)
 			uses(w, poll_set, (void *)members[at]);
 	MUST(fi_poll_add(poll_set, &w->domain->fid, 0) != 0, "a domain is polled");
 
-	/* An endpoint for results that the thread waits for. */
+	/* An endpoint whose results the thread waits for. */
 	struct fid_av *av = open_vector(w, "vector", FI_AV_TABLE, 0, NULL);
 	s = (struct side){ .world = w, .txcq = cq, .rxcq = cq, .txpart = new_part(w), .can_receive = true, .can_send = true };
 	s.rxpart = s.txpart;
@@ -77,7 +77,7 @@ bool waited(struct world *w)
 	fi_poll(poll_set, contexts, (int)below(4));
 	fi_wait(set, 0);
 	if (sometimes()) {
-		/* Something is there, or comes. */
+		/* There is a result, or one will arrive. */
 		fi_cntr_add(cntr, 1);
 		code = fi_wait(set, -1);
 		MUST(code == 0 || code == -FI_EAGAIN || code == -FI_ETIMEDOUT, "%d", code);

@@ -1,4 +1,4 @@
-/* Objects that are open, the memory that operations have, and closing in an order. */
+/* Open objects, the memory of operations, and closing in an order. */
 #include "walk.h"
 
 #if defined(__has_feature)
@@ -18,10 +18,10 @@
 #define ALLOW(at, length) (void)(at), (void)(length)
 #endif
 
-/* Passes over all objects in which none is closed, after which none will be. */
+/* The number of passes over all objects without a successful close, after which the close has failed. */
 #define PASSES 50
 
-/* What memory holds that is the program's again. */
+/* The contents of memory that belongs to the program again. */
 #define OURS 0xa5
 
 struct fid_pep *listening;
@@ -211,7 +211,7 @@ fi_addr_t insert_name(struct fid_av *av, struct fid *ep)
 
 	MUST(name, "out of memory");
 	NEEDS(fi_getname(ep, name, &length));
-	/* Exactly as long as it is. */
+	/* Reallocated to exactly the required size. */
 	name = realloc(name, length);
 	MUST(name && fi_av_insert(av, name, 1, &address, 0, NULL) == 1, "the address is not taken");
 	free(name);
@@ -230,7 +230,7 @@ char *lend(struct world *w, int part, size_t length)
 	return loan->memory;
 }
 
-/* Memory of a part that is closed is the program's again: the provider neither reads nor writes it. */
+/* Memory of a closed part belongs to the program again: the provider neither reads nor writes it. */
 static void take_back(struct world *w, int part)
 {
 	for (int at = 0; at < w->count; at++)
@@ -251,7 +251,7 @@ int close_object(struct world *w, struct object *o)
 	int code;
 
 	totals->closings++;
-	/* Requests to a closed listener are not rejected through it. */
+	/* Requests to a closed listener cannot be rejected through it. */
 	if (listening && o->fid == &listening->fid)
 		listening = NULL;
 	code = fi_close(o->fid);
@@ -271,7 +271,7 @@ int close_object(struct world *w, struct object *o)
 	return 0;
 }
 
-/* An object that was not closed is as it was. */
+/* An object whose close was rejected is unchanged. */
 static void still_there(struct world *w, struct object *o)
 {
 	struct fid_cntr *cntr;

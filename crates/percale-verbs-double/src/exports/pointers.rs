@@ -1,11 +1,11 @@
-//! Structures of libibverbs as a program gets them: by pointer, and with errno.
+//! Structures of libibverbs as programs use them: by pointer, and with errno.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-/// A structure of libibverbs', all zero.
+/// Returns an all-zero structure of libibverbs.
 pub(super) fn zeroed<T>() -> Box<T> {
-    // SAFETY: the structures are of integers, pointers, and functions that may be missing: zero is a value of each.
+    // SAFETY: the structures contain integers, pointers, and optional functions: zero is valid for each of them.
     Box::new(unsafe { std::mem::zeroed() })
 }
 
@@ -21,33 +21,33 @@ pub(super) fn given<T>(result: Result<Box<T>, c_int>) -> *mut T {
 }
 
 pub(super) fn set_errno(errno: c_int) {
-    // SAFETY: the call has no conditions.
+    // SAFETY: the call has no preconditions.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: the place is this thread's.
+    // SAFETY: the address is that of this thread's errno.
     unsafe { *place = errno };
 }
 
-/// The errno of a result.
+/// Returns the errno of a result.
 pub(super) fn errno(result: Result<(), c_int>) -> c_int {
     result.err().unwrap_or(0)
 }
 
-/// Reads an object that a program names.
+/// Returns a reference to an object of the program.
 ///
 /// # Safety
-/// It is alive, as the library's user promises.
+/// The object is alive, which the program guarantees.
 pub(super) unsafe fn of<'a, T>(ptr: *const T) -> &'a T {
-    // SAFETY: passed on.
+    // SAFETY: the caller meets the same requirements.
     unsafe { &*ptr }
 }
 
 /// Frees an object of this library, if it was destroyed.
 ///
 /// # Safety
-/// It was returned by [`given`], and the user names it no more.
+/// The object was returned by [`given`], and the program no longer uses it.
 pub(super) unsafe fn freed<T>(ptr: *mut T, result: Result<(), c_int>) -> c_int {
     if result.is_ok() {
-        // SAFETY: passed on.
+        // SAFETY: the caller meets the same requirements.
         drop(unsafe { Box::from_raw(ptr) });
     }
     errno(result)

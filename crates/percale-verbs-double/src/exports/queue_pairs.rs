@@ -12,9 +12,9 @@ use crate::pair::{Receive, Request, State};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_qp(domain: *mut abi::Pd, attr: *mut abi::QpInitAttr) -> *mut abi::Qp {
-    // SAFETY: the caller's domain and structure.
+    // SAFETY: the caller passes a valid domain and structure.
     let (pd, attr) = (unsafe { of(domain) }, unsafe { of(attr) });
-    // SAFETY: the caller's queues.
+    // SAFETY: the caller passes valid queues.
     let queues = (unsafe { of(attr.send_cq) }.handle, unsafe { of(attr.recv_cq) }.handle);
     let mut state = machine();
     given(state.create_pair(pd.handle, queues, attr.qp_type, attr.cap).map(|number| {
@@ -31,7 +31,7 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut abi::Pd, attr: *mut abi::QpInitA
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(pair: *mut abi::Qp, attr: *mut abi::QpAttr, mask: c_int) -> c_int {
-    // SAFETY: the caller's queue pair and structure.
+    // SAFETY: the caller passes a valid queue pair and structure.
     let (number, attr) = (unsafe { of(pair) }.qp_num, unsafe { of(attr) });
     if attr.qp_state == abi::QPS_RTR {
         let mut state = machine();
@@ -53,14 +53,14 @@ unsafe extern "C" fn ibv_modify_qp(pair: *mut abi::Qp, attr: *mut abi::QpAttr, m
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(pair: *mut abi::Qp) -> c_int {
-    // SAFETY: the caller's queue pair.
+    // SAFETY: the caller passes a valid queue pair.
     let number = unsafe { of(pair) }.qp_num;
     let result = machine().destroy_pair(number);
-    // SAFETY: it was given by `ibv_create_qp`.
+    // SAFETY: it was returned by `ibv_create_qp`.
     unsafe { freed(pair, result) }
 }
 
-/// A request that names nothing yet.
+/// Returns a request without any operands.
 fn request(id: u64, opcode: c_int) -> Request {
     Request {
         id,
@@ -76,12 +76,12 @@ fn request(id: u64, opcode: c_int) -> Request {
     }
 }
 
-/// The pieces of a request.
+/// Returns the scatter/gather list of a request.
 ///
 /// # Safety
-/// There are so many.
+/// The list has `count` elements.
 unsafe fn parts(list: *const abi::Sge, count: c_int) -> Vec<abi::Sge> {
-    // SAFETY: passed on.
+    // SAFETY: the caller meets the same requirements.
     (0..usize::try_from(count).unwrap_or(0)).map(|at| unsafe { list.wrapping_add(at).read() }).collect()
 }
 
@@ -90,22 +90,22 @@ pub(super) unsafe extern "C" fn post_send(
     first: *mut abi::SendWr,
     bad: *mut *mut abi::SendWr,
 ) -> c_int {
-    // SAFETY: the caller's queue pair.
+    // SAFETY: the caller passes a valid queue pair.
     let number = unsafe { of(pair) }.qp_num;
     let mut next = first;
     while !next.is_null() {
-        // SAFETY: the caller's request.
+        // SAFETY: the caller passes a valid request.
         let wr = unsafe { of(next) };
-        // SAFETY: the caller's list.
+        // SAFETY: the caller passes a valid list.
         let parts = unsafe { parts(wr.sg_list, wr.num_sge) };
         let mut made = Request { immediate: wr.imm_data, parts, ..request(wr.wr_id, wr.opcode) };
-        // SAFETY: both kinds begin with address and key, or with more than that: any bytes are a value.
+        // SAFETY: both kinds begin with address and key, or with more than that, and any bytes are a valid value.
         let remote = unsafe { wr.wr.rdma };
         made.remote = (remote.remote_addr, remote.rkey);
         if wr.opcode == abi::WR_BIND_MW {
-            // SAFETY: the caller's window.
+            // SAFETY: the caller passes a valid window.
             let old = unsafe { of(wr.bind_mw.mw) }.rkey;
-            // SAFETY: the caller's region.
+            // SAFETY: the caller passes a valid region.
             let (region, bound) = unsafe { bound(&wr.bind_mw.bind_info, number) };
             (made.bind, made.region) = (Some((old, wr.bind_mw.rkey, bound)), region);
         }
@@ -115,7 +115,7 @@ pub(super) unsafe extern "C" fn post_send(
             made.inline = Some(bytes);
         }
         if let Err(errno) = machine().post(number, made) {
-            // SAFETY: the caller's pointer.
+            // SAFETY: the caller passes a valid pointer.
             unsafe { bad.write(next) };
             return errno;
         }
@@ -129,16 +129,16 @@ pub(super) unsafe extern "C" fn post_recv(
     first: *mut abi::RecvWr,
     bad: *mut *mut abi::RecvWr,
 ) -> c_int {
-    // SAFETY: the caller's queue pair.
+    // SAFETY: the caller passes a valid queue pair.
     let number = unsafe { of(pair) }.qp_num;
     let mut next = first;
     while !next.is_null() {
-        // SAFETY: the caller's request.
+        // SAFETY: the caller passes a valid request.
         let wr = unsafe { of(next) };
-        // SAFETY: the caller's list.
+        // SAFETY: the caller passes a valid list.
         let receive = Receive { id: wr.wr_id, parts: unsafe { parts(wr.sg_list, wr.num_sge) } };
         if let Err(errno) = machine().post_receive(number, receive) {
-            // SAFETY: the caller's pointer.
+            // SAFETY: the caller passes a valid pointer.
             unsafe { bad.write(next) };
             return errno;
         }
@@ -147,14 +147,14 @@ pub(super) unsafe extern "C" fn post_recv(
     0
 }
 
-/// Reads what a window is to be bound to, and over which queue pair.
+/// Returns the range to which a window is to be bound, with the queue pair.
 ///
 /// # Safety
-/// The region is alive, unless there are no bytes.
+/// The region is alive, unless the range has no bytes.
 unsafe fn bound(info: &abi::MwBindInfo, pair: u32) -> (u32, Bound) {
     let region = match info.mr.is_null() {
         true => 0,
-        // SAFETY: passed on.
+        // SAFETY: the caller meets the same requirements.
         false => unsafe { of(info.mr) }.handle,
     };
     let rights = info.mw_access_flags.cast_signed();
@@ -162,27 +162,27 @@ unsafe fn bound(info: &abi::MwBindInfo, pair: u32) -> (u32, Bound) {
 }
 
 pub(super) unsafe extern "C" fn bind_mw(pair: *mut abi::Qp, window: *mut abi::Mw, bind: *mut abi::MwBind) -> c_int {
-    // SAFETY: the caller's queue pair and request.
+    // SAFETY: the caller passes a valid queue pair and request.
     let (number, bind) = (unsafe { of(pair) }.qp_num, unsafe { of(bind) });
-    // SAFETY: the caller's window.
+    // SAFETY: the caller passes a valid window.
     let (old, kind) = (unsafe { of(window) }.rkey, unsafe { of(window) }.kind);
     if kind != abi::MW_TYPE_1 {
         return libc::EINVAL;
     }
-    // SAFETY: the caller's region.
+    // SAFETY: the caller passes a valid region.
     let (region, bound) = unsafe { bound(&bind.bind_info, number) };
     let key = old & !0xff | old.wrapping_add(1) & 0xff;
     let request = Request { bind: Some((old, key, bound)), region, ..request(bind.wr_id, abi::WR_BIND_MW) };
     let result = machine().post(number, request);
     if result.is_ok() {
-        // SAFETY: the caller's window; it changes with this call.
+        // SAFETY: the caller passes a valid window, which this call changes.
         unsafe { (*window).rkey = key };
     }
     errno(result)
 }
 
 impl Machine {
-    /// Takes a request, and executes it if that is possible now.
+    /// Takes a request, and executes it if this is possible now.
     fn post(&mut self, number: u32, mut request: Request) -> Result<(), c_int> {
         let context = self.pairs.get(&number).ok_or(libc::EINVAL)?.context;
         self.device(context).fails("ibv_post_send").map_or(Ok(()), Err)?;

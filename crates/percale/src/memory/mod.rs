@@ -1,11 +1,13 @@
-//! Memory: what operations read and write.
+//! Memory that operations read and write.
 //!
-//! * [`volatile`] names ranges of memory that other threads or processes may be writing, and copies to and from them.
-//! * [`buffer`] is the memory that safe operations own while they are under way.
+//! * [`volatile`] describes ranges of memory to which other threads or processes may be writing, and copies to and from
+//!   them.
+//! * [`buffer`] is the memory that safe operations own while they are in progress.
 //! * [`sealed`] allocates memory that local peers can map.
-//! * [`region`] is memory that peers may access until it is revoked; [`window`] a revocable, narrower right to a part of it.
-//! * [`atomic`] executes atomic operations; a [`Lease`] is memory lent to a transfer.
-//! * [`mapping`] is the one place that maps and unmaps pages.
+//! * [`region`] is memory that peers may access until it is revoked. [`window`] is a revocable, narrower right to a
+//!   part of it.
+//! * [`atomic`] executes atomic operations. A [`Lease`] is memory lent to a transfer.
+//! * [`mapping`] contains all functions that map and unmap shared pages.
 
 pub mod region;
 pub mod window;
@@ -18,13 +20,13 @@ pub mod atomic {
     pub use crate::local_memory::atomic::{AtomicOp, Datatype, Kind, Misaligned, is_valid};
 }
 
-/// The memory that a safe operation owns while it is under way.
+/// The memory that a safe operation owns while it is in progress.
 pub mod buffer {
     #[doc(inline)]
     pub use crate::local_memory::buffer::Buffer;
 }
 
-/// The one place that maps and unmaps pages shared with other processes.
+/// The functions that map and unmap pages shared with other processes.
 pub mod mapping {
     #[doc(inline)]
     pub use crate::local_memory::mapping::{Mapping, back, published_memfd, sealed_memfd};
@@ -36,14 +38,14 @@ pub mod sealed {
     pub use crate::local_memory::sealed::{AllocateError, Allocation, Located, allocate, locate};
 }
 
-/// Memory that other threads or processes may read or write at the same time: ranges of it, and bytes that arrived in it.
+/// Memory that other threads or processes may read or write at the same time: ranges of it, and received bytes in it.
 pub mod volatile {
     #[doc(inline)]
     pub use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, View};
 }
 
-/// Whether memory of this process is mapped and readable, and also writable if `writable`. Its pages are present then. Special mappings,
-/// which cannot be checked, count as mapped.
+/// Returns whether memory of this process is mapped and readable, and also writable if `writable`. If so, its pages are
+/// present. Special mappings, which cannot be checked, count as mapped.
 #[must_use]
 pub fn is_mapped(memory: volatile::Segment, writable: bool) -> bool {
     crate::local_memory::kernel::check(memory, writable).is_ok()

@@ -1,10 +1,11 @@
-//! The counters of a region (fi_mr(3), fi_mr_bind): each counts the writes of peers.
+//! The counters of a region (fi_mr(3), fi_mr_bind). Each counts the writes of peers.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::completion::counter::Counter;
 
-/// The counters bound to a region. Counters are added and never removed. The first is found without a lock: mostly there is no other.
+/// The counters bound to a region. Counters are added and never removed. The first is found without a lock, because
+/// most regions have at most one.
 #[derive(Debug, Default)]
 pub(crate) struct RegionCounters {
     first: OnceLock<Arc<Counter>>,
@@ -12,7 +13,7 @@ pub(crate) struct RegionCounters {
 }
 
 impl RegionCounters {
-    /// Creates a list of these counters, each once.
+    /// Creates a list of these counters without duplicates.
     pub(super) fn of(counters: &[Arc<Counter>]) -> Self {
         let made = Self::default();
         counters.iter().for_each(|counter| made.add(counter));
@@ -31,12 +32,12 @@ impl RegionCounters {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no counters.
     pub(crate) fn is_empty(&self) -> bool {
         self.first.get().is_none()
     }
 
-    /// Calls `then` for each counter. No lock is held meanwhile, because counting may start operations.
+    /// Calls `then` for each counter. No lock is held during the calls, because counting may start operations.
     pub(crate) fn each(&self, mut then: impl FnMut(&Arc<Counter>)) {
         let Some(first) = self.first.get() else { return };
         then(first);
@@ -45,7 +46,7 @@ impl RegionCounters {
         others.iter().for_each(then);
     }
 
-    /// Whether this is one of them.
+    /// Returns whether this counter is in the list.
     pub(crate) fn have(&self, counter: &Arc<Counter>) -> bool {
         let Some(first) = self.first.get() else { return false };
         let others = || self.others.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,53 +1,53 @@
-//! Errors of registering and closing regions.
+//! The errors of registering and closing regions.
 
 use crate::device::DeviceError;
 
-/// libfabric's FI_EBADFLAGS.
+/// FI_EBADFLAGS of libfabric.
 const EBADFLAGS: i32 = 260;
 
 /// The reason why memory was not registered.
 #[non_exhaustive]
 #[derive(thiserror::Error)]
 pub enum RegisterError {
-    /// One of several pieces has no bytes (MR-078).
+    /// This segment is empty. If there are several segments, none may be empty.
     #[error("piece {0} of the region has no bytes; leave it out")]
     Empty(usize),
-    /// The end of a piece is beyond the last address (MR-080).
+    /// The end of a segment is beyond the last address.
     #[error("a piece of {len} bytes at {address:#x} ends beyond the last address")]
     Wraps {
-        /// Its first byte.
+        /// The address of its first byte.
         address: usize,
-        /// Bytes.
+        /// Its length in bytes.
         len: usize,
     },
     /// Unknown rights.
     #[error("access {0:#x} is not a right to a region")]
     Access(u64),
-    /// More pieces than a region can have (MR-011).
+    /// There are more segments than a region can have.
     #[error("{0} pieces are more than the {max} of a region", max = crate::local_memory::volatile::IOV_LIMIT)]
     Pieces(usize),
-    /// The last byte would have no address.
+    /// The address of the last byte would not fit into 64 bits.
     #[error("the base and the length leave the 64 bits of an address")]
     Range,
-    /// The domain has a region with this key (MR-071).
+    /// The domain has a region with this key.
     #[error("the domain has a region with this key already; close that, or choose another key")]
     KeyTaken(u64),
-    /// The memory was registered as backed, but is not mapped with these rights (MR-041).
+    /// The memory was registered as backed, but is not mapped with these rights.
     #[error("not all of the memory is mapped, and with the rights that the region gives: {0}")]
     Unbacked(std::io::Error),
-    /// Peers may not write memory that is shared or static.
+    /// Peers may not write to memory that is shared or static.
     #[error("this buffer is read-only: register it without REMOTE_WRITE")]
     ReadOnly,
-    /// Peers may not have a right to write that this process does not have (MW-013).
+    /// Peers may not have a right to write that this process does not have.
     #[error("REMOTE_WRITE and REMOTE_ATOMIC go with LOCAL_WRITE")]
     LocalWrite,
-    /// 2^24 regions of the domain have a local key (MW-009).
+    /// All 2^24 local keys of the domain are in use.
     #[error("all local keys of the domain are in use; close regions that have one")]
     LocalKeys,
     /// The memory does not belong to the given device, or the device cannot be used.
     #[error("a device's memory was not registered: {0}")]
     Device(DeviceError),
-    /// The system gave no random numbers.
+    /// The system provided no random numbers.
     #[error("no key could be made: {0}")]
     System(std::io::Error),
     /// The process is a fork of the one that opened the domain.
@@ -62,14 +62,14 @@ impl From<DeviceError> for RegisterError {
 }
 
 impl std::fmt::Debug for RegisterError {
-    /// As it is displayed: keys are not written to logs.
+    /// Prints the same text as `Display`, because keys must not be written to logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "RegisterError({self})")
     }
 }
 
 impl RegisterError {
-    /// The libfabric code.
+    /// Returns the libfabric error code (positive) of this error.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -92,14 +92,14 @@ impl RegisterError {
 #[non_exhaustive]
 pub enum CloseError<R> {
     /// A peer that was in the middle of an access has not finished within the domain's
-    /// [`revoke_timeout`](crate::domain::DomainBuilder::revoke_timeout). No new access begins; the memory stays with the region,
-    /// which may be closed again.
+    /// [`revoke_timeout`](crate::domain::DomainBuilder::revoke_timeout). No new access begins. The memory stays with
+    /// the region, which may be closed again.
     #[error("a peer in the middle of an access does not move (stopped?); close the region again later")]
     Busy(R),
-    /// Windows are bound to the region (MW-004), which is unchanged. Unbind, invalidate or deallocate them, then try again.
+    /// Windows are bound to the region, which is unchanged. Unbind, invalidate or deallocate them, and then try again.
     #[error("windows are bound to the region; unbind, invalidate or deallocate them, then close it again")]
     Windows(R),
-    /// The process is a fork of the one that opened the domain: only the parent can change the region.
+    /// The process is a fork of the one that opened the domain. Only the parent can change the region.
     #[error("this process was forked from the one that opened the domain; the region is that one's to change")]
     Forked(R),
 }
@@ -115,7 +115,7 @@ impl<R> std::fmt::Debug for CloseError<R> {
 }
 
 impl<R> CloseError<R> {
-    /// The libfabric code.
+    /// Returns the libfabric error code (positive) of this error.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
@@ -124,7 +124,7 @@ impl<R> CloseError<R> {
         }
     }
 
-    /// Returns the same error with this region.
+    /// Returns the same error with a different region.
     pub(crate) fn of<S>(self, region: S) -> CloseError<S> {
         match self {
             Self::Busy(_) => CloseError::Busy(region),
@@ -133,7 +133,7 @@ impl<R> CloseError<R> {
         }
     }
 
-    /// Returns the region, which is still being revoked, or unchanged.
+    /// Returns the region, which is either unchanged or still being revoked.
     #[must_use]
     pub fn into_region(self) -> R {
         let (Self::Busy(region) | Self::Windows(region) | Self::Forked(region)) = self;

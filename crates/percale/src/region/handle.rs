@@ -1,8 +1,11 @@
-//! The common part of all kinds of regions: the entry in the key table, and whether accesses are admitted now.
+//! The common part of all kinds of regions: the entry in the key table, and whether the region is enabled.
 //!
-//! A region is *enabled* or *disabled*. The key of a disabled region is in use, but no peer reaches the region. Like closing, disabling waits
-//! for peers that are accessing the region. A region that was disabled and enabled again is in the table as another [`Registered`] with a new
-//! pin and new grants, so everything that peers knew of the former one is void. Invariant: while `retiring` is there, the region is disabled.
+//! A region is *enabled* or *disabled*. The key of a disabled region stays in use, but no peer can access the region.
+//! Like closing, disabling waits for peers that are in the middle of an access. A region that was disabled and enabled
+//! again is in the table as a new [`Registered`] with a new pin and without grants, so all grants of the former one are
+//! void.
+//!
+//! Invariant: while `retiring` is `Some`, the region is disabled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +22,7 @@ use crate::completion::counter::Counter;
 use crate::local_memory::buffer::Buffer;
 use crate::local_memory::volatile::Segments;
 
-/// A region's place in the key table, and whether it is enabled.
+/// A region's entry in the key table, and whether it is enabled.
 #[derive(Debug)]
 pub(crate) struct Handle {
     registered: Arc<Registered>,
@@ -31,11 +34,11 @@ pub(crate) struct Handle {
 #[derive(Debug)]
 struct Rest {
     raw_key: RawKey,
-    /// The endpoints through which accesses may come while it is enabled.
+    /// The endpoints through which accesses may arrive while the region is enabled.
     through: Through,
     /// The revocation of the region that was disabled, while peers may still be accessing it.
     retiring: Option<Revocation>,
-    /// The revocation of grants that were made before it had its counters, while peers may still be using them.
+    /// The revocation of grants that were made before the region had its counters, while peers may still be using them.
     uncounted: Option<Revocation>,
     /// The revocation of the region that is being closed.
     revocation: Option<Revocation>,
@@ -58,7 +61,7 @@ impl Handle {
             loop {
                 let (raw_key, key) = secret.raw_key(terms.base, memory.len() as u64)?;
                 match keys.register(&Terms { key: Some(key), ..terms.clone() }, memory, kept) {
-                    Err(RegisterError::KeyTaken(_)) => {} // One in 2^64: another.
+                    Err(RegisterError::KeyTaken(_)) => {} // This happens with a probability of 2^-64. Try another key.
                     registered => break (registered?, raw_key),
                 }
             }
@@ -71,12 +74,12 @@ impl Handle {
         Ok(Self { registered, keys: Arc::clone(keys), rest: Box::new(rest) })
     }
 
-    /// The region as the table knows it now.
+    /// Returns the region as it is in the table now.
     pub(crate) const fn registered(&self) -> &Arc<Registered> {
         &self.registered
     }
 
-    /// The domain's keys.
+    /// Returns the keys of the domain.
     pub(crate) const fn keys(&self) -> &Arc<Keys> {
         &self.keys
     }
@@ -94,20 +97,21 @@ impl Handle {
         self.registered.through != Through::Nobody
     }
 
-    /// Admits accesses only through this endpoint, from the next time that it is enabled.
+    /// Restricts accesses to this endpoint, from the next time that the region is enabled.
     pub(crate) fn restrict(&mut self, endpoint: u64) {
         self.rest.through = Through::Endpoint(endpoint);
     }
 
-    /// Counts the writes of peers from now on. Peers with direct access lose their grants and must request new ones, which require them to report
-    /// their writes. Waits for peers that are in the middle of an access, at most for `timeout`.
+    /// Counts the writes of peers from now on. Peers with direct access lose their grants. The new grants that they
+    /// request require them to report their writes. Waits for at most `timeout` for peers that are in the middle of an
+    /// access.
     pub(crate) fn count(&mut self, counter: &Arc<Counter>, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
         }
         let registered = &self.registered;
         let add = || {
-            // The lock is held until both are done, so that a peer that is granted the region later learns of the counter.
+            // Locked until both are done, so that every grant that is made later takes the counter into account.
             let mut grants = registered.grants();
             registered.counters.add(counter);
             grants.take()
@@ -126,8 +130,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Admits peers. Fails if a peer that was accessing the region when it was disabled has not left, if the region is being closed, or in a
-    /// forked child.
+    /// Enables the region. Fails if a peer that was accessing the region when it was disabled has not finished, if the
+    /// region is being closed, or in a forked child.
     pub(crate) fn enable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
@@ -136,7 +140,7 @@ impl Handle {
             return Ok(());
         }
         if self.rest.revocation.is_some() {
-            return Err(CloseError::Busy(())); // It is being closed.
+            return Err(CloseError::Busy(())); // The region is being closed.
         }
         if self.rest.retiring.as_mut().is_some_and(|retiring| !retiring.wait(timeout)) {
             return Err(CloseError::Busy(()));
@@ -146,14 +150,15 @@ impl Handle {
         Ok(())
     }
 
-    /// Admits no more peers, and waits for those that are accessing the region. Fails if one does not leave within `timeout`, if windows are
-    /// bound, or in a forked child.
+    /// Disables the region, and waits for peers that are in the middle of an access. Fails if one does not finish
+    /// within `timeout`, if windows are bound, or in a forked child.
     pub(crate) fn disable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
         }
         if let Some(revocation) = &mut self.rest.revocation {
-            // The region is being closed: it waits for peers that were admitted before, and never admits peers again.
+            // The region is being closed, which waits for peers that were admitted before. Peers are never admitted
+            // again.
             return if revocation.wait(timeout) { Ok(()) } else { Err(CloseError::Busy(())) };
         }
         if self.is_enabled() {
@@ -171,8 +176,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Revokes the region. Fails if windows are bound to it, or if a peer does not leave within `timeout`. In a forked child this does nothing,
-    /// because peers access the parent's memory.
+    /// Revokes the region. Fails if windows are bound to it, or if a peer does not finish within `timeout`. Does
+    /// nothing in a forked child, because peers access the parent's memory.
     pub(crate) fn close(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Ok(());
@@ -185,10 +190,10 @@ impl Handle {
         if over { Ok(()) } else { Err(CloseError::Busy(())) }
     }
 
-    /// Revokes the region without waiting: memory that peers may still access is kept until they do not.
+    /// Revokes the region without waiting. The memory is kept until no peer can access it any more.
     pub(crate) fn park(&mut self, memory: Option<Buffer>) {
         if !self.keys.is_here() {
-            return drop(memory); // The child's copy: peers access the parent's memory.
+            return drop(memory); // This is the child's copy. Peers access the parent's memory.
         }
         let Self { registered, keys, rest } = self;
         let Rest { retiring, uncounted, revocation, .. } = &mut **rest;
@@ -197,7 +202,7 @@ impl Handle {
         if let Some(uncounted) = uncounted.take() {
             revocation.join(uncounted);
         }
-        // A disabled region is accessed only by peers from before it was disabled.
+        // Only peers that were admitted before it was disabled can be accessing a disabled region.
         keys.park(retiring.take().unwrap_or(revocation), memory);
     }
 }

@@ -1,13 +1,16 @@
-//! Regions' lines by key: a check finds the line that it needs without a lock, mostly in one cache miss.
+//! A hash table of the regions' lines by key. A check finds its line without a lock, and in most cases with one cache
+//! miss.
 //!
-//! A line is at the place given by its key's hash, or in the next free place behind. At least half of the places are free, of a small table
-//! three quarters, so it is not far. One thread at a time writes, under the table's lock.
+//! A line is in the slot given by the hash of its key (its *home slot*), or in the next free slot after it. At least
+//! half of the slots are free (three quarters in a small table), so a line is near its home slot. Only one thread at a
+//! time writes, under the table's lock.
 //!
-//! 1. A line contains its key, so a reader never takes the wrong one.
-//! 2. A reader that does not find a key accepts that result only if nothing was removed meanwhile, since a removal moves other lines up;
-//!    otherwise it begins again. (Loom models below.)
-//! 3. A table that becomes too small is copied to one of twice the size. A reader that still reads the old one finds every key that was
-//!    there when it began: the old table does not change after the copy. Old tables stay: all together they are no larger than the one in use.
+//! 1. A line contains its key, so a reader never uses the wrong line.
+//! 2. A reader that does not find a key accepts this result only if nothing was removed meanwhile, because a removal
+//!    moves other lines. Otherwise the reader starts again. (See the loom models.)
+//! 3. A table that becomes too small is copied to one of twice the size. A reader that still uses the old table finds
+//!    every key that was there when it started, because the old table does not change after the copy. Old tables are
+//!    kept: all together they are no larger than the current one.
 
 use std::sync::OnceLock;
 
@@ -15,22 +18,22 @@ use super::line::{Line, Said};
 use crate::local_memory::access::{Access, Refusal};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// The first table has 2^this lines.
+/// The binary logarithm of the number of lines in the first table.
 const FIRST: u32 = if cfg!(loom) { 1 } else { 7 };
-/// The maximum number of lines of a small table, which fits in a processor's own cache: there a line that is not at its own place costs more
-/// than the additional memory.
+/// The maximum number of lines of a small table, which fits into a processor's own cache. In such a table, lines
+/// outside their home slots cost more than the additional memory of a sparse table.
 const SMALL: usize = if cfg!(loom) { 0 } else { 1 << 13 };
-/// Tables for 2^25 keys.
+/// The number of tables, sufficient for 2^25 keys.
 const LEVELS: usize = 20;
 
 /// The lines of regions, by the hash of their keys.
 #[derive(Debug)]
 pub(super) struct Hashed {
-    /// Each twice as long as the one before.
+    /// The tables. Each is twice as long as the one before.
     levels: [OnceLock<Box<[Line]>>; LEVELS],
-    /// The one in use.
+    /// The index of the current table.
     level: AtomicU32,
-    /// Grows when lines move up; odd while they do.
+    /// Increases when lines are moved. Odd during a move.
     changes: AtomicU64,
 }
 
@@ -43,7 +46,8 @@ impl Default for Hashed {
     }
 }
 
-/// The hash of a key. It does not resist keys chosen to collide: peers choose no keys, because they register nothing here.
+/// Returns the hash of a key. It does not resist keys that are chosen to collide. Peers cannot choose such keys,
+/// because they register nothing here.
 #[inline]
 pub(super) const fn hash(key: u64) -> u64 {
     (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -53,34 +57,34 @@ pub(super) const fn hash(key: u64) -> u64 {
 #[derive(Clone, Copy, Debug)]
 struct Table<'a> {
     lines: &'a [Line],
-    /// The shift that reduces a hash to a place.
+    /// The shift that reduces a hash to a slot.
     shift: u32,
 }
 
 impl Table<'_> {
-    /// The own place of a key.
+    /// Returns the home slot of a key.
     #[inline(always)]
     const fn home(&self, key: u64) -> usize {
         (hash(key) >> self.shift) as usize
     }
 
-    /// The maximum number of keys.
+    /// Returns the maximum number of keys.
     const fn room(&self) -> usize {
         self.lines.len() / if self.lines.len() <= SMALL { 4 } else { 2 }
     }
 
-    /// The place behind another.
+    /// Returns the slot after this one.
     #[inline(always)]
     const fn next(&self, at: usize) -> usize {
         (at + 1) & self.lines.len().wrapping_sub(1)
     }
 
-    /// The content of a line, for the writer.
+    /// Returns the content of a line, for the writer.
     fn said(&self, at: usize) -> Said {
         self.lines[at].read().unwrap_or_default()
     }
 
-    /// The place where a key is, for the writer.
+    /// Returns the slot of a key, for the writer.
     fn place(&self, key: u64) -> Option<usize> {
         let mut at = self.home(key);
         while !self.said(at).is(key) {
@@ -108,7 +112,7 @@ impl Hashed {
         Some(Table { lines, shift: 64 - FIRST - level })
     }
 
-    /// The table in use.
+    /// Returns the current table.
     #[inline(always)]
     fn table(&self) -> Table<'_> {
         let level = self.level.load(Ordering::Acquire);
@@ -116,20 +120,21 @@ impl Hashed {
         Table { lines: lines.map_or(&[], |lines| lines), shift: (64 - FIRST).wrapping_sub(level) & 63 }
     }
 
-    /// The line at this key's own place.
+    /// Returns the line in this key's home slot.
     #[inline(always)]
     fn first(&self, key: u64) -> Option<&Line> {
         let table = self.table();
         table.lines.get(table.home(key))
     }
 
-    /// The line of this key, if it is at its own place and is not being written.
+    /// Returns the line of this key, if it is in its home slot and is not being written.
     #[inline(always)]
     pub(super) fn glance(&self, key: u64) -> Option<Said> {
         self.first(key).filter(|line| line.may_be(key))?.read().filter(|said| said.is(key))
     }
 
-    /// Checks an access by this key like [`Line::check_open`]. `None` if its line is not at its own place, or for the reasons of that method.
+    /// Checks an access with this key like [`Line::check_open`]. Returns `None` if the line is not in its home slot, or
+    /// for the reasons given there.
     #[inline(always)]
     pub(super) fn check_open(
         &self,
@@ -141,12 +146,12 @@ impl Hashed {
         self.first(key)?.check_open(key, authority, part, wanted)
     }
 
-    /// Looks for the line of this key. `Err` if the caller must try again.
+    /// Searches for the line of this key. Returns `Err` if the caller has to try again.
     pub(super) fn look(&self, key: u64) -> Result<Option<Said>, ()> {
         let before = self.changes.load(Ordering::Acquire);
         let table = self.table();
         let mut at = table.home(key);
-        // No more steps than the table's length, because concurrent changes could keep a reader going.
+        // Makes no more steps than the length of the table, because concurrent changes could keep a reader in the loop.
         for _ in 0..table.lines.len() {
             let Some(line) = table.lines.get(at) else { return Err(()) };
             if line.may_be(key) {
@@ -165,12 +170,12 @@ impl Hashed {
         if same { Ok(None) } else { Err(()) }
     }
 
-    /// Whether this key's own place is free, for the writer. If so, it is also free in larger tables.
+    /// Returns whether this key's home slot is free, for the writer. If so, it is also free in larger tables.
     pub(super) fn is_vacant(&self, key: u64) -> bool {
         self.first(key).is_some_and(Line::was_free)
     }
 
-    /// Adds a key that is not in the table, which then has `live` keys. False if there is no room.
+    /// Adds a key that is not in the table, which then has `live` keys. Returns false if there is no room.
     #[must_use]
     pub(super) fn insert(&self, said: &Said, live: usize) -> bool {
         let table = self.table();
@@ -211,7 +216,7 @@ impl Hashed {
             if !said.is_owned() {
                 break;
             }
-            // It moves up, unless the hole is before its own place.
+            // Moves the line to the hole, unless the hole is before its home slot.
             let own = table.home(said.key());
             if hole.wrapping_sub(own) & mask < at.wrapping_sub(own) & mask {
                 table.lines[hole].write(&said);
@@ -222,7 +227,7 @@ impl Hashed {
         self.changes.store(changes.wrapping_add(2), Ordering::Release);
     }
 
-    /// The number of the table in use, which is how often the table has grown.
+    /// Returns the index of the current table, which is how often the table has grown.
     #[cfg(all(test, not(loom)))]
     pub(super) fn levels(&self) -> u32 {
         self.level.load(Ordering::Relaxed)

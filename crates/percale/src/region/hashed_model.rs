@@ -1,4 +1,4 @@
-//! Loom models of the table: one thread changes it, another reads it.
+//! Loom models of the hash table: one thread changes it, another one reads it.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -24,7 +24,7 @@ fn four() -> Hashed {
     hashed
 }
 
-/// Two keys of one place, in a table of 4 lines.
+/// Returns two keys with the same home slot, in a table of 4 lines.
 fn twins() -> [u64; 2] {
     let hashed = four();
     let home = |key| hashed.table().home(key);
@@ -32,7 +32,8 @@ fn twins() -> [u64; 2] {
     std::array::from_fn(|_| keys.next().unwrap())
 }
 
-/// A key that stays is found, or the reader tries again, while a key before it is removed, so that it moves up, and a third is added.
+/// A key that stays in the table is found, or the reader tries again, while a key before it is removed (so that its
+/// line is moved) and a third key is added.
 #[test]
 fn loom_a_key_that_stays_is_never_missed() {
     bounded().check(|| {
@@ -59,7 +60,7 @@ fn loom_a_key_that_stays_is_never_missed() {
     });
 }
 
-/// A key that stays is found while the table grows.
+/// A key that stays in the table is found while the table grows.
 #[test]
 fn loom_a_key_that_stays_is_not_missed_by_growing() {
     bounded().check(|| {

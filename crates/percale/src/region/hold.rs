@@ -1,10 +1,11 @@
-//! A window's hold on its region.
+//! A window's reference to its region, which keeps the region's memory in use.
 
 use std::sync::Arc;
 
 use super::registered::Registered;
 
-/// A window holds its region: until it lets go, or this is dropped, the region's memory is in use.
+/// The reference of a window to its region. The region's memory is in use until [`let_go`](Self::let_go) is called or
+/// this is dropped.
 #[derive(Debug)]
 pub(crate) struct Hold {
     region: Arc<Registered>,
@@ -12,19 +13,19 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Holds a region. `None` if it was closed.
+    /// Creates a reference to a region. Returns `None` if the region was closed.
     pub(crate) fn on(region: &Arc<Registered>) -> Option<Self> {
         region.windows.enter().then(|| Self { region: Arc::clone(region), held: true })
     }
 
-    /// Holds the same region again after [`let_go`](Self::let_go). False if it was closed.
+    /// References the same region again after [`let_go`](Self::let_go). Returns false if the region was closed.
     #[must_use]
     pub(crate) fn again(&mut self) -> bool {
         self.held = self.held || self.region.windows.enter();
         self.held
     }
 
-    /// Whether it is, or was, on this region.
+    /// Returns whether this refers, or referred, to the region.
     pub(crate) fn is_on(&self, region: &Arc<Registered>) -> bool {
         Arc::ptr_eq(&self.region, region)
     }

@@ -1,11 +1,12 @@
-//! A domain's regions and windows, by key: one name space.
+//! A domain's regions and windows by key, in one name space.
 //!
-//! Keys have 64 bits. Those of windows have an upper half that each domain draws for itself; within that, a window owns all 256 keys of its
-//! index, from allocation to deallocation. A region may have every other key, and an index is only given to a window if no region has one
-//! of its keys. Keys that the domain chooses for regions are never in the windows' half.
+//! Keys have 64 bits. The keys of windows have an upper half that each domain chooses at random. Within that half a
+//! window owns all 256 keys of its index, from allocation to deallocation. A region may have any other key. An index is
+//! assigned to a window only if no region has one of its keys. Keys that the domain chooses for regions never have the
+//! upper half of windows.
 //!
-//! There is one lock, which registration, bind and close take; accesses that the target executes find their keys without it
-//! ([`lines`](super::lines)). Memory that was dropped while peers still accessed it is [`parked`](super::parked).
+//! Registration, bind and close take the only lock. Accesses that the target executes find their keys without it
+//! ([`lines`](super::lines)). Memory that was dropped while peers were still accessing it is [`parked`](super::parked).
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -31,14 +32,15 @@ use crate::local_memory::volatile::{Segment, Segments};
 use crate::region::window::{Cell, Table as Windows, WindowError, WindowType};
 use crate::system::forked::Process;
 
-/// Random keys to choose from: with a probability of at most 1 in 2^this none of them has its own line free.
+/// The number of random keys that are drawn at a time. The probability that none of them has a free home slot is at
+/// most 2^-6.
 const DRAWN: usize = 6;
 
 /// The key table of a domain: its regions and windows.
 #[derive(Debug)]
 pub(crate) struct Keys {
     table: Mutex<Table>,
-    /// The lines of the same keys, for readers without the lock.
+    /// The lines of the same keys, for readers that do not take the lock.
     lines: Lines,
     local: LocalKeys,
     parked: Parked,
@@ -49,7 +51,7 @@ pub(crate) struct Keys {
 
 #[derive(Debug)]
 struct Table {
-    /// Rows of regions.
+    /// The rows of regions that are in use.
     rows: Used,
     windows: Windows,
 }
@@ -77,18 +79,19 @@ impl Keys {
         Self { table, lines, local, parked: Parked::default(), revoke_timeout, process }
     }
 
-    /// How long closing a region waits for peers that are accessing it.
+    /// Returns the time for which closing a region waits for peers that are accessing it.
     pub(crate) const fn revoke_timeout(&self) -> Duration {
         self.revoke_timeout
     }
 
-    /// Whether this is the process of the domain, and not a fork of it. The table's locks are taken only there.
+    /// Returns whether this is the process of the domain, and not a fork of it. The locks of the table are taken only
+    /// in that process.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.process.is_here()
     }
 
-    /// The region with this key, if accesses may come to it through this endpoint, from this peer.
+    /// Returns the region with this key, if accesses of this origin are admitted.
     #[inline]
     pub(crate) fn find(&self, key: u64, via: Via) -> Result<Arc<Registered>, Refusal> {
         let admitted = |said: &Said, owner: Owner<'_>| said.admits(via).then(|| owner.region()).flatten();
@@ -96,11 +99,11 @@ impl Keys {
             Some(said) => admitted(&said, self.lines.owner(&said)),
             None => self.lines.find(key, admitted).flatten(),
         };
-        // The row may belong to another key by now: then this key has been removed.
+        // The row may belong to another key now. In this case this key has been removed.
         found.filter(|region| region.key == key && region.admits(via)).ok_or(Refusal::Key)
     }
 
-    /// Checks an access without a lock: mostly one cache line is read.
+    /// Checks an access without a lock. In most cases one cache line is read.
     #[inline]
     pub(crate) fn check(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
         match self.lines.check_open(key, via, (address, len), wanted) {
@@ -109,11 +112,11 @@ impl Keys {
         }
     }
 
-    /// Like [`check`](Self::check), for any key, including those that are restricted to some endpoints or peers.
+    /// Like [`check`](Self::check), for any key, including those that are restricted to certain endpoints or peers.
     #[inline(never)]
     fn check_again(&self, key: u64, via: Via, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
         if !self.is_here() {
-            return Err(Refusal::Key); // A line may have been half written at the fork, and would stay so.
+            return Err(Refusal::Key); // At the fork a line may have been partly written, and in the child it would stay so.
         }
         let check = |said: &Said, _: Owner<'_>| match said.admits(via) {
             true => said.check(address, len, wanted),
@@ -134,7 +137,7 @@ impl Keys {
         }
         self.free_parked();
         let len = memory.len() as u64;
-        // An address that peers can name must fit 64 bits; the end of the last byte may be 2^64 itself.
+        // The address of every byte must fit into 64 bits. The end of the last byte may be 2^64.
         if terms.base.checked_add(len.saturating_sub(1)).is_none() {
             return Err(RegisterError::Range);
         }
@@ -174,7 +177,7 @@ impl Keys {
                 None => self.random_key()?,
             };
             if table.windows.owns(key) {
-                return Err(RegisterError::KeyTaken(key)); // Chosen by the caller: the domain never chooses a window's key.
+                return Err(RegisterError::KeyTaken(key)); // The caller chose this key: the domain itself never chooses a window's key.
             }
             if !self.lines.has_region(key) {
                 region.key = key;
@@ -188,7 +191,8 @@ impl Keys {
         }
     }
 
-    /// Replaces a region in the table by a copy for accesses through other endpoints, which has no grants, and a pin that no thread has entered.
+    /// Replaces a region in the table by a copy for accesses through other endpoints. The copy has no grants, and a pin
+    /// that no thread has entered.
     pub(super) fn replace(&self, region: &Registered, through: Through) -> Arc<Registered> {
         let new = Arc::new(region.anew(through));
         self.local.follow(&new);
@@ -198,7 +202,7 @@ impl Keys {
         new
     }
 
-    /// Removes a region from the table: no access begins once this returns.
+    /// Removes a region from the table. No access begins after this returns.
     pub(super) fn revoke(&self, region: &Arc<Registered>) -> Revocation {
         self.free_parked();
         let mut table = self.table();
@@ -208,7 +212,7 @@ impl Keys {
         Revocation::start(Arc::clone(region))
     }
 
-    /// A region's local key.
+    /// Returns the local key of a region.
     pub(crate) fn local_key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
         if !self.is_here() {
             return Err(RegisterError::Forked);
@@ -216,15 +220,16 @@ impl Keys {
         self.local.key(region)
     }
 
-    /// The memory at an address of this process, if a local key covers it.
+    /// Returns the memory at an address of this process, if the region of this local key contains it.
     pub(crate) fn find_local(&self, key: u32, address: u64, len: u64, written: bool) -> Option<Segment> {
         self.local.find(key, address, len, written)
     }
 
-    /// Chooses a key that cannot be guessed. It is never a window's key, nor a value with another meaning (KEY-004).
+    /// Chooses a key that cannot be guessed. It is never a window's key, nor a value with a special meaning (KEY-004).
     ///
-    /// Draws [`DRAWN`] random keys and takes the first one with a free line of its own, so that a look-up finds it there without searching.
-    /// That reveals less than one bit to an attacker that guesses keys: at least half of the lines are free.
+    /// Draws [`DRAWN`] random keys and takes the first one with a free home slot, so that a lookup finds it there
+    /// without searching. This gives less than one bit of information to an attacker that guesses keys, because at
+    /// least half of the slots are free.
     fn random_key(&self) -> Result<u64, RegisterError> {
         let mut bytes = [0; 8 * DRAWN];
         loop {
@@ -253,19 +258,20 @@ impl Keys {
         self.table().windows.allocate(&self.lines, kind)
     }
 
-    /// The key by which peers reach a window, from its lower half, by which windows know it.
+    /// Returns the key that peers use for a window, given its lower half, which the domain uses.
     #[inline]
     pub(crate) const fn long_key(&self, key: u32) -> u64 {
         self.lines.origin().long(key)
     }
 
-    /// The lower half of a window's key; `None` if it is not a window's key.
+    /// Returns the lower half of a window's key, or `None` if this is not a window's key.
     #[inline]
     pub(crate) fn short_key(&self, key: u64) -> Option<u32> {
         self.lines.origin().short(key)
     }
 
-    /// Records that an allocated window is bound by this key, or is no longer bound. The caller has locked the window.
+    /// Records that an allocated window is bound with this key, or is no longer bound. The caller has locked the
+    /// window.
     #[inline]
     pub(crate) fn set_bound(&self, key: u32, bound: Option<&Registered>) {
         self.lines.set_bound(key, bound);
@@ -282,7 +288,7 @@ impl Keys {
         self.lines.with_window(key, then)
     }
 
-    /// Whether windows are bound through this endpoint.
+    /// Returns whether windows are bound through this endpoint.
     pub(crate) fn any_bound_through(&self, endpoint: u64) -> bool {
         self.type_two_windows().iter().any(|cell| cell.is_bound_through(endpoint))
     }
@@ -301,17 +307,17 @@ impl Keys {
         }
     }
 
-    /// Keeps memory until its peers retired.
+    /// Keeps memory until its peers have retired.
     pub(super) fn park(&self, revocation: Revocation, memory: Option<Buffer>) {
         self.parked.keep(revocation, memory, None);
     }
 
-    /// Keeps a window's region in use until the window's peers retired.
+    /// Keeps the region of a window in use until the window's peers have retired.
     pub(crate) fn park_window(&self, revocation: Revocation, hold: Hold) {
         self.parked.keep(revocation, None, Some(hold));
     }
 
-    /// Frees what is parked, as far as its peers have retired. Costs a load if nothing is parked.
+    /// Frees parked memory whose peers have retired. Costs one load if nothing is parked.
     #[inline]
     pub(crate) fn free_parked(&self) {
         self.parked.free();
@@ -328,7 +334,8 @@ impl Keys {
     ) -> Result<(), CloseError<()>> {
         let look = || {
             self.free_parked();
-            // Before the check whether any is bound: a parked window stays parked until it is freed.
+            // Must be before the check whether a window is bound: a window that is parked now stays parked until it is
+            // freed.
             let parked = self.parked.windows_on(region);
             match region.windows.close() {
                 true => Some(Ok(())),
@@ -350,7 +357,7 @@ mod tests {
     use crate::memory::region::Region;
     use crate::transport::sim::{Network, SimOptions};
 
-    /// A region of a few bytes that a peer is stuck in.
+    /// Returns a region of a few bytes with a peer that never finishes its access.
     fn stuck() -> (Domain, Arc<Stuck>, Region, std::sync::Weak<[u8]>) {
         let network = Network::new(1, SimOptions::default());
         let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap();
@@ -384,7 +391,7 @@ mod tests {
         let regions = (0..3000).map(register).collect::<Vec<_>>();
         let glanced = |region: &&Region| domain.inner.keys.lines.glance(region.key()).is_some();
         let found = regions.iter().filter(glanced).count();
-        assert!(found > 2950, "{found} of 3,000"); // By chance alone some 2,600 are.
+        assert!(found > 2950, "{found} of 3,000"); // Without this choice about 2,600 would be.
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Memory lent to one transfer.
 //!
-//! A transfer takes many calls, and while it is under way the region that its memory belongs to may be closed, by another
-//! thread. So a thread that copies enters the lease first, and leaves it before the call returns: entering fails once the region
-//! is revoked, and closing waits until no thread is inside. If a device's bytes are still being copied to the memory, entering waits for
-//! the bytes that are to be touched.
+//! A transfer takes many calls, and the region of its memory may be closed by another thread meanwhile. So a thread
+//! that copies enters the lease first, and leaves it before its call returns. Entering fails once the region is
+//! revoked, and closing waits until no thread is inside. If bytes of a device are still being copied to the memory,
+//! entering waits for the bytes that will be accessed.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::device::Arriving;
 use crate::local_memory::rundown::Inside;
 use crate::local_memory::volatile::Segments;
 
-/// Memory lent to one transfer, entered for each copy.
+/// Memory lent to one transfer. It is entered for each copy.
 #[derive(Clone)]
 pub struct Lease {
     segments: Segments,
@@ -21,70 +21,73 @@ pub struct Lease {
 
 crate::short_debug!(Lease, "Lease");
 
-/// The condition for touching the memory.
+/// The condition for accessing the memory.
 #[derive(Clone, Debug)]
 enum Gate {
-    /// None: an operation's own memory, which stays until the operation ends.
+    /// No condition: memory of an operation, which stays valid until the operation ends.
     None,
-    /// The region that the memory belongs to.
+    /// The memory belongs to this region.
     Region(Arc<Registered>),
-    /// Bytes are still on their way there from a device.
+    /// Bytes from a device are still being copied to the memory.
     Arriving(Arc<Arriving>),
 }
 
-/// Proof that the memory of a lease may be touched now. Held within one call, never between two.
+/// Proof that the memory of a lease may be accessed now. Held within one call, never between two calls.
 #[derive(Debug)]
 pub(crate) struct Held<'a> {
     _inside: Option<Inside<'a>>,
 }
 
 impl Lease {
-    /// Memory of an operation of our own, which stays until it ends.
+    /// Creates a lease of the memory of a local operation, which stays valid until the operation ends.
     #[must_use]
     pub(crate) fn own(segments: &Segments) -> Self {
         Self { segments: *segments, gate: Gate::None }
     }
 
-    /// Memory of a region.
+    /// Creates a lease of memory of a region.
     pub(crate) fn of(region: &Arc<Registered>, segments: Segments) -> Self {
         Self { segments, gate: Gate::Region(Arc::clone(region)) }
     }
 
-    /// Memory of an operation of our own, to be read as bytes arrive from a device. Only this process may copy it.
+    /// Creates a lease of the memory of a local operation, which is read while bytes from a device arrive in it. Only
+    /// this process may copy it.
     pub(crate) fn arriving(arriving: &Arc<Arriving>) -> Self {
         Self { segments: Segments::one(arriving.segment()), gate: Gate::Arriving(Arc::clone(arriving)) }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.segments.len()
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether the length is zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// Whether the memory may be revoked meanwhile, or has not arrived completely: then only this process may copy it.
+    /// Returns whether the memory may be revoked, or has not arrived completely. In both cases only this process may
+    /// copy it.
     pub(crate) const fn is_revocable(&self) -> bool {
         !matches!(self.gate, Gate::None)
     }
 
-    /// `len` bytes from `offset` on, or as many of them as there are.
+    /// Returns a lease of `len` bytes from `offset`, or as many of them as there are.
     #[must_use]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
         Self { segments: self.segments.slice(offset, len), gate: self.gate.clone() }
     }
 
-    /// The memory, while it may be touched; `None` once the region was revoked, or if the memory cannot be filled.
+    /// Returns the memory and the proof that it may be accessed. Returns `None` once the region was revoked, or if the
+    /// bytes from the device cannot be copied.
     #[inline]
     pub(crate) fn enter(&self) -> Option<(&Segments, Held<'_>)> {
         self.enter_part(0, usize::MAX)
     }
 
-    /// Like [`enter`](Self::enter), but to touch only `len` bytes from `offset` on.
+    /// Like [`enter`](Self::enter), for an access to only `len` bytes from `offset`.
     #[inline]
     pub(crate) fn enter_part(&self, offset: usize, len: usize) -> Option<(&Segments, Held<'_>)> {
         let inside = match &self.gate {
@@ -100,7 +103,7 @@ impl Lease {
         Some((&self.segments, Held { _inside: inside }))
     }
 
-    /// The addresses of the memory, for queries only: the memory must not be touched through this.
+    /// Returns the addresses of the memory for queries. The memory must not be accessed through the result.
     pub(crate) const fn place(&self) -> &Segments {
         &self.segments
     }

@@ -1,8 +1,9 @@
 //! The rights and the range of a key, in one cache line that is read without a lock.
 //!
-//! A line is written under the table's lock, and has a sequence number, which is odd while the line is being written. A reader compares the
-//! number before and after: if it is the same and even, all that was read is from one write (a sequence lock; its loom model is below). Lines
-//! never move and are not freed before their table is, so the worst outcome for a reader is to find that a line has another key by now.
+//! A line is written under the table's lock. It has a sequence number, which is odd while the line is being written. A
+//! reader compares the number before and after: if it is the same and even, all values that were read are from one
+//! write (a sequence lock; its loom model is below). Lines never move and are not freed before their table is, so in
+//! the worst case a reader finds that a line now has another key.
 
 use super::via::{Through, Via};
 use crate::local_memory::access::{Access, Refusal, admit};
@@ -12,23 +13,23 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 const OWNED: u32 = 1 << 31;
 /// Set if the line has a key.
 const LIVE: u32 = 1 << 30;
-/// Accesses may come through one endpoint only.
+/// Set if accesses may arrive through one endpoint only.
 const ENDPOINT: u32 = 1 << 29;
-/// Accesses may come from one peer only.
+/// Set if accesses may arrive from one peer only.
 const PAIR: u32 = 1 << 28;
-/// No accesses may come.
+/// Set if no accesses are admitted.
 const NOBODY: u32 = 1 << 27;
 
-/// An authority, folded to 32 bits.
+/// Folds an authority to 32 bits.
 #[inline]
 const fn fold(authority: u64) -> u32 {
     (authority ^ authority >> 32) as u32
 }
 
-/// The bits of remote rights in a line.
+/// Returns the bits of the remote rights in a line.
 #[inline]
 const fn bits(rights: Access) -> u32 {
-    // The four rights are bits 12, 13, 62 and 61 of an access.
+    // The four rights are bits 12, 13, 62 and 61 of an `Access`.
     let all = rights.bits();
     ((all >> 12) & 3) as u32 | ((all >> 60) & 4) as u32 | ((all >> 58) & 8) as u32
 }
@@ -66,7 +67,7 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// The content of a line with a live key.
+    /// Creates the content of a line with a live key.
     pub(super) fn live(key: u64, rights: Access, (base, len): (u64, u64), through: Through) -> Self {
         let (kind, via) = match through {
             Through::Domain => (0, Via::default()),
@@ -99,17 +100,17 @@ impl Said {
         self
     }
 
-    /// The key.
+    /// Returns the key.
     pub(super) const fn key(&self) -> u64 {
         self.key
     }
 
-    /// The row of the region that has the key.
+    /// Returns the row of the region that has the key.
     pub(super) const fn row(&self) -> u32 {
         self.row
     }
 
-    /// The content of a line that is in use without a key.
+    /// Creates the content of a line that is in use without a key.
     pub(super) fn owned() -> Self {
         Self { what: OWNED, ..Self::default() }
     }
@@ -118,13 +119,14 @@ impl Said {
         self.what & OWNED != 0
     }
 
-    /// Whether this is the content of a live line with this key.
+    /// Returns whether this is the content of a live line with this key.
     #[inline]
     pub(super) const fn is(&self, key: u64) -> bool {
         self.what & LIVE != 0 && self.key == key
     }
 
-    /// Whether an access may come through this endpoint, from this peer. Compares only a fold of the authority; the region itself compares all of it.
+    /// Returns whether an access of this origin is admitted. Compares only the fold of the authority; the region itself
+    /// compares the whole value.
     #[inline]
     pub(super) const fn admits(&self, via: Via) -> bool {
         let peer = [via.peer as u64, (via.peer >> 64) as u64];
@@ -148,7 +150,7 @@ const fn check(what: u32, place: (u64, u64), part: (u64, u64), wanted: Access) -
 }
 
 impl Line {
-    /// Writes the whole line. Only one thread at a time may do so.
+    /// Writes the whole line. Only one thread at a time may call this.
     pub(super) fn write(&self, said: &Said) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
@@ -166,19 +168,20 @@ impl Line {
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 
-    /// Whether the line may have this key, and is therefore worth reading.
+    /// Returns whether the line may have this key and therefore should be read.
     #[inline(always)]
     pub(super) fn may_be(&self, key: u64) -> bool {
         self.key.load(Ordering::Relaxed) == key
     }
 
-    /// Whether the line was not in use at some moment.
+    /// Returns whether the line was free at some moment.
     #[inline(always)]
     pub(super) fn was_free(&self) -> bool {
         self.what.load(Ordering::Relaxed) & OWNED == 0
     }
 
-    /// Checks an access to a region that is open to all endpoints. `None` if it is not, or while the line is being written.
+    /// Checks an access to a region that is open to all endpoints. Returns `None` if the region is not open to all, or
+    /// while the line is being written.
     #[inline(always)]
     pub(super) fn check_open(
         &self,
@@ -198,7 +201,7 @@ impl Line {
         (open && whole).then(|| check(what, place, part, wanted))
     }
 
-    /// Reads the line. `None` while it is being written.
+    /// Reads the line. Returns `None` while it is being written.
     #[inline(always)]
     pub(super) fn read(&self) -> Option<Said> {
         let before = self.sequence.load(Ordering::Acquire);
@@ -284,7 +287,7 @@ mod model {
         Said::live(number, Access::REMOTE_READ, (number, number), through)
     }
 
-    /// A reader of a line gets the values of one write.
+    /// A reader of a line gets only values of one write.
     #[test]
     fn loom_a_line_is_of_one_writing() {
         let mut bounded = loom::model::Builder::new();

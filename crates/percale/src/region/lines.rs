@@ -1,8 +1,8 @@
-//! The lines of a domain's keys: found without a lock, in about one cache miss where there are a million.
+//! The lines of a domain's keys. They are found without a lock, with about one cache miss if there are a million.
 //!
-//! A window's line is found by its index, a region's by the hash of its key ([`hashed`](super::hashed)). The region or window that has a line
-//! is behind a lock of its own, which is never held for long. A reader that gets it compares its key, because it may have changed since the
-//! line was read.
+//! A window's line is found by its index, a region's line by the hash of its key ([`hashed`](super::hashed)). The
+//! region or window of a line is behind a separate lock, which is never held for long. A reader that gets the region
+//! compares its key, because the row may have been reused since the line was read.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -14,7 +14,7 @@ use super::via::Via;
 use crate::local_memory::access::{Access, Refusal};
 use crate::region::window::{Cell, Origin};
 
-/// A reader that met a writer this often yields its processor.
+/// The number of collisions with a writer after which a reader yields its processor.
 const SPINS: u32 = 64;
 
 /// A slot for a value that readers share.
@@ -33,7 +33,7 @@ fn put<T>(slot: &Slot<T>, what: Option<&Arc<T>>) {
 #[cfg_attr(not(loom), repr(C))]
 struct WindowRow {
     line: Line,
-    /// The window, while one has the index.
+    /// The window that has the index, if any.
     cell: Slot<Cell>,
 }
 
@@ -46,14 +46,14 @@ pub(crate) struct Lines {
     regions: Rows<Slot<Registered>>,
 }
 
-/// The rows of regions that are in use. Protected by the table's lock.
+/// The allocation of the rows of regions. Protected by the table's lock.
 #[derive(Debug, Default)]
 pub(super) struct Used {
     free: Vec<u32>,
     next: u32,
 }
 
-/// Where the region or window of a key is.
+/// The location of the region or window of a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Owner<'a> {
     Window(&'a Slot<Cell>),
@@ -61,7 +61,7 @@ pub(super) enum Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// The region that is there now, which may be another than when the line was read.
+    /// Returns the region that is there now, which may differ from the one at the time when the line was read.
     pub(super) fn region(self) -> Option<Arc<Registered>> {
         match self {
             Owner::Window(cell) => cell.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.bound(),
@@ -71,19 +71,20 @@ impl Owner<'_> {
 }
 
 impl Lines {
-    /// Where the keys of windows are.
+    /// Returns the range of the windows' keys.
     #[inline]
     pub(super) const fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// The line of a region's key, if the key is at its own place. Otherwise the caller uses [`find`](Self::find).
+    /// Returns the line of a region's key, if it is in its home slot. Otherwise the caller uses [`find`](Self::find).
     #[inline(always)]
     pub(super) fn glance(&self, key: u64) -> Option<Said> {
         if self.origin.covers(key) { None } else { self.lines.glance(key) }
     }
 
-    /// Checks an access to a region that is open to all endpoints. `None` if that is not found at the key's own place.
+    /// Checks an access to a region that is open to all endpoints. Returns `None` if no such line is found in the key's
+    /// home slot.
     #[inline(always)]
     pub(super) fn check_open(
         &self,
@@ -95,7 +96,7 @@ impl Lines {
         if self.origin.covers(key) { None } else { self.lines.check_open(key, via.authority, part, wanted) }
     }
 
-    /// Returns the result of `make` for the line of a key. `None` if no line has the key.
+    /// Returns the result of `make` for the line of a key, or `None` if no line has the key.
     pub(super) fn find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Option<R> {
         for tries in 1_u32.. {
             if let Ok(found) = self.try_find(key, &make) {
@@ -117,7 +118,7 @@ impl Lines {
         Ok(said.map(|said| make(&said, self.owner(&said))))
     }
 
-    /// Where the region of a key is.
+    /// Returns the location of the region of a key.
     pub(super) fn owner(&self, said: &Said) -> Owner<'_> {
         Owner::Region(&self.regions, said.row())
     }
@@ -127,7 +128,7 @@ impl Lines {
         self.windows.get(self.origin.place_of(key))
     }
 
-    /// Calls `then` with the window that owns this key. Deallocating the window waits meanwhile.
+    /// Calls `then` with the window that owns this key. A deallocation of the window waits for the call.
     pub(super) fn with_window<R>(&self, key: u32, then: impl FnOnce(&Arc<Cell>) -> R) -> Option<R> {
         let row = self.window_row(key)?;
         row.cell.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(then)
@@ -147,17 +148,17 @@ impl Lines {
         }
     }
 
-    /// Whether a region has this key. Called under the table's lock, like the next four.
+    /// Returns whether a region has this key. Like the next four methods, this is called under the table's lock.
     pub(super) fn has_region(&self, key: u64) -> bool {
         matches!(self.lines.look(key), Ok(Some(_)))
     }
 
-    /// Whether the own place of a region's key is free.
+    /// Returns whether the home slot of a region's key is free.
     pub(super) fn is_vacant(&self, key: u64) -> bool {
         self.lines.is_vacant(key)
     }
 
-    /// Adds a region. False if there is no room.
+    /// Adds a region. Returns false if there is no room.
     #[must_use]
     pub(super) fn add(&self, used: &mut Used, region: &Arc<Registered>) -> bool {
         let number = used.free.last().copied().unwrap_or(used.next);
@@ -183,7 +184,7 @@ impl Lines {
         }
     }
 
-    /// Removes the region of a key. False if there is none.
+    /// Removes the region of a key. Returns false if there is none.
     pub(super) fn remove(&self, used: &mut Used, key: u64) -> bool {
         let Ok(Some(old)) = self.lines.look(key) else { return false };
         self.lines.remove(key);
@@ -218,7 +219,7 @@ mod tests {
         owner.region().is_some_and(|region| region.key == key)
     }
 
-    /// Adds and removes random keys, and compares with a set. Another thread meanwhile always finds the keys that stay.
+    /// Adds and removes random keys, and compares with a set. Another thread always finds the keys that stay.
     #[test]
     fn key_004_mr_032_keys_are_found_while_others_come_and_go() {
         let (lines, mut used) = (Lines::default(), Used::default());

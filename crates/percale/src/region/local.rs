@@ -1,7 +1,7 @@
-//! Local keys: what a verbs-like program names its own memory with (L_Key; MW-009, MW-011).
+//! Local keys, by which programs in the style of verbs name their own memory (L_Key; MW-009, MW-011).
 //!
-//! 32 bits, as window keys have them: an index, and below it 8 bits that change when the index is used again. They are a name space of
-//! their own, and mean nothing to peers; windows have none.
+//! A local key has 32 bits, like the keys of windows: an index, and below it 8 bits that change when the index is
+//! reused. Local keys are a separate name space and have no meaning for peers. Windows have no local keys.
 
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
@@ -10,7 +10,7 @@ use super::registered::Registered;
 use crate::device::DeviceError;
 use crate::local_memory::volatile::Segment;
 
-/// Indices have 24 bits.
+/// The number of indices, which have 24 bits.
 const INDICES: usize = 1 << 24;
 
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ struct Table {
 }
 
 impl Table {
-    /// Takes an index that no region has, of `indices`.
+    /// Returns an unused index below `indices`.
     fn free_index(&mut self, indices: usize) -> Option<u32> {
         if let Some(index) = self.free.pop() {
             return Some(index);
@@ -54,12 +54,13 @@ impl Default for LocalKeys {
 }
 
 impl LocalKeys {
-    /// The key of a region, which is chosen at the first call. Fails if all are in use, or if the memory is a device's.
+    /// Returns the key of a region, which is chosen at the first call. Fails if all keys are in use, or if the memory
+    /// belongs to a device.
     pub(super) fn key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
         if region.device.is_some() {
             return Err(DeviceError::Lacks("local keys: operations name a device's memory by its address").into());
         }
-        // The lock is taken even if there is a key, so that none is chosen twice.
+        // The lock is taken even if there is a key, so that a region never gets two keys.
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(key) = region.local.get() {
             return Ok(*key);
@@ -71,7 +72,7 @@ impl LocalKeys {
         Ok(*region.local.get_or_init(|| slot.key))
     }
 
-    /// Records that a region with a local key is another [`Registered`] now.
+    /// Records that a region with a local key has been replaced by this [`Registered`].
     pub(super) fn follow(&self, region: &Arc<Registered>) {
         let Some(key) = region.local.get() else { return };
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +87,8 @@ impl LocalKeys {
         table.free.push(key >> 8);
     }
 
-    /// The memory at an address of this process, if the key's region has all of it, and (if it is to be `written`) this process may write it.
+    /// Returns the memory at an address of this process, if the key's region contains all of it, and (if `written`)
+    /// this process may write to it.
     pub(super) fn find(&self, key: u32, address: u64, len: u64, written: bool) -> Option<Segment> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let slot = table.slots.get((key >> 8) as usize).filter(|slot| slot.key == key)?;

@@ -1,9 +1,10 @@
-//! Mapped raw keys of peers: the keys by which operations name a peer's region once its raw key is known here.
+//! Mapped raw keys of peers: the keys by which operations name a peer's region after its raw key was mapped.
 //!
-//! A mapped key is a number of this domain's: its upper half is drawn at random when the domain is opened, and so is the first lower half, from
-//! which the domain counts up. The key of an operation that names such a number is translated when the operation is posted, so a key that is no
-//! longer mapped fails here, at once. Any other number is a peer's own key (regions may have every key of 64 bits): such a key is equal to a
-//! mapped one with a probability of 2^-64 for each key that was mapped.
+//! A mapped key is a number that this domain assigns. Its upper half and the first lower half are random numbers that
+//! are drawn when the domain is opened. From the latter the domain counts up. A mapped key in an operation is
+//! translated when the operation is posted, so an operation with a key that is no longer mapped fails at once. Any
+//! other number is the peer's own key (regions may have any 64-bit key). The probability that such a key equals a
+//! mapped one is 2^-64 for each mapped key.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,7 +16,7 @@ use super::raw_key::RAW_KEY_BYTES;
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// Raw keys have 8 or 32 bytes.
+    /// A raw key must have 8 or 32 bytes.
     #[error("a raw key has 8 or {RAW_KEY_BYTES} bytes, not {0}")]
     Length(usize),
     /// The domain has the maximum number of mapped keys.
@@ -27,7 +28,7 @@ pub enum MapError {
 }
 
 impl MapError {
-    /// The libfabric code.
+    /// Returns the libfabric error code (positive) of this error.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
@@ -41,7 +42,7 @@ impl MapError {
 /// The mapped keys of a domain.
 #[derive(Debug)]
 pub(crate) struct Mapped {
-    /// The upper half of its mapped keys.
+    /// The upper half of all mapped keys.
     upper: u32,
     table: Mutex<Table>,
 }
@@ -49,9 +50,9 @@ pub(crate) struct Mapped {
 #[derive(Debug)]
 struct Table {
     keys: HashMap<u32, u64>,
-    /// The first number.
+    /// The first number that is assigned.
     first: u32,
-    /// The count of numbers that were assigned, from the first on. A number that was released is not assigned again soon.
+    /// The number of assignments so far. A number that was released is not assigned again soon.
     given: u64,
 }
 
@@ -65,7 +66,7 @@ impl Default for Mapped {
     fn default() -> Self {
         let mut random = [0; 8];
         if cfg!(not(loom)) && getrandom::fill(&mut random).is_err() {
-            random = [0xA5; 8]; // An application that chooses such keys for its regions then collides with them.
+            random = [0xA5; 8]; // Without random numbers, an application that chooses such keys for its regions gets collisions.
         }
         let random = u64::from_ne_bytes(random);
         let table = Table { keys: HashMap::new(), first: random as u32, given: 0 };
@@ -73,20 +74,21 @@ impl Default for Mapped {
     }
 }
 
-/// An upper half of keys that differs from those of small numbers, of addresses, and of numbers that are counted down from the largest.
+/// Returns an upper half of keys that differs from the upper halves of small numbers, of addresses, and of numbers that
+/// are counted down from the largest.
 pub(crate) const fn above_small_numbers(random: u32) -> u32 {
     const FIRST: u32 = 1 << 28;
     FIRST + random % (0xFFFF_0000 - FIRST)
 }
 
 impl Mapped {
-    /// Whether this may be a mapped key. If false, it is not one.
+    /// Returns whether this may be a mapped key. If false, it is not one.
     #[inline]
     pub(crate) const fn covers(&self, key: u64) -> bool {
         (key >> 32) as u32 == self.upper
     }
 
-    /// Whether this is, or was, a mapped key.
+    /// Returns whether this is, or was, a mapped key.
     pub(crate) fn gave(&self, key: u64) -> bool {
         self.covers(key) && self.with(|table| table.gave(key))
     }
@@ -95,12 +97,12 @@ impl Mapped {
         f(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The peer's key for this mapped key.
+    /// Returns the peer's key for this mapped key.
     pub(crate) fn find(&self, key: u64) -> Option<u64> {
         self.with(|table| table.keys.get(&(key as u32)).copied())
     }
 
-    /// Assigns a mapped key to a peer's key; `None` if all are assigned.
+    /// Assigns a mapped key to a peer's key. Returns `None` if all numbers are in use.
     pub(crate) fn map(&self, key: u64) -> Option<u64> {
         self.with(|table| {
             if u32::try_from(table.keys.len()).is_err() {

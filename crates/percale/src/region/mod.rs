@@ -1,14 +1,16 @@
-//! Memory that peers may access, as the endpoints of a domain know it: the table of keys, rights and windows, grants to peers, and
-//! revocation. The handles of the application are in [`memory`](crate::memory).
+//! The internal part of regions, as used by the endpoints of a domain: the table of keys, rights and windows, grants to
+//! peers, and revocation. The handles of the application are in [`memory`](crate::memory).
 //!
-//! * `keys`: the domain's table; `lines`, `hashed`, `rows`, `line`: how it is read; `registered`: a region as the table knows it
-//! * `terms`: how memory is registered; `handle`: enabling, disabling and closing a region; `error`: errors
-//! * `revocation`: taking one back; `parked`: memory that is kept until a revocation is over
+//! * `keys`: the domain's table; `lines`, `hashed`, `rows`, `line`: reading it without a lock; `registered`: a region
+//!   in the table
+//! * `terms`: the options of a registration; `handle`: enabling, disabling and closing a region; `error`: errors
+//! * `revocation`: the revocation of a region; `parked`: memory that is kept until a revocation has completed
 //! * `on_device`: regions of a device's memory; `lease`: memory lent to one transfer
 //! * `counters`: counters of writes by peers
-//! * `via`: the endpoints and peers through which accesses may come; `local`: local keys
-//! * `window`: memory windows; `windows`: how many are bound; `hold`, `slice`: what each of them has of its region
-//! * `remote`: names of regions for peers; `raw_key`: long ones, and `mapped`: those of peers
+//! * `via`: the endpoints and peers through which accesses may arrive; `local`: local keys
+//! * `window`: memory windows; `windows`: the number of bound windows; `hold`, `slice`: a window's reference to its
+//!   region, and its part of it
+//! * `remote`: the names of regions for peers; `raw_key`: long names, and `mapped`: those of peers
 
 mod counters;
 mod error;

@@ -1,11 +1,11 @@
-//! Accesses to a region of device memory: by the device's driver, through pinned host memory.
+//! Accesses to a region of device memory, which the device's driver makes through pinned host memory.
 
 use crate::device::{CopyWay, Device, DeviceError, Pieces, Pinned, aligned, changing, pinned};
 use crate::local_memory::access::Refusal;
 use crate::local_memory::atomic::Request;
 use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
 
-/// The error that is reported to the peer.
+/// Logs an error, and returns the error that is reported to the peer.
 fn refused(error: DeviceError) -> Refusal {
     crate::later::later!(warn: %error, "an access to a device's memory failed");
     match error {
@@ -14,12 +14,12 @@ fn refused(error: DeviceError) -> Refusal {
     }
 }
 
-/// All bytes of a copy.
+/// Returns all bytes of a copy.
 pub(super) fn whole(copy: &Pinned) -> Segments {
     Segments::one(copy.segment())
 }
 
-/// Writes bytes.
+/// Writes bytes to the device's memory.
 pub(super) fn store(device: Device, to: &Segments, from: View<'_>) -> Result<(), Refusal> {
     if from.is_empty() {
         return Ok(());
@@ -29,7 +29,7 @@ pub(super) fn store(device: Device, to: &Segments, from: View<'_>) -> Result<(),
     Pieces::all(device).copy(to, copy.segment(), CopyWay::ToDevice).map_err(refused)
 }
 
-/// Returns a copy of bytes.
+/// Returns a copy of bytes of the device's memory.
 pub(super) fn load(device: Device, from: &Segments) -> Result<Option<Pinned>, Refusal> {
     if from.is_empty() {
         return Ok(None);
@@ -37,7 +37,8 @@ pub(super) fn load(device: Device, from: &Segments) -> Result<Option<Pinned>, Re
     Pieces::all(device).load(from, 0).map_err(refused)
 }
 
-/// Changes elements. Atomic for other accesses through this process's endpoints, but not for the device's own programs.
+/// Changes elements of the device's memory. This is atomic for other accesses through this process's endpoints, but not
+/// for programs on the device.
 pub(super) fn change(
     device: Device,
     target: Segment,

@@ -1,8 +1,8 @@
-//! Memory of regions, and windows, that were dropped while peers were still accessing them. They are kept until those peers have retired; a
-//! window holds its region for as long.
+//! Memory of regions, and windows, that were dropped while peers were still accessing them. They are kept until those
+//! peers have retired. A window holds its region for the same time.
 //!
-//! Endpoints of the domain check this from time to time as they make progress; registering and closing regions check it too. Each check is
-//! short: it does not wait for peers under the lock.
+//! Endpoints of the domain check this from time to time as they make progress. Registering and closing a region check
+//! it too. Each check is short: it does not wait for peers under the lock.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,11 +12,11 @@ use super::registered::Registered;
 use super::revocation::Revocation;
 use crate::local_memory::buffer::Buffer;
 
-/// Memory of regions and windows that were dropped while peers still accessed them.
+/// Memory of regions, and windows, that were dropped while peers were still accessing them.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     all: Mutex<Vec<One>>,
-    /// Whether there is anything, for checks without the lock.
+    /// Whether there are any entries, for checks without the lock.
     any: AtomicBool,
 }
 
@@ -24,12 +24,12 @@ pub(super) struct Parked {
 struct One {
     revocation: Revocation,
     memory: Option<Buffer>,
-    /// For a window: its hold on its region.
+    /// For a window: its reference to its region.
     hold: Option<Hold>,
 }
 
 impl One {
-    /// Whether it is no longer in use by any peer or window.
+    /// Returns whether no peer and no window uses this any more.
     fn is_over(&mut self) -> bool {
         self.revocation.is_over() && self.revocation.region().windows().are_gone()
     }
@@ -40,7 +40,7 @@ impl Parked {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps this until it is over.
+    /// Keeps memory or a window until it is no longer in use.
     pub(super) fn keep(&self, revocation: Revocation, memory: Option<Buffer>, hold: Option<Hold>) {
         let mut one = One { revocation, memory, hold };
         if one.is_over() {
@@ -51,7 +51,7 @@ impl Parked {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Frees what is over. Costs a load if there is nothing.
+    /// Frees entries that are no longer in use. Costs one load if there are none.
     #[inline]
     pub(super) fn free(&self) {
         if self.any.load(Ordering::Acquire) {
@@ -67,10 +67,10 @@ impl Parked {
         retired.iter_mut().filter_map(|one| one.hold.as_mut()).for_each(Hold::let_go);
         self.any.store(!all.is_empty(), Ordering::Release);
         drop(all);
-        drop(retired); // After the lock: unmapping is slow.
+        drop(retired); // Without the lock, because unmapping is slow.
     }
 
-    /// How many windows hold this region.
+    /// Returns how many parked windows hold this region.
     pub(super) fn windows_on(&self, region: &Arc<Registered>) -> u32 {
         if !self.any.load(Ordering::Acquire) {
             return 0;
@@ -80,13 +80,14 @@ impl Parked {
 }
 
 impl Drop for Parked {
-    /// Leaks memory that peers may still write.
+    /// Leaks memory to which peers may still write.
     fn drop(&mut self) {
         for mut one in std::mem::take(self.all.get_mut().unwrap_or_else(PoisonError::into_inner)) {
             if !one.is_over() {
                 crate::later::later!(warn: "a peer has not retired from a region's memory, which is therefore never freed");
                 std::mem::forget(one.memory.take());
-                // A window's hold is leaked too, so that the memory of its region, which is parked separately, is not freed either.
+                // The reference of a window is leaked too, so that the memory of its region, which is parked
+                // separately, is not freed either.
                 std::mem::forget(one.hold.take());
             }
         }

@@ -1,8 +1,9 @@
 //! Raw keys: names of regions that are longer than the keys of operations (fi_mr(3), FI_MR_RAW).
 //!
-//! 32 bytes: a random number, the region's base and length, and a code (HMAC-SHA-256 under a secret of the domain's, cut) over the three.
-//! The application sends them to peers. An access carries an 8-byte digest of all of them, under which the domain knows the region. So a peer
-//! that lacks one of the 32 bytes names nothing, and no peer can compute one key from others.
+//! A raw key has 32 bytes: a random number, the region's base and length, and a code over the three (HMAC-SHA-256 with
+//! a secret of the domain, truncated). The application sends it to peers. An access carries an 8-byte digest of all 32
+//! bytes, and the domain registers the region under this digest. So a peer that lacks one of the 32 bytes cannot access
+//! the region, and no peer can compute a key from other keys.
 
 use hmac_sha256::{HMAC, Hash as Sha256};
 use zerocopy::little_endian::U64;
@@ -11,12 +12,12 @@ use zerocopy::{Immutable, IntoBytes};
 use super::RegisterError;
 use super::remote::NO_KEY;
 
-/// Bytes of the longest raw key.
+/// The length of the longest raw key in bytes.
 pub const RAW_KEY_BYTES: usize = 32;
 
-/// A name of a region that peers map before they use it ([`Domain::map_raw`](crate::Domain::map_raw)): plain data, to be sent to
-/// the peers that may use the region. It has 32 bytes, or 8 for a region that was registered without a raw key
-/// ([`Registration::raw_key`](crate::memory::region::Registration::raw_key)).
+/// A name of a region that peers have to map before they use it ([`Domain::map_raw`](crate::Domain::map_raw)). It is
+/// plain data to be sent to the peers that may use the region. It has 32 bytes, or 8 for a region that was registered
+/// without a raw key ([`Registration::raw_key`](crate::memory::region::Registration::raw_key)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RawKey {
     bytes: [u8; RAW_KEY_BYTES],
@@ -37,7 +38,7 @@ impl RawKey {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The raw key of a region that was registered without one: its key.
+    /// Returns the raw key of a region that was registered without one, which is its key.
     pub(super) fn short(key: u64) -> Self {
         let mut bytes = [0; RAW_KEY_BYTES];
         bytes[..8].copy_from_slice(&key.to_le_bytes());
@@ -45,7 +46,8 @@ impl RawKey {
     }
 }
 
-/// The key under which a domain knows the region that a raw key names. `None` if no raw key has this length.
+/// Returns the key under which a domain registers the region of this raw key. Returns `None` if the length is not that
+/// of a raw key.
 pub(crate) fn wire_key(raw: &[u8]) -> Option<u64> {
     if let Ok(short) = <[u8; 8]>::try_from(raw) {
         return Some(u64::from_le_bytes(short));
@@ -57,7 +59,7 @@ pub(crate) fn wire_key(raw: &[u8]) -> Option<u64> {
     Some(first_word(&digest.finalize()))
 }
 
-/// The secret under which a domain computes the codes in its raw keys.
+/// The secret for the codes in the raw keys of a domain.
 #[derive(Clone)]
 pub(crate) struct Secret([u8; 32]);
 
@@ -81,7 +83,7 @@ impl Secret {
         random().map(Self)
     }
 
-    /// Creates a raw key, and returns it with the key under which to register its region.
+    /// Creates a raw key, and returns it with the key under which its region has to be registered.
     pub(super) fn raw_key(&self, base: u64, len: u64) -> Result<(RawKey, u64), RegisterError> {
         loop {
             let parts = Parts { id: random().map_err(RegisterError::System)?, base: base.into(), len: len.into() };

@@ -1,4 +1,4 @@
-//! A region as the domain knows it: the rights of peers, and the peers that it was granted to.
+//! A region in the table of its domain: the rights of peers, and the grants to peers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -19,37 +19,40 @@ use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as
 use crate::region::lease::Lease;
 use crate::system::forked::Process;
 
-/// A peer that regions are granted to for direct access.
+/// A peer to which regions are granted for direct access.
 pub(crate) trait Grantee: std::fmt::Debug + Send + Sync {
-    /// Revokes the grant, or begins to, without waiting. Accesses that the peer announced before may still be under way.
+    /// Revokes the grant, or starts to, without waiting. Accesses that the peer announced before may still be in
+    /// progress.
     fn revoke(&self, entry: u32);
 
-    /// Whether the peer announces its accesses without fences, so that it must be fenced before a snapshot.
+    /// Returns whether the peer announces its accesses without fences, so that a fence on its behalf is needed before a
+    /// snapshot.
     fn is_unfenced(&self) -> bool;
 
-    /// Requests a peer that announces without fences to fence again, after it had to be fenced.
+    /// Requests a peer that announces without fences to use fences again, after a fence on its behalf was needed.
     fn ask_to_fence(&self);
 
     /// Returns a snapshot of the peer's announcement.
     fn snapshot(&self) -> Snapshot;
 
-    /// Whether a revoked entry is void, and the access that was announced at the snapshot is over or the peer's process has ended. Checks once.
+    /// Returns whether a revoked entry is void, and either the access that was announced at the time of the snapshot
+    /// has ended or the peer's process has ended. Checks once, without waiting.
     fn has_retired(&self, entry: u32, snapshot: Snapshot) -> bool;
 
-    /// Releases a revoked entry that has retired: it may be used for another grant.
+    /// Releases a revoked entry that has retired, so that it can be used for another grant.
     fn release(&self, entry: u32);
 }
 
-/// One grant of a region.
+/// A grant of a region.
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) to: Arc<dyn Grantee>,
     pub(crate) entry: u32,
-    /// The grant lies beneath windows: the peer does not reach the region itself by it.
+    /// Whether this is a registration for windows. Such a grant does not give the peer access to the region itself.
     beneath: bool,
 }
 
-/// The grants of a region. Revoked for good, or open to new ones.
+/// The grants of a region. The list is either open to new grants or permanently closed.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     list: Vec<Grant>,
@@ -57,7 +60,7 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Notes a grant; false if the region was revoked meanwhile, and then nothing may be granted.
+    /// Records a grant. Returns false if the region was revoked meanwhile: then nothing may be granted.
     #[must_use]
     pub(crate) fn add(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
         if !self.closed {
@@ -66,7 +69,8 @@ impl Grants {
         !self.closed
     }
 
-    /// Like [`add`](Self::add), but for the grant that lies beneath a peer's windows, which ends with the region.
+    /// Like [`add`](Self::add), for the registration to which a peer's windows are bound, and which ends with the
+    /// region.
     #[must_use]
     #[cfg(feature = "verbs")]
     pub(crate) fn add_beneath(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
@@ -76,31 +80,31 @@ impl Grants {
         !self.closed
     }
 
-    /// Whether the region was revoked.
+    /// Returns whether the region was revoked.
     #[cfg(feature = "verbs")]
     pub(crate) const fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Removes and returns the grants by which peers reach the region itself. New ones may be made at once.
+    /// Removes and returns the grants that give peers access to the region itself. New ones may be made at once.
     pub(super) fn take(&mut self) -> Vec<Grant> {
         let (kept, taken) = std::mem::take(&mut self.list).into_iter().partition(|grant: &Grant| grant.beneath);
         self.list = kept;
         taken
     }
 
-    /// Whether the region itself is granted to no peer.
+    /// Returns whether the region itself is granted to no peer.
     pub(super) fn is_empty(&self) -> bool {
         self.list.iter().all(|grant| grant.beneath)
     }
 
-    /// The entry by which the region is granted to this peer.
+    /// Returns the entry of the grant of the region to this peer.
     pub(crate) fn find(&self, to: &Arc<dyn Grantee>) -> Option<u32> {
         let is_its = |grant: &&Grant| !grant.beneath && Arc::ptr_eq(&grant.to, to);
         self.list.iter().find(is_its).map(|grant| grant.entry)
     }
 
-    /// Removes the grants to a peer that is gone.
+    /// Removes a grant to a peer, after it has ended.
     pub(crate) fn forget(&mut self, entry: u32, to: &Arc<dyn Grantee>) {
         self.list.retain(|grant| grant.entry != entry || !Arc::ptr_eq(&grant.to, to));
     }
@@ -112,45 +116,46 @@ impl Grants {
     }
 }
 
-/// A region as its domain has it. Immutable except for its grants.
+/// A region in the table of its domain. Immutable except for its grants.
 pub struct Registered {
     pub(super) key: u64,
     pub(super) access: Access,
     /// The rights of peers, in the form that checks compare.
     pub(super) rights: Access,
-    /// How many windows are bound to it, and which may be.
+    /// The number of windows bound to it, and which windows may be bound.
     pub(super) windows: Windows,
-    /// If this is a window: the region that it is bound to.
+    /// For a window: the region to which it is bound.
     pub(super) beneath: Option<Weak<Self>>,
-    /// The local key, by which the owner names it.
+    /// The local key that the owner uses.
     pub(super) local: OnceLock<u32>,
-    /// The endpoints and peers through which accesses may come.
+    /// The endpoints and peers through which accesses may arrive.
     pub(super) through: Through,
     /// The authorization key of these endpoints ([`Via::authority`]).
     pub(super) authority: u64,
-    /// The address by which peers name the first byte.
+    /// The address that peers use for the first byte.
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) memory: Segments,
-    /// The memory is mapped for as long as the region exists, so our own threads may touch it. Otherwise only the kernel may.
+    /// Whether the memory is mapped for as long as the region exists, so that threads of this process may access it.
+    /// Otherwise only the kernel may.
     pub(super) backed: bool,
-    /// The device that the memory belongs to, if it is not the host's: then only the device's driver touches it.
+    /// The device to which the memory belongs, if it is not host memory. Only the device's driver accesses it.
     pub(super) device: Option<Device>,
-    /// The sealed arena that it lies in.
+    /// The sealed arena that contains the memory.
     pub(super) located: Option<Located>,
     pub(super) pin: Pin,
     pub(super) grants: Mutex<Grants>,
     /// A number that distinguishes it from every other region of this process. Chosen when it is first sent to a peer.
     pub(super) generation: OnceLock<u64>,
     pub(super) counters: RegionCounters,
-    /// The process that registered it: in a fork of that process no peer accesses it.
+    /// The process that registered it. In a fork of that process no peer accesses it.
     pub(super) process: Process,
 }
 
 crate::short_debug!(Registered, "Registered");
 
 impl Registered {
-    /// A region that no domain knows, to be revoked through its pin.
+    /// Creates a region without a domain, which tests revoke through its pin.
     #[cfg(test)]
     pub(crate) fn for_test(memory: Segments) -> Arc<Self> {
         Arc::new(Self {
@@ -176,8 +181,8 @@ impl Registered {
         })
     }
 
-    /// Returns a copy of the region for accesses through other endpoints. No thread has entered the copy, it is granted to no peer, and no window
-    /// is bound to it. No window can be bound to it if it is disabled.
+    /// Returns a copy of the region for accesses through other endpoints. No thread has entered the copy, it is granted
+    /// to no peer, and no window is bound to it. No window can be bound to a disabled copy.
     pub(super) fn anew(&self, through: Through) -> Self {
         let windows = Windows::new(self.windows.are_allowed(), self.windows.may_change());
         if through == Through::Nobody {
@@ -206,102 +211,103 @@ impl Registered {
         }
     }
 
-    /// Whether an access may come through this endpoint, from this peer.
+    /// Returns whether an access of this origin is admitted.
     #[inline]
     pub(crate) fn admits(&self, via: Via) -> bool {
         self.through.admits(via) && self.authority == via.authority
     }
 
-    /// The rights of peers.
+    /// Returns the rights of peers.
     pub(crate) const fn rights(&self) -> Access {
         self.rights
     }
 
-    /// The rights that it was registered with.
+    /// Returns the rights with which it was registered.
     pub(crate) const fn access(&self) -> Access {
         self.access
     }
 
-    /// The endpoints and peers through which accesses may come.
+    /// Returns the endpoints and peers through which accesses may arrive.
     pub(crate) const fn through(&self) -> Through {
         self.through
     }
 
-    /// How many windows are bound to it, and which may be.
+    /// Returns the number of windows bound to it, and which windows may be bound.
     pub(crate) const fn windows(&self) -> &Windows {
         &self.windows
     }
 
-    /// The region that it is bound to, if it is a window.
+    /// Returns the region to which it is bound, if it is a window.
     #[cfg(feature = "verbs")]
     pub(crate) const fn beneath(&self) -> Option<&Weak<Self>> {
         self.beneath.as_ref()
     }
 
-    /// Its key.
+    /// Returns the key.
     pub(crate) const fn key(&self) -> u64 {
         self.key
     }
 
-    /// The address by which peers name the first byte.
+    /// Returns the address that peers use for the first byte.
     pub(crate) const fn base(&self) -> u64 {
         self.base
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub(crate) const fn len(&self) -> u64 {
         self.len
     }
 
-    /// The memory's place; touch it only inside of [`pin`](Self::pin).
+    /// Returns the addresses of the memory. It may be accessed only inside [`pin`](Self::pin).
     pub(crate) const fn place(&self) -> &Segments {
         &self.memory
     }
 
-    /// Whether our own threads may touch the memory.
+    /// Returns whether threads of this process may access the memory.
     pub(crate) const fn is_backed(&self) -> bool {
         self.backed
     }
 
-    /// The device that the memory belongs to, if it is not the host's.
+    /// Returns the device to which the memory belongs, if it is not host memory.
     pub(crate) const fn device(&self) -> Option<Device> {
         self.device
     }
 
-    /// The sealed arena that holds all of it, if one does.
+    /// Returns the sealed arena that contains all of the memory, if there is one.
     pub(crate) const fn located(&self) -> Option<&Located> {
         self.located.as_ref()
     }
 
-    /// The pin that counts the threads of this process that are inside.
+    /// Returns the pin, which counts the threads of this process that are inside.
     #[inline]
     pub(crate) const fn pin(&self) -> &Pin {
         &self.pin
     }
 
-    /// Whether this is the process of its domain, and not a fork of it.
+    /// Returns whether this is the process of its domain, and not a fork of it.
     pub(crate) fn is_here(&self) -> bool {
         self.process.is_here()
     }
 
-    /// The grants to peers.
+    /// Locks and returns the grants to peers.
     pub(crate) fn grants(&self) -> MutexGuard<'_, Grants> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that no other region of this process has or had, whatever its key; never 0. Peers return it with what they report of
-    /// the region: its owner chooses the key, and may have given it to another region by then.
+    /// Returns a number that no other region of this process has or had, whatever its key; never 0. Peers return it
+    /// with their reports about the region, because the owner chooses the key and may have assigned it to another
+    /// region meanwhile.
     pub(crate) fn generation(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         *self.generation.get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The counters of writes by peers.
+    /// Returns the counters of writes by peers.
     pub(crate) const fn counters(&self) -> &RegionCounters {
         &self.counters
     }
 
-    /// Checks an access; returns the offset of its first byte.
+    /// Checks an access. Returns the offset of its first byte.
     #[inline]
     pub(crate) fn check(&self, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
         admit(self.rights.contains(wanted), (self.base, self.len), (address, len))
@@ -322,7 +328,7 @@ impl Registered {
         }
     }
 
-    /// Lends bytes that a peer reads.
+    /// Calls `then` with the bytes that a peer reads.
     pub(crate) fn load<R>(&self, address: u64, len: u64, then: impl FnOnce(&Segments) -> R) -> Result<R, Refusal> {
         let offset = self.check(address, len, Access::REMOTE_READ)?;
         let _inside = self.pin.enter().ok_or(Refusal::Key)?;
@@ -337,7 +343,7 @@ impl Registered {
         Ok(Segments::lend(&bytes, then))
     }
 
-    /// Changes elements for a peer; `fetched` takes their values from before, if it has room for any.
+    /// Changes elements for a peer. `fetched` receives their previous values, if it is not empty.
     pub(crate) fn change(&self, address: u64, request: &Request<'_>, fetched: &mut [u8]) -> Result<(), Refusal> {
         let len = request.len();
         let offset = self.check(address, len as u64, request.kind.rights(request.op))?;
@@ -347,7 +353,7 @@ impl Registered {
         }
         let target = self.memory.slice(offset as usize, len);
         let [target] = target.as_slice() else {
-            return Err(Refusal::Misaligned); // Elements that span pieces, or none.
+            return Err(Refusal::Misaligned); // There is no element, or an element spans two segments.
         };
         if let Some(device) = self.device {
             return on_device::change(device, *target, request, fetched);
@@ -358,11 +364,11 @@ impl Registered {
         request.apply(*target, fetched).map_err(|_| Refusal::Misaligned)
     }
 
-    /// Lends memory to a long transfer. Not of regions that only the kernel may touch.
+    /// Lends memory to a long transfer. Fails for regions that only the kernel may access.
     pub(crate) fn lease(self: &Arc<Self>, address: u64, len: u64, wanted: Access) -> Result<Lease, Refusal> {
         let offset = self.check(address, len, wanted)?;
         if !self.backed {
-            return Err(Refusal::Fault); // A transfer would touch it with instructions of ours.
+            return Err(Refusal::Fault); // A transfer would access the memory with loads and stores of this process.
         }
         Ok(Lease::of(self, self.memory.slice(offset as usize, len as usize)))
     }

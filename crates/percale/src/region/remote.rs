@@ -7,17 +7,17 @@ use std::ops::Range;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The value that means no key (AMB-06): the library never chooses it as a key. An application may choose it.
+/// The value that means no key (AMB-06). The library never chooses it as a key, but an application may.
 pub(super) const NO_KEY: u64 = u64::MAX;
 
-/// The name of a peer's region or a part of it, as its owner made it known ([`Region::remote`](crate::Region::remote)): plain data,
-/// to be sent to the peers that may use it.
+/// The name of a peer's region or of a part of it, as published by its owner
+/// ([`Region::remote`](crate::Region::remote)). It is plain data to be sent to the peers that may use the region.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
-    /// The region's key.
+    /// The key of the region.
     pub key: u64,
-    /// The address of the first byte: counted from the region's first byte, unless the region was registered with another
-    /// base ([`Registration::base`](crate::memory::region::Registration::base)).
+    /// The address of the first byte. It is counted from the region's first byte, unless the region was registered with
+    /// another base ([`Registration::base`](crate::memory::region::Registration::base)).
     pub address: u64,
     /// The length in bytes.
     pub len: u64,
@@ -34,10 +34,10 @@ struct Bytes {
 }
 
 impl RemoteMemory {
-    /// Length of [`to_bytes`](Self::to_bytes).
+    /// The length of [`to_bytes`](Self::to_bytes).
     pub const BYTES: usize = size_of::<Bytes>();
 
-    /// Returns a part of it.
+    /// Returns the name of a part of it.
     ///
     /// # Panics
     /// If the range is not within it. If a peer supplied the range, or this name, use
@@ -51,10 +51,10 @@ impl RemoteMemory {
         }
     }
 
-    /// Returns a part of it, for a range that may be invalid.
+    /// Returns the name of a part of it, for a range that may be invalid.
     ///
     /// # Errors
-    /// [`RemoteMemoryError::Range`] if the range is backwards or not within it.
+    /// [`RemoteMemoryError::Range`] if the start of the range is after its end, or the range is not within it.
     pub fn checked_slice(&self, range: Range<u64>) -> Result<Self, RemoteMemoryError> {
         let outside = RemoteMemoryError::Range { start: range.start, end: range.end, len: self.len };
         if range.end > self.len {
@@ -74,8 +74,8 @@ impl RemoteMemory {
     /// Decodes the bytes that a peer sent.
     ///
     /// # Errors
-    /// [`RemoteMemoryError::Length`] if there are not [`BYTES`](Self::BYTES) bytes, [`RemoteMemoryError::Wraps`] if the range ends beyond the
-    /// last address, where no region can be.
+    /// [`RemoteMemoryError::Length`] if there are not [`BYTES`](Self::BYTES) bytes, [`RemoteMemoryError::Wraps`] if the
+    /// range ends beyond the last address, where no region can be.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, RemoteMemoryError> {
         let read = Bytes::read_from_bytes(bytes).map_err(|_| RemoteMemoryError::Length(bytes.len()))?;
         let (key, address, len) = (read.key.get(), read.address.get(), read.len.get());
@@ -96,25 +96,25 @@ pub enum RemoteMemoryError {
     /// The end is beyond the last address.
     #[error("{len} bytes at address {address:#x} of a peer end beyond the last address")]
     Wraps {
-        /// The first byte's.
+        /// The address of the first byte.
         address: u64,
-        /// Bytes.
+        /// The length in bytes.
         len: u64,
     },
-    /// The range is backwards, or ends behind the memory.
+    /// The start of the range is after its end, or the range ends behind the memory.
     #[error("{start}..{end} is out of range for {len} bytes of remote memory")]
     Range {
-        /// The first byte.
+        /// The start of the range.
         start: u64,
-        /// The byte behind the last.
+        /// The end of the range (exclusive).
         end: u64,
-        /// Bytes that there are.
+        /// The length of the memory in bytes.
         len: u64,
     },
 }
 
 impl RemoteMemoryError {
-    /// The libfabric code.
+    /// Returns the libfabric error code (positive) of this error.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         libc::EINVAL

@@ -1,8 +1,9 @@
-//! Revoking a region: once this is over, no access of a peer to its memory is under way or begins.
+//! The revocation of a region. After it has completed, no access of a peer to the region's memory is in progress or
+//! begins.
 //!
-//! The order matters, and the loom model of [`rundown`](crate::local_memory::rundown) proves it:
+//! The order of the steps is important. The loom model of [`rundown`](crate::local_memory::rundown) proves it:
 //!
-//! 1. From now on no thread of this process enters the region.
+//! 1. From this point on, no thread of this process enters the region.
 //! 2. Each grant is made void.
 //! 3. A fence is executed, also on behalf of peers that announce without one.
 //! 4. A snapshot of each peer's announcement is taken.
@@ -14,12 +15,12 @@ use std::time::{Duration, Instant};
 use super::registered::{Grant, Registered};
 use crate::local_memory::rundown::{Snapshot, fence_after_revoking, fence_initiators};
 
-/// A region, or some of its grants, being revoked.
+/// The revocation of a region, or of some of its grants.
 #[derive(Debug)]
 pub(crate) struct Revocation {
     region: Arc<Registered>,
     waits: Vec<Wait>,
-    /// Only some grants are revoked, and not the region.
+    /// Whether only some grants are revoked, and the region itself stays.
     goes_on: bool,
 }
 
@@ -32,14 +33,14 @@ struct Wait {
 }
 
 impl Revocation {
-    /// Begins to revoke a region, which is no longer in its domain's table.
+    /// Starts the revocation of a region, which is no longer in its domain's table.
     pub(crate) fn start(region: Arc<Registered>) -> Self {
         region.pin.revoke();
         let waits = void(&region);
         Self { region, waits, goes_on: false }
     }
 
-    /// Begins to revoke some grants of a region. The region itself stays.
+    /// Starts the revocation of some grants of a region. The region itself stays.
     pub(super) fn of_grants(region: &Arc<Registered>, grants: Vec<Grant>) -> Self {
         Self { region: Arc::clone(region), waits: revoke(grants), goes_on: true }
     }
@@ -49,27 +50,27 @@ impl Revocation {
         self.waits.extend(other.waits);
     }
 
-    /// The region.
+    /// Returns the region.
     pub(crate) const fn region(&self) -> &Arc<Registered> {
         &self.region
     }
 
-    /// Whether it is over. Checks once, without waiting.
+    /// Returns whether the revocation has completed. Checks once, without waiting.
     pub(crate) fn is_over(&mut self) -> bool {
         if !self.region.is_here() {
-            return true; // In a forked child: peers and threads that were inside access the parent's memory.
+            return true; // In a forked child: peers, and threads that were inside, access the parent's memory.
         }
         retire(&mut self.waits);
         self.waits.is_empty() && (self.goes_on || self.region.pin.is_quiet())
     }
 
-    /// Waits until it is over. False if it is not over after `timeout` (`None`: waits for ever).
+    /// Waits until the revocation has completed. Returns false if it has not after `timeout`. `None` waits forever.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> bool {
         wait_until(timeout, || self.is_over().then_some(())).is_some()
     }
 }
 
-/// Calls `look` until it returns `Some`, for at most `timeout` (`None`: for ever).
+/// Calls `look` until it returns `Some`, for at most `timeout`. `None` waits forever.
 pub(crate) fn wait_until<R>(timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
     if let Some(found) = look() {
         return Some(found);
@@ -91,13 +92,13 @@ pub(crate) fn wait_until<R>(timeout: Option<Duration>, mut look: impl FnMut() ->
     }
 }
 
-/// Makes all grants of a region void, for good; returns those that may still be in use.
+/// Makes all grants of a region void permanently. Returns those that may still be in use.
 fn void(region: &Registered) -> Vec<Wait> {
     let grants = region.grants().close();
     revoke(grants)
 }
 
-/// Makes these grants void; returns those that may still be in use.
+/// Makes these grants void. Returns those that may still be in use.
 fn revoke(grants: Vec<Grant>) -> Vec<Wait> {
     if grants.is_empty() {
         return Vec::new();
@@ -125,7 +126,8 @@ fn retire(waits: &mut Vec<Wait>) {
     });
 }
 
-/// Takes the missing snapshots. A peer that cannot be fenced is asked to fence its accesses itself; its snapshot is taken later.
+/// Takes the missing snapshots. If a fence on behalf of a peer is not possible, the peer is requested to use fences
+/// itself, and its snapshot is taken later.
 fn look(waits: &mut [Wait]) {
     let mut unfenced = waits.iter().filter(|wait| wait.then.is_none() && wait.grant.to.is_unfenced()).peekable();
     let mut all = true;

@@ -1,10 +1,11 @@
-//! Rows that never move: they are allocated when they are needed, and live for as long as their table.
+//! A table of rows that never move: they are allocated when needed, and live as long as the table.
 
 use std::sync::OnceLock;
 
-/// The first page has 2^this rows; each further one as many as all before it.
+/// The binary logarithm of the number of rows in the first page. Each further page has as many rows as all pages before
+/// it.
 const FIRST: u32 = if cfg!(loom) { 1 } else { 8 };
-/// Pages for 2^24 rows and more.
+/// The number of pages, sufficient for 2^24 rows.
 const PAGES: usize = 18;
 
 /// A table of rows that are allocated when they are needed and never move.
@@ -17,7 +18,7 @@ impl<R> Default for Rows<R> {
     }
 }
 
-/// The page of a row, and its place there. `None` if the number is too large.
+/// Returns the page of a row and its index there, or `None` if the number is too large.
 #[inline]
 const fn place(number: u32) -> Option<(usize, usize)> {
     let Some(shifted) = number.checked_add(1 << FIRST) else { return None };
@@ -26,14 +27,14 @@ const fn place(number: u32) -> Option<(usize, usize)> {
 }
 
 impl<R: Default> Rows<R> {
-    /// A row, if its page is there.
+    /// Returns a row, if its page is allocated.
     #[inline]
     pub(super) fn get(&self, number: u32) -> Option<&R> {
         let (page, at) = place(number)?;
         self.0.get(page)?.get()?.get(at)
     }
 
-    /// A row. Allocates its page if necessary. `None` beyond the last.
+    /// Returns a row, and allocates its page if necessary. Returns `None` for numbers beyond the last row.
     pub(super) fn make(&self, number: u32) -> Option<&R> {
         let (page, at) = place(number)?;
         let rows = 1_usize << (page as u32 + FIRST);

@@ -1,4 +1,4 @@
-//! Parts of regions that have keys of their own: what windows show.
+//! Parts of regions with separate keys, which are the content of windows.
 
 use std::sync::{Arc, OnceLock, PoisonError};
 
@@ -9,7 +9,7 @@ use crate::local_memory::access::{Access, AccessExt as _};
 use crate::local_memory::rundown::Pin;
 use crate::local_memory::volatile::Segments;
 
-/// The part of its region that a window shows.
+/// The part of a region to which a window is bound.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slice {
     pub(crate) key: u64,
@@ -20,12 +20,13 @@ pub(crate) struct Slice {
 }
 
 impl Registered {
-    /// Whether it was granted to no peer, so that no peer accesses it directly or can begin to.
+    /// Returns whether it was granted to no peer, so that no peer accesses it directly or can begin to.
     pub(crate) fn was_granted_to_none(&mut self) -> bool {
         self.grants.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Returns a part of a region with a key of its own. The caller has checked the range. Its addresses are the region's.
+    /// Creates an entry for a part of a region, with a separate key. The caller has checked the range. The addresses
+    /// are those of the region.
     pub(crate) fn slice(region: &Arc<Self>, slice: &Slice) -> Self {
         let mut made = Self {
             key: 0,
@@ -52,7 +53,7 @@ impl Registered {
         made
     }
 
-    /// Changes this into another part of the same region. No thread has entered it, and it was granted to no peer.
+    /// Changes this entry to another part of the same region. No thread has entered it, and it was granted to no peer.
     pub(crate) fn slice_anew(&mut self, region: &Self, slice: &Slice) {
         let Slice { key, offset, len, access, through } = *slice;
         (self.key, self.through) = (key, through);

@@ -1,4 +1,4 @@
-//! A peer for tests of revocation, which does not move.
+//! A peer for tests of revocation that does not finish its access.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

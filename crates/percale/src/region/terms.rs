@@ -1,4 +1,4 @@
-//! How memory is registered: the options of a region, and what its memory is.
+//! The terms of a registration: the options of a region, and the properties of its memory.
 
 use std::sync::Arc;
 
@@ -23,28 +23,28 @@ pub(crate) struct Terms {
     pub(crate) base: u64,
     pub(crate) counters: Vec<Arc<Counter>>,
     pub(crate) raw_key: bool,
-    /// The endpoints through which accesses may come once it is enabled.
+    /// The endpoints through which accesses may arrive once the region is enabled.
     pub(crate) through: Through,
-    /// The authorization key of its users' endpoints: see [`authority`](crate::domain::Settings::authority).
+    /// The authorization key that the endpoints must have: see [`authority`](crate::domain::Settings::authority).
     pub(crate) authority: u64,
     pub(crate) disabled: bool,
     pub(crate) windows: bool,
     pub(crate) local_write: Option<bool>,
-    /// The device that the memory belongs to, if it is not the host's.
+    /// The device to which the memory belongs, if it is not host memory.
     pub(crate) device: Option<Device>,
 }
 
 /// The properties of a region's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept {
-    /// Mapped for as long as the region exists: our own threads may touch it.
+    /// Whether the memory is mapped for as long as the region exists, so that threads of this process may access it.
     pub(crate) backed: bool,
-    /// It may be changed.
+    /// Whether the memory may be changed.
     pub(crate) writable: bool,
 }
 
 impl Terms {
-    /// A region of the domain with these rights, by a key that the domain chooses.
+    /// Creates the options of a region with these rights, whose key the domain chooses.
     pub(crate) const fn new(access: Access) -> Self {
         Self {
             access,
@@ -62,7 +62,8 @@ impl Terms {
     }
 }
 
-/// A table without a domain that holds one region, with this key, which peers may read; and that region's memory, which has to live as long.
+/// Creates a table without a domain that contains one region with this key, which peers may read. Also returns the
+/// memory of the region, which has to live as long as the table.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn table_of_one(key: u64, memory: impl Into<Buffer>) -> std::io::Result<(Arc<Keys>, Buffer)> {
     let mut memory = memory.into();

@@ -1,17 +1,19 @@
 //! The endpoint and the peer of an access, and those that a key admits.
 
-/// The origin of an access: the local endpoint that it comes through, and the peer.
+/// The origin of an access: the local endpoint through which it arrives, and the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Via {
     /// The endpoint, by its number in this process; 0 for none.
     pub(crate) endpoint: u64,
     /// The peer's incarnation, which no other endpoint ever has; 0 for none.
     pub(crate) peer: u128,
-    /// The authorization key of the endpoint, which the peer has proved to know: 0 is the domain's key, other values are digests of keys.
+    /// The authorization key of the endpoint, which the peer has proved to have. 0 is the domain's key; other values
+    /// are digests of keys.
     pub(crate) authority: u64,
 }
 
-/// The endpoints and peers through which accesses may come. Any other peer gets the same error as for a key that does not exist.
+/// The endpoints and peers through which accesses may arrive. Any other peer gets the same error as for a key that does
+/// not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Through {
     /// Every endpoint of the domain.
@@ -26,7 +28,7 @@ pub(crate) enum Through {
 }
 
 impl Through {
-    /// Whether an access of this origin is admitted.
+    /// Returns whether an access of this origin is admitted.
     #[inline]
     pub(crate) fn admits(self, via: Via) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! The state that a region keeps about the windows that are bound to it: how many, and what they may be.
+//! The state of a region that concerns its windows: how many are bound, and which rights they may give.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,9 +10,9 @@ const KEPT_OUT: u32 = 1 << 30;
 /// The number and the rights of the windows bound to a region.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
-    /// Windows may be bound (AMB-48).
+    /// Whether windows may be bound (AMB-48).
     pub(super) allowed: bool,
-    /// The memory may be changed, so windows may let peers change it (MW-016).
+    /// Whether the memory may be changed, so that windows may allow peers to change it (MW-016).
     pub(super) writable: bool,
     bound: AtomicU32,
 }
@@ -22,17 +22,17 @@ impl Windows {
         Self { allowed, writable, bound: AtomicU32::new(0) }
     }
 
-    /// Whether windows may be bound.
+    /// Returns whether windows may be bound.
     pub(crate) const fn are_allowed(&self) -> bool {
         self.allowed
     }
 
-    /// Whether windows may let peers change the memory.
+    /// Returns whether windows may allow peers to change the memory.
     pub(crate) const fn may_change(&self) -> bool {
         self.writable
     }
 
-    /// Counts one more window. False if the region was closed.
+    /// Counts one more window. Returns false if the region was closed.
     #[must_use]
     pub(super) fn enter(&self) -> bool {
         let more = |bound: u32| (bound & (CLOSED | KEPT_OUT) == 0).then(|| bound + 1);
@@ -40,12 +40,13 @@ impl Windows {
             match self.bound.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
                 Ok(_) => return true,
                 Err(bound) if bound & CLOSED != 0 => return false,
-                Err(_) => std::thread::yield_now(), // For a moment.
+                Err(_) => std::thread::yield_now(), // `without` is running, which is short.
             }
         }
     }
 
-    /// Calls `then`, which must be short, while no window is bound. `None` if one is bound, or another call of this is under way.
+    /// Calls `then`, which must be short, while no window is bound. Returns `None` if one is bound, or another call of
+    /// this method is in progress.
     pub(super) fn without<R>(&self, then: impl FnOnce() -> R) -> Option<R> {
         let keep_out = |bound: u32| (bound & !CLOSED == 0).then_some(bound | KEPT_OUT);
         self.bound.fetch_update(Ordering::AcqRel, Ordering::Acquire, keep_out).ok()?;
@@ -58,24 +59,24 @@ impl Windows {
         self.bound.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Lets no window be bound from now on. False, and nothing changes, if one is bound.
+    /// Prevents further windows from being bound. If a window is bound, returns false and changes nothing.
     #[must_use]
     pub(super) fn close(&self) -> bool {
         let result = self.bound.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire);
         result.is_ok() || result == Err(CLOSED)
     }
 
-    /// Lets no window be bound from now on, whatever is bound now.
+    /// Prevents further windows from being bound, even if some are bound now.
     pub(super) fn abandon(&self) {
         self.bound.fetch_or(CLOSED, Ordering::AcqRel);
     }
 
-    /// The number of windows that are bound, or that were bound and that peers are still accessing.
+    /// Returns the number of windows that are bound, or that were bound and that peers are still accessing.
     pub(super) fn count(&self) -> u32 {
         self.bound.load(Ordering::Acquire) & !(CLOSED | KEPT_OUT)
     }
 
-    /// Whether [`count`](Self::count) is 0.
+    /// Returns whether [`count`](Self::count) is 0.
     pub(super) fn are_gone(&self) -> bool {
         self.count() == 0
     }

@@ -1,6 +1,6 @@
-//! Links of transports that this build lacks.
+//! Links of transports that are not compiled into this build.
 
-/// Implements `Link` for a type without values.
+/// Implements `Link` for a type that has no values.
 macro_rules! absent_link {
     ($link:ident) => {
         impl crate::transport::Link for $link {

@@ -1,4 +1,4 @@
-//! Any link, by a `match`: the hot path makes no virtual call.
+//! A link of any transport, dispatched by a `match`: the hot path makes no virtual call.
 
 use super::loopback::LoopbackLink;
 use super::shm::ShmLink;
@@ -10,10 +10,10 @@ use crate::local_memory::volatile::{Segments, View};
 use crate::region::lease::Lease;
 use crate::wire::head::{Head, Offer};
 
-/// One end of a connection, whatever carries it. Boxed, so that a table of many idle peers stays small.
+/// One end of a connection over any transport. The variants are boxed, so that a table of many idle peers stays small.
 #[derive(Debug)]
 pub(crate) enum AnyLink {
-    /// To the endpoint itself.
+    /// A connection of the endpoint to itself.
     Loopback(Box<LoopbackLink>),
     /// Shared memory.
     Shm(Box<ShmLink>),
@@ -25,7 +25,7 @@ pub(crate) enum AnyLink {
     Sim(Box<SimLink>),
 }
 
-/// Calls the same method of whichever link it is.
+/// Calls the same method of the contained link.
 macro_rules! each {
     ($any:expr, $link:ident => $call:expr) => {
         match $any {
@@ -39,8 +39,8 @@ macro_rules! each {
 }
 
 impl AnyLink {
-    /// Where the bytes are that the link took and has yet to send: from there to there, counted from the first that ever waited.
-    /// `None` if there are none: nothing that was sent needs this side to arrive.
+    /// Returns the range of bytes that the link has accepted and that need further work of this side to arrive, as
+    /// positions counted from the first byte that was ever queued. Returns `None` if there are none.
     #[inline]
     pub(crate) fn unsent(&self) -> Option<(u64, u64)> {
         match self {
@@ -50,8 +50,8 @@ impl AnyLink {
         }
     }
 
-    /// Sends what waits in the link now, and not together with what may follow: it will have no completion, so the application may make no further
-    /// call that would send it.
+    /// Sends what is queued in the link now, without waiting for frames that may follow. Used for operations without a
+    /// completion, after which the application may make no further call that would send the queue.
     #[inline]
     pub(crate) fn hurry(&mut self) {
         match self {
@@ -62,7 +62,7 @@ impl AnyLink {
     }
 }
 
-// Of verbs what follows is not inlined: twice the code would be in the way of the other links'.
+// The calls of verbs are not inlined, so that their code does not slow down the other links.
 
 #[inline(never)]
 fn verbs_send(link: &mut VerbsLink, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
@@ -90,7 +90,7 @@ impl Link for AnyLink {
         each!(self, link => link.is_stream())
     }
 
-    // `always`: as a call it costs a collective operation 1 % of its instructions (measured).
+    // `always`: with a function call a collective operation takes 1 % more instructions (measured).
     #[inline(always)]
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
         match self {

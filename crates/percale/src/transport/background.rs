@@ -1,8 +1,9 @@
-//! A thread pool for background work of the library, with threads that exist only while there is work; and [`step_back`], which resets the CPU
-//! affinity and the real-time scheduling policy of the calling thread.
+//! A thread pool for background work of the library, with threads that exist only while there is work, and
+//! [`step_back`], which resets the CPU affinity and the real-time scheduling policy of the calling thread.
 //!
-//! A thread inherits the CPU affinity and the scheduling policy of the thread that started it. If that thread is pinned and spins, or runs with
-//! real-time priority, a library thread with the same settings, which sleeps most of the time, would get no processor time at all when it is needed.
+//! A thread inherits the CPU affinity and the scheduling policy of the thread that started it. If that thread is pinned
+//! and spins, or runs with real-time priority, a library thread with the same settings, which sleeps most of the time,
+//! would get no CPU time when it has work.
 
 #![expect(unsafe_code, reason = "rustix has no sched_setscheduler(2); each block states its own reason")]
 
@@ -16,13 +17,13 @@ use rustix::thread::CpuSet;
 use crate::later::later;
 use crate::system::thread::start_thread;
 
-/// Threads of a crew at most, and of those that work for one peer.
+/// The maximum number of threads of a pool. `FOR_ONE_PEER` is the maximum number that work for one peer.
 const THREADS: usize = 8;
 const FOR_ONE_PEER: usize = THREADS / 2;
 
-/// What a crew does.
+/// A unit of work for the pool.
 pub(crate) trait Job: Send + 'static {
-    /// Does it. It may take seconds.
+    /// Executes the job. It may take seconds.
     fn run(self);
 
     /// Returns whether the requester still waits for the result. If not, the job is dropped when its turn comes.
@@ -30,14 +31,14 @@ pub(crate) trait Job: Send + 'static {
         true
     }
 
-    /// The peer that the job is for, by the address that the kernel reports. Threads are kept for other peers.
+    /// Returns the address of the peer that the job is for, as reported by the kernel. One peer cannot use all threads.
     fn peer(&self) -> Option<IpAddr> {
         None
     }
 }
 
-/// A few threads, as many as there are jobs, which end when nothing is left to do. Jobs beyond those wait, and so do those of a peer for which
-/// half of the threads work already.
+/// A thread pool. It has one thread for each job, up to a limit, and a thread ends when there is no job left. Jobs
+/// beyond the limit wait. The jobs of a peer also wait while half of the threads work for that peer.
 pub(crate) struct Crew<J> {
     name: &'static str,
     jobs: Mutex<Jobs<J>>,
@@ -46,7 +47,7 @@ pub(crate) struct Crew<J> {
 struct Jobs<J> {
     waiting: VecDeque<J>,
     threads: usize,
-    /// The peers for which threads work.
+    /// The peers of the jobs that are being executed.
     working: Vec<IpAddr>,
 }
 
@@ -57,7 +58,7 @@ impl<J> fmt::Debug for Crew<J> {
 }
 
 impl<J: Job> Crew<J> {
-    /// Creates a pool of threads with this name.
+    /// Creates a thread pool with this name.
     pub(crate) fn new(name: &'static str) -> Arc<Self> {
         Arc::new(Self { name, jobs: Mutex::new(Jobs { waiting: VecDeque::new(), threads: 0, working: Vec::new() }) })
     }
@@ -66,12 +67,12 @@ impl<J: Job> Crew<J> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many of the jobs that have not begun are such.
+    /// Returns the number of jobs that have not started and for which `such` returns true.
     pub(crate) fn waiting(&self, such: impl Fn(&J) -> bool) -> usize {
         self.jobs().waiting.iter().filter(|job| such(job)).count()
     }
 
-    /// Has something done; by the caller, if the system gives no thread.
+    /// Queues a job for execution. If no thread can be created, the calling thread executes it.
     pub(crate) fn start(self: &Arc<Self>, job: J) {
         let mut jobs = self.jobs();
         jobs.waiting.push_back(job);
@@ -91,7 +92,7 @@ impl<J: Job> Crew<J> {
         }
     }
 
-    /// Does what there is to do.
+    /// Executes jobs until there is none left.
     fn work(&self) {
         let mut peer = None;
         loop {
@@ -114,7 +115,8 @@ impl<J: Job> Crew<J> {
 }
 
 impl<J: Job> Jobs<J> {
-    /// Removes and returns the first job of a peer that has not used up its share of threads. A job that is no longer wanted needs no share.
+    /// Removes and returns the first job of a peer that has not used up its share of threads. The share does not apply
+    /// to a job that is no longer wanted.
     fn next(&mut self) -> Option<J> {
         let may = |job: &J| {
             let works = |peer: IpAddr| self.working.iter().filter(|one| **one == peer).count();
@@ -125,8 +127,9 @@ impl<J: Job> Jobs<J> {
     }
 }
 
-/// Lets the calling thread run on every processor that its process may use (the kernel cuts the set down to the process's
-/// cpuset), and takes real-time priority from it. Its log events are emitted elsewhere.
+/// Allows the calling thread to run on every processor that its process may use (the kernel restricts the set to the
+/// cpuset of the process), and resets a real-time scheduling policy to the default. Log events of the thread are
+/// emitted by another thread.
 pub(crate) fn step_back() {
     crate::later::emit_elsewhere();
     let mut all = CpuSet::new();
@@ -154,7 +157,7 @@ mod tests {
     use std::sync::{Arc, Mutex, Weak};
     use std::time::Duration;
 
-    /// A job that waits until it may end, and then reports its end.
+    /// A job that waits for permission to end, and then reports its end.
     struct Waits {
         may_end: Arc<Mutex<Receiver<()>>>,
         ended: Sender<u8>,

@@ -1,4 +1,4 @@
-//! What an endpoint sleeps on, and the bits of its bell, which it assigns to its peers.
+//! The objects on which an endpoint sleeps, and the allocation of the bits of its bell to its peers.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -10,20 +10,20 @@ use crate::system::call::call;
 use crate::transport::connect::LocalBell;
 use crate::transport::shm::{self, BELL_BITS, BELL_BYTES, Bell, Mappings, PAIR_BYTES};
 
-/// The bell's event in the endpoint's epoll; links have their connection numbers.
+/// The epoll data of the bell's event. Links use their connection numbers.
 pub(crate) const BELL: u64 = u64::MAX;
 
-/// The objects on which an endpoint sleeps, and through which it is woken.
+/// The objects on which an endpoint sleeps and through which it is woken up.
 #[derive(Clone, Debug)]
 pub(crate) struct Bedside {
     /// The doorbell that local peers ring.
     pub(crate) doorbell: Arc<Doorbell>,
-    /// The descriptor that becomes readable when the doorbell rings, among other things.
+    /// The descriptor that becomes readable when the doorbell rings or a link has an event.
     pub(crate) epoll: Arc<OwnedFd>,
 }
 
 impl Bedside {
-    /// Creates one that peers can ring.
+    /// Creates an object that peer processes can ring.
     ///
     /// # Errors
     /// If the shared memory or the descriptors cannot be created.
@@ -31,7 +31,7 @@ impl Bedside {
         Self::of(Bell::new()?)
     }
 
-    /// Creates one that only threads of this process ring.
+    /// Creates an object that only threads of this process can ring.
     ///
     /// # Errors
     /// Like [`shared`](Self::shared), except for errors of shared memory.
@@ -48,7 +48,8 @@ impl Bedside {
     }
 }
 
-/// A bell with an allocator of its bits. The service thread allocates bits and the engine releases them, both on cold paths.
+/// A bell with an allocator for its bits. The service thread allocates bits and the engine releases them, both on cold
+/// paths.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     bell: Arc<Bell>,
@@ -57,9 +58,9 @@ pub(crate) struct Doorbell {
 
 #[derive(Debug, Default)]
 struct Bits {
-    /// Released bits, to be reused.
+    /// Released bits that can be reused.
     free: Vec<u32>,
-    /// The lowest bit that was never used.
+    /// The lowest bit that was never allocated.
     fresh: u32,
 }
 
@@ -69,7 +70,7 @@ impl Doorbell {
         Self { bell, bits: Mutex::default() }
     }
 
-    /// Returns the bell itself.
+    /// Returns the bell.
     pub(crate) const fn bell(&self) -> &Arc<Bell> {
         &self.bell
     }

@@ -1,6 +1,7 @@
-//! This host, this network namespace, this user, and the address that a wildcard bind advertises.
+//! Identification of the host, the network namespace and the user, and the address that an endpoint with a wildcard
+//! bind advertises.
 //!
-//! Nothing here is cached: a process may move between namespaces, and interfaces come and go.
+//! Nothing is cached: a process may move between namespaces, and interfaces may appear and disappear.
 
 #![expect(unsafe_code, reason = "getifaddrs has no safe wrapper here; the block states its own reason")]
 
@@ -16,7 +17,7 @@ use crate::wire::hello::Place;
 
 pub use super::links::LinkKind;
 
-/// The kernel's boot id; `None` where it cannot be read.
+/// Returns the kernel's boot id, or `None` if it cannot be read.
 #[must_use]
 pub fn boot_id() -> Option<[u8; 16]> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -25,14 +26,16 @@ pub fn boot_id() -> Option<[u8; 16]> {
     u128::from_str_radix(&digits, 16).ok().map(u128::to_be_bytes)
 }
 
-/// Device and inode of the calling thread's network namespace; `None` if /proc does not show them.
+/// Returns the device and inode numbers of the network namespace of the calling thread, or `None` if /proc does not
+/// show them.
 #[must_use]
 pub fn network_namespace() -> Option<(u64, u64)> {
     let stat = rustix::fs::stat("/proc/thread-self/ns/net").ok()?;
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// Returns where this thread lives. An unknown value is zero, and equals no other.
+/// Returns the host, network namespace and user of the calling thread. An unknown value is zero and does not match any
+/// other.
 #[must_use]
 pub fn place() -> Place {
     Place {
@@ -42,22 +45,22 @@ pub fn place() -> Place {
     }
 }
 
-/// One address of one network interface.
+/// An address of a network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
     /// The address.
     pub ip: IpAddr,
-    /// Whether it is up and has a carrier.
+    /// Whether the interface is up and has a carrier.
     pub running: bool,
-    /// What its link is.
+    /// The kind of the network link.
     pub kind: LinkKind,
-    /// Whether packets to other networks, of the family of the address, leave by this interface.
+    /// Whether packets to other networks, of the family of the address, leave through this interface.
     pub default_route: bool,
 }
 
-/// All addresses of all interfaces.
+/// Returns all addresses of all interfaces.
 ///
 /// # Errors
 /// The error of `getifaddrs`.
@@ -72,7 +75,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut found = Vec::new();
     let mut at = first;
     while !at.is_null() {
-        // SAFETY: the list is ours until it is freed below, and each element is valid until then.
+        // SAFETY: the list belongs to this function until it is freed below, and each element is valid until then.
         let entry = unsafe { &*at };
         at = entry.ifa_next;
         if entry.ifa_addr.is_null() {
@@ -81,12 +84,12 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         // SAFETY: the address is not null and every socket address starts with its family.
         let ip = match i32::from(unsafe { (*entry.ifa_addr).sa_family }) {
             libc::AF_INET => {
-                // SAFETY: by its family it is a sockaddr_in.
+                // SAFETY: the family shows that it is a sockaddr_in.
                 let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in>() };
                 IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)))
             }
             libc::AF_INET6 => {
-                // SAFETY: by its family it is a sockaddr_in6.
+                // SAFETY: the family shows that it is a sockaddr_in6.
                 let address = unsafe { *entry.ifa_addr.cast::<libc::sockaddr_in6>() };
                 IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr))
             }
@@ -98,10 +101,10 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         let (kind, running) = (kinds.of(&name), entry.ifa_flags & both == both);
         found.push(Interface { name, ip, running, kind, default_route: false });
     }
-    // SAFETY: the list came from getifaddrs and nothing of it is used any more.
+    // SAFETY: the list came from getifaddrs, and no part of it is used any more.
     unsafe { libc::freeifaddrs(first) };
     for source in [source_of_default_route(true), source_of_default_route(false)].into_iter().flatten() {
-        // All addresses of the interface: the kernel may prefer one that lasts for a day.
+        // Mark all addresses of the interface: the kernel may have chosen a temporary one.
         if let Some(name) = found.iter().find(|one| one.ip == source).map(|one| one.name.clone()) {
             let same = found.iter_mut().filter(|one| one.name == name && one.ip.is_ipv4() == source.is_ipv4());
             same.for_each(|one| one.default_route = true);
@@ -110,17 +113,18 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(found)
 }
 
-/// Chooses the address that an endpoint bound to `bind` advertises to its peers, and returns it with the reason. A concrete address advertises
-/// itself. For a wildcard: the address of `wanted` if given, else the best of `all` (`Suitability`); among equals the first in the order of the
-/// kernel's list.
+/// Chooses the address that an endpoint bound to `bind` advertises to its peers, and returns it with the reason. A
+/// concrete address is advertised as it is. For a wildcard, the result is an address of the interface `wanted` if
+/// given, otherwise the best address of `all` (see `Suitability`). Among equals, the first in the order of the kernel's
+/// list is chosen.
 ///
 /// # Errors
-/// `NotFound` if `wanted` has no fitting address; the message lists what there is.
+/// `NotFound` if `wanted` has no suitable address. The message lists the available addresses.
 pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[Interface]) -> io::Result<(IpAddr, String)> {
     let fits = |one: &&Interface| match (bind, one.ip) {
         (IpAddr::V4(_), IpAddr::V4(_)) => true,
         (IpAddr::V6(_), IpAddr::V6(ip)) => !ip.is_unicast_link_local(),
-        // A wildcard of IPv6 also takes IPv4 connections.
+        // An IPv6 wildcard also accepts IPv4 connections.
         (IpAddr::V6(_), IpAddr::V4(_)) => true,
         (IpAddr::V4(_), IpAddr::V6(_)) => false,
     };
@@ -147,7 +151,7 @@ pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[Interface]) -> io::
     })
 }
 
-/// All but link-local addresses of IPv6, best first.
+/// Returns all addresses except IPv6 link-local ones, best first.
 pub(crate) fn best_first(all: &[Interface]) -> Vec<&Interface> {
     let needs_interface = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let mut usable: Vec<&Interface> = all.iter().filter(|one| !needs_interface(&one.ip)).collect();
@@ -155,7 +159,8 @@ pub(crate) fn best_first(all: &[Interface]) -> Vec<&Interface> {
     usable
 }
 
-/// How well an interface's address can be reached from other hosts, as far as this host can determine it; best first.
+/// How suitable an interface's address is for connections from other hosts, as far as this host can determine; best
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Suitability {
     DefaultRoute,
@@ -169,7 +174,7 @@ enum Suitability {
 }
 
 impl Suitability {
-    /// Why an address of this kind was chosen.
+    /// Returns the reason why an address of this kind was chosen.
     const fn reason(self) -> &'static str {
         match self {
             Self::DefaultRoute => "it has the default route",
@@ -192,7 +197,8 @@ impl Interface {
             _ if is_link_local(self.ip) => Suitability::LinkLocal,
             LinkKind::Tunnel if self.default_route => Suitability::TunnelWithDefaultRoute,
             LinkKind::Tunnel => Suitability::Tunnel,
-            // A bridge with the default route has a device in it; a container has one end of a virtual cable and nothing else.
+            // A bridge with the default route contains a device. A container often has nothing but one end of a virtual
+            // cable.
             _ if self.default_route => Suitability::DefaultRoute,
             LinkKind::Network => Suitability::Network,
             LinkKind::Internal => Suitability::Internal,
@@ -200,7 +206,7 @@ impl Interface {
     }
 }
 
-/// Returns whether an address is valid on its link only (RFC 3927, RFC 4291).
+/// Returns whether an address is valid only on its link (RFC 3927, RFC 4291).
 fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),

@@ -1,4 +1,4 @@
-//! The transports' names.
+//! The transports and their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +7,11 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum TransportKind {
-    /// An endpoint to itself.
+    /// A connection of an endpoint to itself.
     Loopback,
-    /// Shared memory, between processes of one user on one machine.
+    /// Shared memory between processes of one user on one machine.
     Shm,
-    /// RDMA, by queue pairs of libibverbs.
+    /// RDMA with queue pairs of libibverbs.
     Verbs,
     /// TCP.
     Tcp,
@@ -20,7 +20,7 @@ pub enum TransportKind {
 }
 
 impl TransportKind {
-    /// Its name, as in `PERCALE_TRANSPORT`.
+    /// Returns the name of the transport, as in `PERCALE_TRANSPORT`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,7 +46,7 @@ impl fmt::Display for TransportKind {
 pub struct UnknownTransport(pub String);
 
 impl UnknownTransport {
-    /// The code that libfabric has for this error (positive).
+    /// Returns the libfabric error code (positive) of this error.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         libc::EINVAL

@@ -1,8 +1,9 @@
-//! Network links: which of them lead out of this host, by their kinds and by the default route.
+//! Determines which network links lead out of this host, by the kind of the link and by the default route.
 //!
-//! Kinds come from rtnetlink(7), which answers for the caller's network namespace wherever /sys was mounted. The default route is not read but asked
-//! for: a UDP socket is connected to an address that no host has (nothing is sent), and the kernel chooses the source address as for any packet, by
-//! all its rules. Neither is needed: without them names of interfaces decide.
+//! Kinds come from rtnetlink(7), which describes the network namespace of the caller, independently of where /sys is
+//! mounted. The source address of the default route is found by connecting a UDP socket to an address that no host has.
+//! Nothing is sent, and the kernel chooses the source address by all its routing rules, as for any packet. Both are
+//! optional: without them the names of the interfaces are used.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,19 +11,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// What a network link is.
+/// The kind of a network link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
-    /// It leads out of this host, as far as is known: a device, a bond, a VLAN.
+    /// A device, a bond or a VLAN. As far as is known, it leads out of this host.
     Network,
-    /// It leads to some other hosts, through a network of another kind: a VPN, an overlay of containers.
+    /// A VPN or an overlay network of containers. It leads to some other hosts, through a network of another kind.
     Tunnel,
-    /// It leads to parts of this host: a bridge, one end of a virtual cable.
+    /// A bridge or one end of a virtual cable. It leads to other parts of this host.
     Internal,
 }
 
 impl LinkKind {
-    /// By the kernel's name of the kind (`IFLA_INFO_KIND`); devices have none.
+    /// Maps the kernel's name of the kind (`IFLA_INFO_KIND`). Devices have none.
     fn of_driver(kind: &str) -> Self {
         match kind {
             "bridge" | "veth" | "dummy" | "ifb" | "nlmon" | "netkit" | "openvswitch" | "vrf" | "vcan" => Self::Internal,
@@ -32,7 +33,7 @@ impl LinkKind {
         }
     }
 
-    /// By the interface's name, where the kernel reports nothing more.
+    /// Derives the kind from the name of the interface, for use when the kernel reports nothing.
     fn of_name(name: &str) -> Self {
         const INTERNAL: [&str; 12] =
             ["docker", "veth", "br-", "virbr", "cni", "cali", "cilium", "lxc", "lxd", "podman", "vnet", "dummy"];
@@ -46,12 +47,12 @@ impl LinkKind {
     }
 }
 
-/// The kinds of this network namespace's links, as far as the kernel reports them.
+/// The kinds of the links of this network namespace, as reported by the kernel.
 #[derive(Debug)]
 pub(super) struct Kinds(Option<HashMap<String, LinkKind>>);
 
 impl Kinds {
-    /// Asks the kernel.
+    /// Reads the kinds from the kernel.
     pub(super) fn read() -> Self {
         Self(
             read_links()
@@ -60,7 +61,7 @@ impl Kinds {
         )
     }
 
-    /// What the interface of this name is.
+    /// Returns the kind of the interface with this name.
     pub(super) fn of(&self, name: &str) -> LinkKind {
         match &self.0 {
             Some(known) => known.get(name).copied().unwrap_or(LinkKind::Network),
@@ -69,9 +70,9 @@ impl Kinds {
     }
 }
 
-/// The address from which the kernel sends to other networks, if it has a route there.
+/// Returns the source address of packets to other networks, or `None` if the kernel has no route to them.
 pub(super) fn source_of_default_route(v4: bool) -> Option<IpAddr> {
-    // Addresses for documentation (RFC 5737, RFC 3849), which no network has.
+    // Addresses that are reserved for documentation (RFC 5737, RFC 3849): no host has them.
     let nobody: IpAddr = match v4 {
         true => Ipv4Addr::new(192, 0, 2, 1).into(),
         false => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
@@ -92,12 +93,12 @@ const NLM_F_DUMP: u16 = 0x300;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
-/// Bytes of `struct nlmsghdr`, and of `struct ifinfomsg`.
+/// The size of `struct nlmsghdr` in bytes; `LINK` is that of `struct ifinfomsg`.
 const HEADER: usize = 16;
 const LINK: usize = 16;
 
 fn read_links() -> io::Result<HashMap<String, LinkKind>> {
-    let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC); // The protocol without a number is NETLINK_ROUTE.
+    let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC); // Protocol 0 is NETLINK_ROUTE.
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, None)?;
     let mut request = [0_u8; HEADER + LINK];
     request[..4].copy_from_slice(&((HEADER + LINK) as u32).to_ne_bytes());
@@ -114,7 +115,7 @@ fn read_links() -> io::Result<HashMap<String, LinkKind>> {
     }
 }
 
-/// Takes the links of one datagram. Returns whether more follow.
+/// Reads the links in one datagram. Returns whether more datagrams follow.
 fn take_links(mut bytes: &[u8], found: &mut HashMap<String, LinkKind>) -> io::Result<bool> {
     while let Some((head, _)) = bytes.split_at_checked(HEADER) {
         let len = head.first_chunk().map_or(0, |len| u32::from_ne_bytes(*len) as usize);
@@ -136,7 +137,7 @@ fn take_links(mut bytes: &[u8], found: &mut HashMap<String, LinkKind>) -> io::Re
     Ok(true)
 }
 
-/// The attribute of this type among those that lie in `bytes`.
+/// Returns the attribute of type `wanted` in `bytes`.
 fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     while let Some(head) = bytes.first_chunk::<4>() {
         let (len, kind) = (u16::from_ne_bytes([head[0], head[1]]) as usize, u16::from_ne_bytes([head[2], head[3]]));
@@ -149,7 +150,7 @@ fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     None
 }
 
-/// A text that ends with a zero byte.
+/// Returns the text before the first zero byte.
 fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes.split(|byte| *byte == 0).next()?).ok()
 }
@@ -186,7 +187,7 @@ mod tests {
             let mut found = HashMap::new();
             take_links(&message[..end], &mut found).unwrap();
             assert!(found.is_empty(), "{end} bytes");
-            // The same bytes again, with their real length in the header.
+            // The same bytes again, with the shortened length in the header.
             let mut shorter = message[..end].to_vec();
             if let Some(len) = shorter.first_chunk_mut::<4>() {
                 *len = (end as u32).to_ne_bytes();

@@ -1,16 +1,18 @@
-//! Transports: how the two ends of one connection reach each other.
+//! Transports: the means by which the two ends of a connection exchange frames and payloads.
 //!
-//! A `Link` is one end of an established connection. It carries frames in order, both ways, and moves the payloads of offers by whatever means it
-//! has. It knows nothing of matching, completions or addresses: it reports to a [`Sink`] (the endpoint's engine) what arrived. Links are owned by one
-//! endpoint and used by one thread at a time.
+//! A `Link` is one end of an established connection. It carries frames in order in both directions, and moves the
+//! payloads of offers with the means of its transport. It does not handle matching, completions or addresses: it
+//! reports what arrived to a [`Sink`] (the endpoint's engine). A link is owned by one endpoint and used by one thread
+//! at a time.
 //!
-//! Rules every transport keeps (the conformance suite tests them):
-//! * Frames arrive whole, once, in the order sent, or not at all: then the link reports [`Broken`], after
-//!   everything that did arrive was given to the sink.
-//! * `send` never blocks. What does not fit is refused with [`Refused::Full`] and nothing of it was sent.
-//! * What a peer wrote is never trusted: anything malformed is [`Broken::Protocol`].
-//! * The memory of a pull or a push is a [`Lease`]: the code that copies enters it around one bounded copy or system call that does not block, and
-//!   has left it when the call into the link returns. If the memory is revoked meanwhile, the transfer fails at both ends and nothing else does.
+//! Rules for every transport (tested by the conformance suite):
+//! * Frames arrive whole, once, and in the order sent. Otherwise the link reports [`Broken`], after it has passed
+//!   everything that did arrive to the sink.
+//! * `send` never blocks. A frame that does not fit is refused with [`Refused::Full`], and no part of it is sent.
+//! * Data from a peer is never trusted: malformed input is reported as [`Broken::Protocol`].
+//! * The memory of a pull or a push is a [`Lease`]. The copying code enters the lease around one bounded copy or one
+//!   system call that does not block, and has left it when the call into the link returns. If the memory is revoked
+//!   meanwhile, the transfer fails at both ends and nothing else fails.
 
 #[cfg(not(all(feature = "sim", feature = "verbs")))]
 mod absent;
@@ -45,16 +47,16 @@ use crate::region::lease::Lease;
 pub use crate::types::Connection;
 use crate::wire::head::Head;
 
-/// Why a frame was not taken.
+/// The reason why a frame was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// No room now; there will be, once the peer has made progress.
+    /// There is no room now. There will be room once the peer has made progress.
     Full,
     /// The link is broken; `poll` returns the reason.
     Broken,
 }
 
-/// Why a link can carry nothing any more.
+/// The reason why a link can carry nothing any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Broken {
@@ -67,19 +69,19 @@ pub enum Broken {
     /// Nothing arrived for longer than the timeout.
     #[error("the peer did not answer in time: {0}")]
     Timeout(String),
-    /// The peer sent what no percale sends.
+    /// The peer sent something that violates the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(String),
-    /// This process has no memory that the connection needs.
+    /// This process cannot allocate memory that the connection needs.
     #[error("there is no memory {0}")]
     NoMemory(String),
-    /// The system refused a call that the connection needs, with this number.
+    /// A system call that the connection needs failed with this error number.
     #[error("the connection failed in this process: {0}")]
     System(String, i32),
 }
 
 impl Broken {
-    /// The code that libfabric has for this error (positive), which operations on the link end with.
+    /// Returns the libfabric error code (positive) with which operations on the link end.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
@@ -93,105 +95,114 @@ impl Broken {
     }
 }
 
-/// Where a payload that is still arriving goes.
+/// The destination of a payload that is still arriving.
 #[derive(Clone, Debug)]
 pub struct Landing {
-    /// What to hand to [`Sink::landed`].
+    /// The token to pass to [`Sink::landed`].
     pub token: u32,
-    /// Where the payload goes. It may be shorter than the payload: the rest is discarded (truncation, or a discard). So is everything that arrives
-    /// once it is revoked.
+    /// The destination memory. It may be shorter than the payload: the rest is discarded. Once the lease is revoked,
+    /// everything that arrives is discarded.
     pub into: Lease,
 }
 
 /// The endpoint's engine, as its links see it.
 pub trait Sink {
-    /// Returns whether frames of this connection are to be taken now. If not, a link leaves them where they are; it still sends.
+    /// Returns whether frames of this connection can be accepted now. If not, the link leaves arrived frames where they
+    /// are. It still sends.
     #[inline]
     fn takes(&self, _from: Connection) -> bool {
         true
     }
 
-    /// A whole frame.
+    /// Handles a whole frame.
     fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>);
 
-    /// Handles the head of a frame with a payload that is still coming: returns where the payload goes. Called only for payloads that the link did
-    /// not receive at once (byte streams). For [`Kind::Data`](crate::wire::head::Kind::Data) as well.
+    /// Handles the head of a frame with a payload that is still arriving, and returns the destination of the payload.
+    /// Called only for payloads that the link did not receive at once (byte streams), including those of
+    /// [`Kind::Data`](crate::wire::head::Kind::Data) frames.
     fn begin(&mut self, from: Connection, head: Head) -> Landing;
 
-    /// The payload begun as `token` has arrived.
+    /// Handles the arrival of the complete payload that was begun as `token`.
     fn landed(&mut self, from: Connection, token: u32);
 
-    /// A pull that was started as `token` is over: the bytes that arrived, or why not all did.
+    /// Handles the end of the pull that was started as `token`. The result is the number of bytes that arrived, or the
+    /// reason why not all did.
     fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>);
 
-    /// An access of ours to the peer's region that we make by ourselves is over, or a part of one, which had not ended in the call that
-    /// began it.
+    /// Handles the end of a direct access to the peer's region, or of a part of it. Called only for accesses that had
+    /// not ended when the call that began them returned.
     fn assisted(&mut self, from: Connection, token: u32, result: Result<(), PullError>);
 
-    /// Such an access was begun and can not be ended: the target is to execute it. Of several the one that was begun last comes first.
+    /// Handles a direct access that was begun and cannot be completed: the target has to execute it instead. If there
+    /// are several, the most recently begun one is reported first.
     fn undone(&mut self, from: Connection, token: u32);
 
-    /// The payload of the sender's operation `id` has left: the peer has it or holds no claim on it any more.
+    /// Handles the end of the push of operation `id`: the peer has received the payload, or it has no claim on it any
+    /// more.
     fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>);
 }
 
-/// Why the payload of an offer did not arrive although the connection stands.
+/// The reason why the payload of an offer did not arrive although the connection works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullError {
     /// The source or destination is not memory that can be read or written (EFAULT).
     Fault,
-    /// The other end has given it up: the sender cancelled the operation meanwhile, or it never existed, or the memory of
-    /// that end was revoked.
+    /// The other end has withdrawn from the transfer: the sender has cancelled the operation, the operation never
+    /// existed, or the memory at that end was revoked.
     Gone,
-    /// The memory of our end was revoked: its region is closed. A part of the bytes may have been copied before.
+    /// The memory at this end was revoked: its region is closed. Some of the bytes may have been copied before.
     Revoked,
-    /// The peer refuses the read that expected these bytes.
+    /// The peer refused the read that expected these bytes.
     Refused(Refusal),
-    /// An access that this side makes itself: what carried it failed, and it is unknown whether it was made.
+    /// A direct access by this side: its transport failed, and it is unknown whether the access took place.
     Unknown,
 }
 
 /// One end of an established connection.
 pub(crate) trait Link {
-    /// The longest payload that `send` takes now. At least 2,048.
+    /// Returns the longest payload that `send` accepts now. It is at least 2,048.
     fn frame_limit(&self) -> usize;
 
-    /// Returns whether this is a stream: payloads that arrive in pieces go straight to their place ([`Sink::begin`]), and the data of a
-    /// pull may come without a `Pull` frame ([`expect`](Self::expect)).
+    /// Returns whether this is a stream. In a stream, payloads that arrive in pieces are written directly to their
+    /// destination ([`Sink::begin`]), and the data of a pull may arrive without a `Pull` frame
+    /// ([`expect`](Self::expect)).
     fn is_stream(&self) -> bool;
 
-    /// Sends one frame: its payload is `payload`, whole (`head.len` is its length). When this returns the memory may be reused. `more` announces that
-    /// another frame follows at once.
+    /// Sends one frame with the whole of `payload` (`head.len` is its length). The memory of the payload may be reused
+    /// when this returns. `more` announces that another frame follows at once.
     ///
     /// # Errors
     /// [`Refused::Full`] if there is no room now, [`Refused::Broken`] if there never will be.
     fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused>;
 
-    /// Makes progress: sends what waits, receives what came, copies what is due, and reports to `sink`. Returns whether anything happened.
+    /// Makes progress: sends queued frames, receives, performs pending copies, and reports to `sink`. Returns whether
+    /// anything happened.
     ///
     /// # Errors
-    /// Once the link is broken, and ever after.
+    /// If the link is broken. All later calls fail as well.
     fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken>;
 
-    /// Starts fetching an offer (the payload of a `MessageOffer` or `TaggedOffer` frame, operation `id` of the peer) into `into`, which may be
-    /// shorter than what is offered. If that memory can be revoked, its location is not sent to the peer. Ends with [`Sink::pulled`].
+    /// Starts fetching the payload of an offer (a `MessageOffer` or `TaggedOffer` frame, operation `id` of the peer)
+    /// into `into`, which may be shorter than the payload. If that memory is revocable, its address is not sent to the
+    /// peer. Ends with [`Sink::pulled`].
     ///
     /// # Errors
-    /// As `send`.
+    /// Like [`send`](Self::send).
     fn pull(&mut self, id: u32, offer: &crate::wire::head::Offer, into: &Lease, token: u32) -> Result<(), Refused>;
 
-    /// For streams: begins a pull that a frame just sent has announced to the peer, which answers it without a `Pull` frame. It fills `into`. Ends
-    /// with [`Sink::pulled`].
+    /// For streams: begins a pull into `into` that the frame sent last has announced to the peer. The peer answers that
+    /// frame without a `Pull` frame. Ends with [`Sink::pulled`].
     fn expect(&mut self, into: &Lease, token: u32);
 
-    /// The peer's `Pull` frame for our operation `id` arrived, with the transport's own payload: serves it from `source`. If that can be revoked, the
-    /// offer must not have contained its location. Ends with [`Sink::pushed`]. Also serves what the peer expects: then `token` and `request` are
-    /// those of `expected_pull`.
+    /// Serves a pull of operation `id` of this side from `source`. Called when the peer's `Pull` frame has arrived,
+    /// with the transport's own payload of that frame as `request`. If `source` is revocable, the offer must not have
+    /// contained its address. Ends with [`Sink::pushed`]. Also serves a pull that the peer expects without a `Pull`
+    /// frame. In this case `token` and `request` are those of `expected_pull`.
     ///
     /// # Errors
-    /// As `send`.
+    /// Like [`send`](Self::send).
     fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused>;
 
-    /// Returns whether the link holds nothing that waits to be sent or copied, so that its owner may sleep.
+    /// Returns whether the link has nothing to send or copy, so that its owner may sleep.
     fn is_idle(&self) -> bool;
 }

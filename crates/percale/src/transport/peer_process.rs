@@ -1,17 +1,20 @@
-//! The process at the other end of a local connection, and the descriptors that pin it.
+//! The process at the other end of a local connection, and the descriptors that identify it.
 //!
-//! A process id names a process only until that is reaped, and does not change with exec. So nothing here is done to a number alone:
+//! A process id identifies a process only until it is reaped, and does not change with exec. So no operation here
+//! relies on the process id alone:
 //! * the *pidfd* becomes readable when the process has exited;
-//! * the *address space* (`/proc/PID/mem`, opened once) stands for the memory that the process had when the connection was made. Once
-//!   the process has exited or executed another program, no thread is left that runs in that memory, and reads and writes of the
-//!   descriptor transfer nothing: they never reach another process, whatever its number.
+//! * the *address space* (`/proc/PID/mem`, opened once) stands for the memory that the process had when the connection
+//!   was made. Once the process has exited or executed another program, no thread runs in that memory any more, and
+//!   reads and writes through the descriptor transfer nothing. They never reach another process, even if the process id
+//!   is reused.
 //!
-//! Whether a process has exited is asked before each kernel copy that writes. Asking its pidfd takes 0.3 µs (poll) to 0.5 µs (pidfd_send_signal) of
-//! the 2.5 µs that a copy of 4 KiB takes. So the pidfds of all peers are in one epoll set, which reports within 0.15 µs that none of them has exited;
-//! the kernel marks the set before the process's number can be another's.
+//! This module checks whether a process has exited before each kernel copy that writes. A check of its pidfd takes 0.3
+//! µs (poll) to 0.5 µs (pidfd_send_signal), compared with 2.5 µs for a copy of 4 KiB. So the pidfds of all peers are in
+//! one epoll set, which reports within 0.15 µs that none of the processes has exited. The kernel marks the set before
+//! it can reuse the process id.
 //!
-//! [`ProcessEnded`] is the proof that no instruction of the peer will touch shared memory again. Nothing but this module makes one, so
-//! the end of a connection cannot be taken for it.
+//! [`ProcessEnded`] is the proof that no instruction of the peer will touch shared memory again. Only this module
+//! creates it, so the end of a connection cannot be mistaken for the end of the process.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -28,28 +31,28 @@ use crate::system::interrupted::uninterrupted;
 use crate::local_memory::kernel;
 use crate::system::forked::{PerProcess, Process};
 
-/// A peer's process, pinned.
+/// A peer process, identified by descriptors.
 #[derive(Debug)]
 pub struct PeerProcess {
     pid: i32,
     pidfd: OwnedFd,
     space: Result<OwnedFd, Errno>,
-    /// The set of all peers' pidfds, with this one in it; `None` if there is no descriptor for it.
+    /// The epoll set of all peers' pidfds, which contains this one. `None` if the set could not be created.
     exits: Option<Arc<ExitSet>>,
 }
 
-/// The pidfds of all local peers of this process.
+/// An epoll set of the pidfds of all local peers of this process.
 #[derive(Debug)]
 struct ExitSet {
     epoll: OwnedFd,
     process: Process,
 }
 
-/// The set of this process, while it has local peers.
+/// The set of this process, which exists while it has local peers.
 static EXITS: PerProcess<Mutex<Weak<ExitSet>>> = PerProcess::new();
 
 impl ExitSet {
-    /// The set of this process, with this pidfd in it.
+    /// Adds the pidfd to the set of this process, and returns the set.
     fn with(pidfd: &OwnedFd) -> io::Result<Arc<Self>> {
         let mut known = EXITS.get_or_make()?.lock().unwrap_or_else(PoisonError::into_inner);
         let set = match known.upgrade() {
@@ -62,7 +65,7 @@ impl ExitSet {
         Ok(set)
     }
 
-    /// Returns whether none of the processes has exited. False if the kernel does not report it.
+    /// Returns whether none of the processes has exited. Returns false if the kernel does not report it.
     #[inline]
     fn is_quiet(&self) -> bool {
         let mut event = [MaybeUninit::<epoll::Event>::uninit()];
@@ -73,28 +76,30 @@ impl ExitSet {
 
 impl Drop for PeerProcess {
     fn drop(&mut self) {
-        // A forked child has the same set, and must take nothing out of it; and its copy of the pidfd keeps the entry when ours is closed.
+        // A forked child shares the set and must not remove anything from it. Its copy of the pidfd would also keep the
+        // entry alive after this one is closed.
         if let Some(exits) = self.exits.as_ref().filter(|exits| exits.process.is_here()) {
             epoll::delete(&exits.epoll, &self.pidfd).ok();
         }
     }
 }
 
-/// How a process ended, as far as memory that it shares is concerned.
+/// How a process ended its use of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessEnded {
-    /// It has exited.
+    /// The process has exited.
     Exited,
-    /// It has executed another program.
+    /// The process has executed another program.
     Executed,
 }
 
 impl PeerProcess {
-    /// The process `pid` (in our namespace) of this pidfd. If the descriptor was opened by number, the caller makes sure afterwards that
-    /// the peer was alive when it was.
+    /// Creates an object for the process `pid` (in the namespace of this process) with this pidfd. If the descriptor
+    /// was opened by process id, the caller has to verify afterwards that the peer was alive at that time.
     ///
     /// # Errors
-    /// If no descriptor is left. That the address space cannot be opened is no error: see [`space`](Self::space).
+    /// If no descriptor can be created. It is not an error if the address space cannot be opened; see
+    /// [`space`](Self::space).
     pub(crate) fn new(pid: i32, pidfd: OwnedFd) -> io::Result<Self> {
         let open = || rustix::fs::open(format!("/proc/{pid}/mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let space = uninterrupted(open);
@@ -103,17 +108,18 @@ impl PeerProcess {
         }
         let exits = ExitSet::with(&pidfd).ok();
         let mut process = Self { pid, pidfd, space, exits };
-        // The number was the peer's when the file was opened if the peer still has it.
+        // If the peer still has the process id now, it had it when the file was opened.
         if process.has_exited() {
             process.space = Err(Errno::SRCH);
         }
         Ok(process)
     }
 
-    /// As [`new`](Self::new), by number: for a process that the caller knows to be alive, such as itself or a child.
+    /// Like [`new`](Self::new), for a process id. The process has to be alive, such as this process or a child that was
+    /// not reaped.
     ///
     /// # Errors
-    /// The error of `pidfd_open`, or as of [`new`](Self::new).
+    /// The error of `pidfd_open`, or those of [`new`](Self::new).
     #[cfg(test)]
     pub(crate) fn of(pid: i32) -> io::Result<Self> {
         use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -121,46 +127,50 @@ impl PeerProcess {
         Self::new(pid, pidfd_open(number, PidfdFlags::empty())?)
     }
 
-    /// For tests: as if the process had ended and its number were another's.
+    /// For tests: returns an object as if the process had ended and its process id were reused by `pid`.
     #[cfg(test)]
     pub(crate) const fn with_number(mut self, pid: i32) -> Self {
         self.pid = pid;
         self
     }
 
-    /// Its number. What is done by number has to be verified.
+    /// Returns the process id. The caller has to verify the result of an operation that uses it.
     pub(crate) const fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Readable once the process has exited.
+    /// Returns the pidfd, which is readable once the process has exited.
     pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Its address space, for reads and writes at offsets that are addresses; why there is none where the kernel does not allow it.
+    /// Returns a descriptor of the address space, in which offsets are addresses, or the error with which the kernel
+    /// refused to open it.
     pub(crate) fn space(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.space.as_ref().map(AsFd::as_fd).map_err(|error| *error)
     }
 
-    /// Returns whether the process has ended. Without an address space only its exit is noticed. One or two system calls.
+    /// Returns how the process has ended, or `None` if it has not. Without an address space only an exit is detected.
+    /// Makes one or two system calls.
     pub(crate) fn ended(&self) -> Option<ProcessEnded> {
         if self.has_exited() {
             return Some(ProcessEnded::Exited);
         }
-        // Nothing is mapped at address 0, so nothing is read: the call fails while the address space is there, and succeeds with nothing
-        // when it is not.
+        // Nothing is mapped at address 0, so the read never transfers anything. It fails while the address space
+        // exists, and succeeds with 0 bytes after that.
         let space = self.space.as_ref().ok()?;
         let read = uninterrupted(|| rustix::io::pread(space, &mut [0_u8; 1], 0));
         (read == Ok(0)).then(|| if self.has_program() { ProcessEnded::Executed } else { ProcessEnded::Exited })
     }
 
-    /// Returns whether the process with this number executes a program. A process that exits gives its memory back before the pidfd reports the exit.
+    /// Returns whether the process with this process id executes a program. A process that exits releases its memory
+    /// before the pidfd reports the exit.
     fn has_program(&self) -> bool {
         std::fs::read_link(format!("/proc/{}/exe", self.pid)).is_ok()
     }
 
-    /// Returns whether its number may be another's by now: exactly, and quickly if no peer has exited.
+    /// Returns whether the process was reaped, so that its process id may have been reused. The result is exact, and
+    /// fast if no peer has exited.
     #[inline]
     pub(crate) fn is_reaped(&self) -> bool {
         if self.exits.as_ref().is_some_and(|exits| exits.is_quiet()) {
@@ -191,7 +201,7 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // The shell runs, not the fork of this process that executes it.
+        // Wait until the shell runs, not the fork of this process that executes it.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let process = PeerProcess::of(child.id().cast_signed()).unwrap();
         if let Err(error) = process.space() {
@@ -211,7 +221,7 @@ mod tests {
         assert_eq!(process.ended(), Some(ProcessEnded::Exited));
     }
 
-    /// Another peer that has exited is not taken for this one, and hides it for no time.
+    /// The exit of another peer is not mistaken for the exit of this one, and does not delay its detection.
     #[test]
     fn flt_002_a_number_is_given_up_as_soon_as_its_process_was_waited_for() {
         let start = || Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();

@@ -1,13 +1,15 @@
 //! Pulls and pushes over a transport that only carries frames in order (tcp, sim).
 //!
-//! The receiver of an offer sends `Pull { id, tag = token << 32, payload = bytes wanted }`; the sender answers with
-//! `Data { id = token, tag = offset }` frames, in order and without gaps, at least one (of no bytes, if none are wanted). One empty `Data` frame
-//! with the offset [`GONE`], in place of any of them, ends the pull: the offer is void, and the bytes that it delivered before are worthless. A pull
-//! may also be announced by the frame of a read ([`Pulls::expect`], [`expected_pull`]): then no `Pull` frame is sent, and an empty `Data` frame may
-//! carry the reason why the read is refused. Each end keeps a table: [`Pulls`] of what it asked for, [`Pushes`] of what it has yet to send. What the
-//! peer sends is checked against these tables and against nothing else: a frame that does not fit them breaks the connection.
+//! The receiver of an offer sends `Pull { id, tag = token << 32, payload = number of bytes wanted }`. The sender
+//! answers with `Data { id = token, tag = offset }` frames, in order and without gaps. There is at least one (an empty
+//! one if no bytes are wanted). An empty `Data` frame with the offset [`GONE`], in place of any of them, ends the pull:
+//! the offer is void, and the bytes that arrived before are invalid. A pull may also be announced by the frame of a
+//! read ([`Pulls::expect`], [`expected_pull`]). In this case no `Pull` frame is sent, and an empty `Data` frame may
+//! carry the reason why the read is refused. Each end keeps a table: [`Pulls`] contains the pulls that it requested,
+//! [`Pushes`] the data that it has yet to send. Frames from the peer are checked against these tables only: a frame
+//! that does not match them breaks the connection.
 //!
-//! Both tables give back their memory when they are empty, so that an idle connection costs next to nothing.
+//! Both tables release their memory when they are empty, so that an idle connection uses almost none.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -23,10 +25,10 @@ use crate::region::Refusal;
 use crate::region::lease::Lease;
 use crate::wire::head::{Flags, GONE, HEAD_BYTES, Head, Kind, Offer};
 
-/// Bytes of a whole `Pull` frame.
+/// The size of a `Pull` frame in bytes.
 pub(super) const PULL_BYTES: usize = HEAD_BYTES + size_of::<U64>();
 
-/// What we asked our peer for and do not have yet.
+/// The pulls of this side that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct Pulls {
     table: HashMap<u32, Pull>,
@@ -37,29 +39,30 @@ struct Pull {
     into: Lease,
     received: u64,
     wanted: u64,
-    /// Some of it could not be put there.
+    /// Some bytes could not be written because the destination was revoked.
     revoked: bool,
 }
 
-/// The outcome of a pull: its token, and its result.
+/// The token and the result of a pull that ended.
 pub(super) type Pulled = (u32, Result<u64, PullError>);
 
-/// What a `Data` frame means.
+/// The meaning of a `Data` frame.
 #[derive(Debug)]
 pub(super) enum Data {
-    /// Its payload goes here, or is discarded if that was revoked ([`Pulls::revoked`]); [`Pulls::arrived`] is called when all of it came.
+    /// The payload goes to this lease, or is discarded if the lease was revoked ([`Pulls::revoked`]). The caller calls
+    /// [`Pulls::arrived`] when all of it has arrived.
     Bytes(Lease),
-    /// A pull has ended, without more bytes.
+    /// A pull has ended; no more bytes follow.
     Ended(Pulled),
 }
 
 impl Pulls {
-    /// Notes a pull; [`pull_frame`] makes the frame that asks for it.
+    /// Records a pull. [`pull_frame`] creates the frame that requests it.
     pub(super) fn start(&mut self, offer: &Offer, into: &Lease, token: u32) {
         self.insert(into, wanted(offer, into), token);
     }
 
-    /// Notes a pull that fills `into` and that is announced to the peer by another frame.
+    /// Records a pull into `into` that another frame announces to the peer.
     pub(super) fn expect(&mut self, into: &Lease, token: u32) {
         self.insert(into, into.len() as u64, token);
     }
@@ -97,14 +100,15 @@ impl Pulls {
         Ok(Data::Bytes(pull.into.slice(offset, head.len as usize)))
     }
 
-    /// The destination of a pull was revoked: its remaining bytes are discarded, and then the pull has failed.
+    /// Records that the destination of a pull was revoked: its remaining bytes are discarded, and then the pull fails.
     pub(super) fn revoked(&mut self, token: u32) {
         if let Some(pull) = self.table.get_mut(&token) {
             pull.revoked = true;
         }
     }
 
-    /// The payload of a `Data` frame, `len` bytes, has arrived in full. Returns the token and the result of the pull if it ended with this frame.
+    /// Handles the complete arrival of the payload (`len` bytes) of a `Data` frame. Returns the token and the result of
+    /// the pull if it ended with this frame.
     pub(super) fn arrived(&mut self, token: u32, len: u32) -> Option<Pulled> {
         let pull = self.table.get_mut(&token)?;
         pull.received = pull.received.saturating_add(len.into());
@@ -116,7 +120,7 @@ impl Pulls {
         Some((token, result))
     }
 
-    /// Returns whether nothing is being waited for.
+    /// Returns whether there are no pulls.
     pub(super) fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
@@ -129,12 +133,12 @@ impl Pulls {
     }
 }
 
-/// How many bytes of an offer fit where they shall go.
+/// Returns the number of bytes of an offer that fit into the destination.
 fn wanted(offer: &Offer, into: &Lease) -> u64 {
     offer.len.get().min(into.len() as u64)
 }
 
-/// The `Pull` frame for an offer: its head and its payload.
+/// Returns the head and the payload of the `Pull` frame for an offer.
 pub(super) fn pull_frame(id: u32, offer: &Offer, into: &Lease, token: u32) -> (Head, U64) {
     let head = Head {
         kind: Kind::Pull,
@@ -147,7 +151,7 @@ pub(super) fn pull_frame(id: u32, offer: &Offer, into: &Lease, token: u32) -> (H
     (head, U64::new(wanted(offer, into)))
 }
 
-/// Makes the frame of [`pull_frame`] as bytes for a stream.
+/// Returns the frame of [`pull_frame`] as bytes for a stream.
 pub(super) fn pull_bytes(id: u32, offer: &Offer, into: &Lease, token: u32) -> [u8; PULL_BYTES] {
     let (head, wanted) = pull_frame(id, offer, into, token);
     let mut bytes = [0; PULL_BYTES];
@@ -156,18 +160,18 @@ pub(super) fn pull_bytes(id: u32, offer: &Offer, into: &Lease, token: u32) -> [u
     bytes
 }
 
-/// What to hand to [`Link::push`](super::Link::push), as token and request, to serve a pull of `len` bytes that the peer
-/// expects as `token`.
+/// Returns the token and the request for [`Link::push`](super::Link::push) that serve a pull of `len` bytes that the
+/// peer expects as `token`.
 pub(crate) fn expected_pull(len: u64, token: u32) -> (u64, U64) {
     (u64::from(token) << 32, U64::new(len))
 }
 
-/// The frame that answers such a pull with a refusal instead.
+/// Returns the frame that refuses a pull that the peer expects as `token`.
 pub(crate) fn refused_pull(token: u32, refusal: Refusal) -> Head {
     Head { kind: Kind::Data, flags: Flags::ID | Flags::DATA, len: 0, tag: GONE, data: refusal.number(), id: token }
 }
 
-/// What our peer pulls from us and has not been sent yet; served first come, first served.
+/// The data that the peer pulls from this side and that was not sent yet, served in the order of the requests.
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
     waiting: VecDeque<Push>,
@@ -180,12 +184,13 @@ struct Push {
     token: u32,
     source: Lease,
     sent: usize,
-    /// Nothing more of it will be sent, and this is why.
+    /// The reason why no more data of this push will be sent, if any.
     void: Option<PullError>,
 }
 
 impl Pushes {
-    /// Accepts a `Pull` frame's request. An empty `source` where bytes are wanted answers that the offer is void.
+    /// Handles the request of a `Pull` frame. If `source` is empty although bytes are wanted, the answer is that the
+    /// offer is void.
     pub(super) fn start(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Broken> {
         let wanted = match request.read::<U64>(0) {
             Some(wanted) if request.len() == size_of::<U64>() && token as u32 == 0 => wanted.get(),
@@ -207,9 +212,9 @@ impl Pushes {
         Ok(())
     }
 
-    /// The next `Data` frame, with at most `limit` bytes, and of a source that can be revoked at most `last` of its last
-    /// ones. Once all of it is on its way, call [`advance`](Self::advance); if its bytes cannot be had,
-    /// [`revoked`](Self::revoked).
+    /// Returns the next `Data` frame, with at most `limit` bytes. If the source is revocable, its last `last` bytes are
+    /// never in one frame with bytes before them. The caller calls [`advance`](Self::advance) once the whole frame is
+    /// sent, or [`revoked`](Self::revoked) if the source was revoked.
     pub(super) fn next(&self, limit: usize, last: usize) -> Option<(Head, Lease)> {
         let push = self.waiting.front()?;
         let (tag, payload) = if push.void.is_some() {
@@ -226,20 +231,21 @@ impl Pushes {
         Some((head, payload))
     }
 
-    /// The source of the frame that [`next`](Self::next) described was revoked: the next frame reports that. If some of that frame was sent already,
-    /// the rest of it must be sent as well, with any bytes, and [`advance`](Self::advance) be called; and it must not have been the last.
+    /// Records that the source of the frame returned by [`next`](Self::next) was revoked: the next frame reports that.
+    /// If a part of the frame was already sent, the caller has to send the rest of it as well, with arbitrary bytes,
+    /// and call [`advance`](Self::advance). Such a frame must not have been the last one of the push.
     pub(super) fn revoked(&mut self) {
         if let Some(push) = self.waiting.front_mut() {
             push.void = Some(PullError::Revoked);
         }
     }
 
-    /// The frame that [`next`](Self::next) described, with `len` bytes, was sent.
+    /// Records that the frame returned by [`next`](Self::next), with `len` bytes, was sent.
     pub(super) fn advance(&mut self, len: usize) {
         let Some(push) = self.waiting.front_mut() else { return };
         push.sent = push.sent.saturating_add(len);
         let result = match push.void {
-            // That frame was the one that reports the revocation.
+            // This frame was the one that reports the revocation.
             Some(error) if len == 0 => Some(Err(error)),
             Some(_) => None,
             None => (push.sent == push.source.len()).then_some(Ok(())),
@@ -253,7 +259,7 @@ impl Pushes {
         }
     }
 
-    /// Takes the next push that ended and was not reported yet.
+    /// Removes and returns the next push that ended and was not reported yet.
     pub(super) fn next_ended(&mut self) -> Option<(u32, Result<(), PullError>)> {
         let ended = self.ended.pop_front();
         if ended.is_none() && self.ended.capacity() > 8 {
@@ -262,7 +268,7 @@ impl Pushes {
         ended
     }
 
-    /// Bytes that are to be sent yet, with room for the heads of their frames.
+    /// Returns the number of bytes that are still to be sent, including an allowance for the heads of their frames.
     #[cfg(feature = "verbs")]
     pub(super) fn remaining(&self) -> u64 {
         let bytes = |push: &Push| push.source.len().saturating_sub(push.sent).saturating_add(2 * HEAD_BYTES) as u64;

@@ -1,4 +1,4 @@
-//! What the transports' tests share: memory to lend, and a sink that records the reports that it gets.
+//! Shared code of the transports' tests: memory to lend, and a sink that records the reports that it gets.
 
 #![expect(unsafe_code, reason = "tests lend memory to links; each block states its own reason")]
 
@@ -11,8 +11,7 @@ use crate::local_memory::volatile::{Segment, Segments, View};
 use crate::region::lease::Lease;
 use crate::wire::head::Head;
 
-/// Memory that is lent to links. It is never freed while lent: it lives as long as this value, which its test keeps
-/// until its links are gone.
+/// Memory that is lent to links. It lives as long as this value, which the test keeps until its links are dropped.
 #[derive(Debug)]
 pub(crate) struct Lent {
     ptr: *mut u8,
@@ -20,36 +19,37 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Memory with this content.
+    /// Creates memory with this content.
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
         let bytes = bytes.into_boxed_slice();
         let len = bytes.len();
         Self { ptr: Box::into_raw(bytes).cast(), len }
     }
 
-    /// All of it as one segment.
+    /// Returns the memory as one segment.
     pub(crate) fn whole(&self) -> Segments {
         self.cut(&[])
     }
 
-    /// All of it, cut at these offsets (at most three).
+    /// Returns the memory, cut at these offsets (at most three).
     pub(crate) fn cut(&self, at: &[usize]) -> Segments {
         let mut at: Vec<usize> = at.iter().map(|cut| cut.min(&self.len)).copied().collect();
         at.sort_unstable();
         at.insert(0, 0);
         at.push(self.len);
-        // SAFETY: the memory is ours until `self` is dropped, and only read through segments until then.
+        // SAFETY: the memory belongs to this object until `self` is dropped, and is accessed only through segments
+        // until then.
         let whole = unsafe { Segment::new(self.ptr, self.len) };
         let pieces: Vec<Segment> = at.windows(2).map(|ends| whole.slice(ends[0], ends[1] - ends[0])).collect();
         Segments::new(&pieces).expect("at most three cuts")
     }
 
-    /// A lease of all of it that cannot be revoked, cut as in [`cut`](Self::cut).
+    /// Returns a lease of the memory that cannot be revoked, cut as in [`cut`](Self::cut).
     pub(crate) fn lease(&self, at: &[usize]) -> Lease {
         Lease::own(&self.cut(at))
     }
 
-    /// A copy of its content.
+    /// Returns a copy of the content.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.whole().to_vec()
     }
@@ -65,14 +65,14 @@ impl Drop for Lent {
 /// A report of a link to its sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// A whole frame, at once or in pieces; at most `keep` bytes of it.
+    /// A whole frame, received at once or in pieces, with at most `keep` bytes of its payload.
     Frame(Head, Vec<u8>),
     Pulled(u32, Result<u64, PullError>),
     Pushed(u32, Result<(), PullError>),
 }
 
-/// A sink that records the reports that it gets. Payloads that come in pieces land in `keep` bytes of new memory each; the next one in `place`, if
-/// there is one, and is then recorded without its bytes.
+/// A sink that records the reports that it gets. Each payload that arrives in pieces is written to `keep` bytes of new
+/// memory. If `place` is set, the next one is written there instead, and is recorded without its bytes.
 #[derive(Debug)]
 pub(crate) struct Notes {
     pub(crate) told: Vec<Told>,
@@ -141,18 +141,18 @@ impl Revocable {
         Self { region: crate::region::Registered::for_test(memory) }
     }
 
-    /// All of it, lent.
+    /// Returns a lease of the whole region.
     pub(crate) fn lease(&self) -> Lease {
         Lease::of(&self.region, *self.region.place())
     }
 
-    /// Takes it back. No link may be inside: links leave before they return.
+    /// Revokes the region. No link may be inside the lease: links leave it before they return.
     pub(crate) fn revoke(&self) {
         assert!(self.region.pin().revoke());
         assert!(self.region.pin().is_quiet(), "somebody stayed inside between two calls");
     }
 
-    /// Takes it back while another thread may be inside, and waits until none is.
+    /// Revokes the region while another thread may be inside the lease, and waits until none is.
     #[cfg(not(loom))]
     pub(crate) fn revoke_and_wait(&self) {
         assert!(self.region.pin().revoke());

@@ -1,4 +1,4 @@
-//! pindown-helper: loads the kernel's programs once, and lends their reports to processes that may not load them.
+//! pindown-helper: loads the kernel's programs once, and passes their reports to processes that may not load them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

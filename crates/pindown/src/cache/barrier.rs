@@ -1,12 +1,13 @@
-//! The two halves of an asymmetric fence: one for threads that use the cache, which costs nothing, and one for threads
-//! that take registrations out, which makes the kernel fence every running thread of the process (membarrier(2)).
+//! The two halves of an asymmetric fence. The light half is for threads that use the cache and costs nothing. The heavy
+//! half is for threads that take registrations out; it makes the kernel fence every running thread of the process
+//! (membarrier(2)).
 
 #![cfg_attr(not(loom), expect(unsafe_code, reason = "rustix has no membarrier(2); each block states its own reason"))]
 
 use std::sync::atomic::Ordering;
 
-/// Orders what stands before against what follows, for threads that call [`heavy`]: they see the former before the
-/// latter is done.
+/// Orders earlier against later operations, as seen by threads that call [`heavy`]: they see the earlier ones before
+/// the later ones are performed.
 #[inline]
 pub(super) fn light() {
     #[cfg(not(loom))]
@@ -15,8 +16,8 @@ pub(super) fn light() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Fences every thread of the process. When this returns true, every thread has passed a full fence. Returns false if the kernel refuses
-/// the call, as it does where a filter of system calls that was installed meanwhile denies it.
+/// Fences every thread of the process. When this function returns true, every thread has passed a full fence. Returns
+/// false if the kernel refuses the call, for example because a seccomp filter that was installed meanwhile denies it.
 #[must_use]
 pub(super) fn heavy() -> bool {
     #[cfg(not(loom))]
@@ -32,10 +33,10 @@ pub(super) fn heavy() -> bool {
     }
 }
 
-/// Asks the kernel for [`heavy`]; in every kernel since 4.14, but a filter of system calls may forbid it.
+/// Registers the process for [`heavy`]. Every kernel since 4.14 supports it, but a seccomp filter may deny it.
 ///
 /// # Errors
-/// Those of membarrier(2).
+/// Errors of membarrier(2).
 pub(super) fn register() -> std::io::Result<()> {
     #[cfg(not(loom))]
     if !membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) {

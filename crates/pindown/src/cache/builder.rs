@@ -1,4 +1,4 @@
-//! How a cache is opened.
+//! Opening a cache.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ use crate::monitor::{Choice, Unavailable};
 use crate::registrar::Registrar;
 use crate::sync::{AtomicU64, Mutex};
 
-/// Registrations that a cache keeps by default.
+/// The default maximum number of registrations that a cache keeps.
 const DEFAULT_COUNT: u32 = 1024;
 
 /// The maximum of [`Builder::max_count`].
@@ -25,34 +25,34 @@ pub const MOST_REGISTRATIONS: u32 = Entries::MOST;
 pub struct Builder<R: Registrar> {
     registrar: R,
     choice: Choice,
-    /// Whether nothing is kept where the choice cannot work.
+    /// Whether the cache opens and keeps nothing if the chosen monitor is not available.
     or_none: bool,
     limits: Limits,
     merging: bool,
 }
 
-/// Why a cache cannot be opened.
+/// The reasons why a cache cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The kernel refused memory, or membarrier(2), by which registrations are known to be unused.
+    /// The kernel refused memory, or membarrier(2), which the cache needs to detect that registrations are unused.
     #[error("a registration cache needs {what}: {source}")]
     Kernel {
-        /// What was refused.
+        /// The refused resource or call.
         what: &'static str,
         /// The kernel's error.
         source: io::Error,
     },
-    /// The monitor that was asked for cannot work here.
+    /// The requested monitor is not available.
     #[error(transparent)]
     Monitor(#[from] Unavailable),
-    /// More registrations than there can be.
+    /// The maximum number of registrations exceeds the limit.
     #[error("{0} registrations are more than the {most} that a cache can keep", most = Entries::MOST)]
     TooMany(u32),
 }
 
 impl OpenError {
-    /// The errno that stands for it in C, positive.
+    /// Returns the positive errno that stands for the error in C.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -69,14 +69,14 @@ impl<R: Registrar> Builder<R> {
         Self { registrar, choice: best(), or_none: false, limits, merging: false }
     }
 
-    /// Sets the monitor, which reports memory changes to the cache. Default: the best one that can work here.
+    /// Sets the monitor, which reports memory changes to the cache. Default: the best one that is available.
     #[must_use]
     pub fn monitor(mut self, choice: Choice) -> Self {
         self.choice = choice;
         self
     }
 
-    /// Like [`Self::monitor`], but if that monitor cannot work here, the cache opens, keeps nothing, and
+    /// Like [`Self::monitor`], but if that monitor is not available, the cache opens, keeps nothing, and
     /// [`Cache::explanation`] returns the reason.
     #[must_use]
     pub fn monitor_or_none(mut self, choice: Choice) -> Self {
@@ -84,29 +84,30 @@ impl<R: Registrar> Builder<R> {
         self.monitor(choice)
     }
 
-    /// Sets the maximum number of registrations that are kept (RCACHE-007): 1,024 by default, 0 to keep none (RCACHE-009). Each kept
-    /// registration takes some 1,500 bytes of memory once that many are kept; less if the maximum is more than 8,192.
+    /// Sets the maximum number of registrations that are kept: 1,024 by default, 0 to keep none. Each kept registration
+    /// takes some 1,500 bytes of memory once that many are kept; less if the maximum is more than 8,192.
     #[must_use]
     pub fn max_count(mut self, count: u32) -> Self {
         self.limits.count = count;
         self
     }
 
-    /// Sets the maximum number of bytes that are kept pinned (RCACHE-005); no limit by default (RCACHE-006).
+    /// Sets the maximum number of bytes that are kept pinned. There is no limit by default.
     #[must_use]
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.limits.bytes = bytes;
         self
     }
 
-    /// Whether a miss registers, together with the pages that it is for, those that the cache keeps beside them: private
-    /// memory with the same rights that overlaps or adjoins them, as long as each page is registered again only into
-    /// a registration of at least twice the size, of 1 GiB and a quarter of [`Self::max_bytes`] at most. What the larger one holds
-    /// is then dropped, and unpinned when its uses have ended. If the larger one cannot be registered or watched, the pages alone
-    /// are.
+    /// Sets whether a miss merges the requested pages with kept registrations. It then registers, together with these
+    /// pages, private memory with the same rights that the cache keeps and that overlaps or adjoins them. A merge
+    /// registers a page again only in a registration of at least twice the size, and a merged registration has at most
+    /// 1 GiB and at most a quarter of [`Self::max_bytes`]. The registrations that the larger one contains are dropped,
+    /// and unpinned when their uses have ended. If the larger one cannot be registered or watched, only the requested
+    /// pages are registered.
     ///
-    /// Fewer registrations serve more look-ups then, at the price of registering pages again, some log2 of their number
-    /// of times at worst, and of losing more of them to one change. Off by default.
+    /// Fewer registrations then serve more look-ups. The price is that pages are registered again, at worst some log2
+    /// of their number of times, and that one change drops more of them. Off by default.
     #[must_use]
     pub fn merging(mut self, merging: bool) -> Self {
         self.merging = merging;
@@ -116,7 +117,7 @@ impl<R: Registrar> Builder<R> {
     /// Opens the cache.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// An [`OpenError`].
     pub fn open(self) -> Result<Cache<R>, OpenError> {
         let Self { registrar, choice, or_none, limits, merging } = self;
         if limits.count > Entries::MOST {

@@ -1,12 +1,13 @@
-//! All entries. Each registration has one entry, identified by its *number*, which code that holds the table's lock uses, and copies of
-//! that entry, which hits find.
+//! All entries of a cache. Each registration has one entry, identified by its *number*, which code that holds the
+//! table's lock uses, and copies of that entry, which hits find.
 //!
-//! The place of a copy is given by the hash of the page by which its registration was looked up, so a hit reads one cache line and waits
-//! for one load. A copy is made when a look-up has found the registration behind the lock, so a registration that is looked up by many
-//! pages has many copies. Copies are published after their entry and killed with it, under the table's lock, and become free when the entry
-//! does. There are many more places than registrations, so few copies find their place taken; such a copy lies in a neighbouring place. A
-//! page for which no neighbouring place is free, or with a registration that has the maximum number of copies already, is looked up through
-//! the [front](super::front).
+//! The place of a copy is given by the hash of the page by which its registration was looked up, so a hit reads one
+//! cache line and waits for one load. A copy is made when a look-up has found the registration behind the lock, so a
+//! registration that is looked up by many pages has many copies. Copies are published after their entry and killed with
+//! it, under the table's lock, and become free when the entry does. There are many more places than registrations, so
+//! few copies find their place taken; such a copy is put in a neighbouring place. If no neighbouring place is free for
+//! a page, or if the registration already has the maximum number of copies, the page is looked up through the
+//! [front](super::front).
 
 use std::io;
 
@@ -17,22 +18,22 @@ use crate::range::Range;
 use crate::registrar::Pinned;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Places of copies for each registration. Of a hundred looked-up pages, two find their place taken by another; a look-up of such a page
-/// costs as much as ten others, since the branch prediction fails.
+/// Places of copies for each registration. Of a hundred looked-up pages, two find their place taken by another. A
+/// look-up of such a page costs as much as ten others, since the branch prediction fails.
 const EACH: usize = if cfg!(loom) { 1 } else { 32 };
 
-/// More places than this, of 32 bytes each, outgrow what the processor translates without a walk: caches of more than 8,192
-/// registrations have fewer for each, down to two.
+/// The number of places, of 32 bytes each, above which they exceed what the processor's TLB covers. Caches of more than
+/// 8,192 registrations have fewer places for each registration, down to two.
 const MANY: usize = 1 << 18;
 
-/// Neighbouring places in which a copy may lie: four cache lines, two of which a processor mostly fetches together.
+/// Neighbouring places in which a copy may lie: four cache lines. A processor often fetches two lines together.
 const NEAR: u32 = if cfg!(loom) { 2 } else { 8 };
 
-/// The maximum number of copies of one entry: a thread that takes the entry out, or asks when it was last used, visits
-/// all of them under the table's lock.
+/// The maximum number of copies of one entry. A thread that takes the entry out, or reads when it was last used, visits
+/// all copies under the table's lock.
 const MOST_COPIES: u32 = 1024;
 
-/// Where an entry lies. The entry is either a copy or the registration's own entry.
+/// The place of an entry, which is either a copy or the registration's own entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(u32);
 
@@ -51,27 +52,28 @@ impl Place {
         self.0 as usize
     }
 
-    /// The places in which a copy may lie for a page that is looked for here first.
+    /// Returns the places in which a copy may lie for a page whose first place is this one.
     pub(crate) fn near(self) -> impl Iterator<Item = Self> {
         (0..NEAR).map(move |step| Self(self.0 ^ step))
     }
 }
 
-/// Hashes the page of an address by multiplication: 2^52 divided by the golden ratio, so 2^64 divided by it for pages. The
-/// upper bits of the multiples differ for addresses at any stride. A program gains nothing by choosing addresses.
+/// Hashes the page of an address by multiplication with 2^52 divided by the golden ratio, which is 2^64 divided by it
+/// for pages. The upper bits of the products differ for addresses at any stride. A program gains nothing by choosing
+/// addresses that collide.
 #[inline]
 pub(super) const fn hash(address: u64) -> u64 {
-    // With the bits that a look-up adds to the address in any case.
+    // The look-up combines the address with these bits in any case.
     (address | HIGHEST_START).wrapping_mul(0x9_e377_9b97_f4a7)
 }
 
-/// The watched file of an entry. All zero is none.
+/// The watched file of an entry. All zero means that no file is watched.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C)]
 struct Inode {
     count: AtomicU64,
-    /// Plus one.
+    /// The slot, plus one.
     slot: AtomicU64,
 }
 
@@ -80,9 +82,9 @@ struct Inode {
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C)]
 struct Copied {
-    /// The number of which it is a copy.
+    /// The number of the entry that was copied.
     of: AtomicU32,
-    /// The place of another copy of the same, plus one.
+    /// The place of the next copy of the same entry, plus one.
     next: AtomicU32,
 }
 
@@ -91,38 +93,38 @@ struct Copied {
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C)]
 struct Known {
-    /// The place of its first copy, plus one. Written under the table's lock.
+    /// The place of the first copy, plus one. Written under the table's lock.
     copy: AtomicU32,
-    /// How many there are in that row, likewise.
+    /// The number of copies in that list. Written under the table's lock.
     copies: AtomicU32,
-    /// Uses that it is [held](Entries::hold) by.
+    /// The number of uses that [hold](Entries::hold) the entry.
     holds: AtomicU32,
     inode: Inode,
 }
 
-/// A place near that where a page is looked for first.
+/// A neighbouring place for a copy.
 enum Beside {
-    /// A copy of the same entry: for another page of its, perhaps.
+    /// Holds a copy of the same entry, made for this or another page.
     Its(Place),
     Free(Place),
 }
 
-/// All entries.
+/// All entries of a cache.
 #[derive(Debug)]
 pub(crate) struct Entries {
-    /// Copies, by place; then one entry for each number. Written when the cache is opened, since the memory for them is zeroed
-    /// explicitly: it is aligned to more than the allocator's own alignment. The other arrays take no memory before they are
-    /// used.
+    /// The copies, by place, then one entry for each number. All of it is written when the cache is opened, because the
+    /// alignment is greater than the allocator's own, so the memory is zeroed explicitly. The other arrays take no
+    /// memory before they are used.
     entries: Box<[Entry]>,
-    /// How far a hash is shifted to the right to give a place.
+    /// The number of bits by which a hash is shifted right to give a place.
     shift: u32,
-    /// By place.
+    /// Data of copies, by place.
     copied: Box<[Copied]>,
-    /// Places of copies.
+    /// The number of places of copies.
     places: u32,
-    /// By number.
+    /// Data of entries, by number.
     known: Box<[Known]>,
-    /// The current number of copies, under the table's lock.
+    /// The current number of copies. Written under the table's lock.
     copies: AtomicU32,
     /// Whether an entry that was taken out has lost its last hold since [`Self::take_released`] was last called.
     released: AtomicBool,
@@ -132,8 +134,10 @@ impl Entries {
     /// The maximum number of registrations.
     pub(crate) const MOST: u32 = 1 << 24;
 
+    /// Allocates entries for `count` registrations.
+    ///
     /// # Errors
-    /// No memory.
+    /// There is not enough memory.
     pub(crate) fn new(count: u32) -> io::Result<Self> {
         let count = count as usize;
         let places = (EACH * count).clamp(NEAR as usize, MANY.max(2 * count)).next_power_of_two();
@@ -173,27 +177,28 @@ impl Entries {
         })
     }
 
-    /// Where the copy for this page is looked for first.
+    /// Returns the first place for the copy of this page.
     #[inline]
     pub(crate) fn home(&self, address: u64) -> Place {
         Place((hash(address) >> self.shift) as u32)
     }
 
-    /// The entry at a place.
+    /// Returns the entry at a place.
     #[inline]
     pub(crate) fn at(&self, place: Place) -> Option<&Entry> {
         self.entries.get(place.index())
     }
 
-    /// Whether another copy of an entry may be put there: half of the places are left to entries that have none yet.
+    /// Returns whether a further copy of an entry may be put there: half of the places are left to entries that have no
+    /// copy yet.
     #[inline]
     pub(crate) fn has_room(&self, place: Place) -> bool {
         let copies = self.copies.load(Ordering::Relaxed);
         self.is_vacant(place) && copies < self.places / 2
     }
 
-    /// Whether a copy stands where this page is looked for first. If none does, one that is put there is found before those
-    /// beside.
+    /// Returns whether the first place for this page holds a copy. If it holds none, a copy that is put there is found
+    /// before those in neighbouring places.
     #[inline]
     pub(crate) fn is_taken(&self, address: u64) -> bool {
         !self.is_vacant(self.home(address))
@@ -204,18 +209,18 @@ impl Entries {
         self.at(place).is_some_and(Entry::is_vacant)
     }
 
-    /// Entry `number`, if there is one.
+    /// Returns entry `number`, if there is one.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&Entry> {
         self.at(self.place(number))
     }
 
-    /// Where entry `number` lies itself.
+    /// Returns the place of entry `number` itself.
     pub(crate) const fn place(&self, number: u32) -> Place {
         Place(self.places + number)
     }
 
-    /// The number of the entry at a place. The caller must keep the entry from being filled again.
+    /// Returns the number of the entry at a place. The caller must prevent the entry from being filled again.
     #[inline]
     pub(crate) fn number(&self, place: Place) -> u32 {
         match self.copied(place) {
@@ -246,8 +251,8 @@ impl Entries {
         entry.fill(range, access, pinned, watched.is_some());
     }
 
-    /// Makes entry `number`, which is live, findable by this page, and returns the place: that of a copy. `None` if there is no room for a
-    /// copy, or the entry has too many. Under the table's lock.
+    /// Makes entry `number`, which is live, findable by this page, and returns the place of the copy. Returns `None` if
+    /// there is no room for a copy, or if the entry has too many. Called under the table's lock.
     #[inline]
     pub(crate) fn copy(&self, number: u32, address: u64, now: Age) -> Option<Place> {
         let (entry, known) = (self.get(number)?, self.known.get(number as usize)?);
@@ -273,13 +278,13 @@ impl Entries {
         Some(place)
     }
 
-    /// Whether a copy may be put there: the first of its entry, or another.
+    /// Returns whether a copy may be put there; `is_first` if it is the first of its entry.
     #[inline]
     fn is_free(&self, place: Place, is_first: bool) -> bool {
         if is_first { self.is_vacant(place) } else { self.has_room(place) }
     }
 
-    /// A place for a copy of entry `number` if it is not to be at `home`.
+    /// Returns a neighbouring place for a copy of entry `number` if the copy is not put at `home`.
     #[cold]
     fn beside(&self, number: u32, home: Place) -> Option<Beside> {
         let is_its = |place: &Place| self.number(*place) == number && self.at(*place).is_some_and(Entry::is_live);
@@ -294,21 +299,21 @@ impl Entries {
         home.near().find(|place| self.is_free(*place, is_first)).map(Beside::Free)
     }
 
-    /// Copies of other entries that lie where entry `number` may be found by this page, and that serve nothing that this entry does not
-    /// serve. Under the table's lock.
+    /// Returns the copies of other entries that lie where entry `number` may be found by this page, and that serve no
+    /// look-up that this entry does not serve. Called under the table's lock.
     pub(crate) fn outdone(&self, number: u32, address: u64) -> impl Iterator<Item = Place> {
         let live = |place: &Place| self.at(*place).is_some_and(Entry::is_live);
         let serves_less = move |place: &Place| match (self.get(number), self.at(*place)) {
             (Some(entry), Some(copy)) => entry.range().contains(copy.range()) && entry.rights().contains(copy.rights()),
             _ => false,
         };
-        // In this order: most places are vacant.
+        // The filters are in this order because most places are vacant.
         let others = move |place: &Place| self.number(*place) != number;
         self.home(address).near().filter(live).filter(serves_less).filter(others)
     }
 
-    /// Makes a copy unfindable for hits. Users that have found it already may use it until it is [vacated](Self::vacate_copy). Under the
-    /// table's lock.
+    /// Makes hits no longer find a copy. Users that have found it already may use it until it is
+    /// [vacated](Self::vacate_copy). Called under the table's lock.
     pub(crate) fn retire_copy(&self, place: Place) {
         let number = self.number(place);
         let next = |place: Place| self.copied(place).map(|copied| &copied.next);
@@ -328,8 +333,8 @@ impl Entries {
         self.at(place).map(Entry::kill);
     }
 
-    /// Frees a copy that was retired and has no user left, so that its place may be filled again. Under the table's
-    /// lock.
+    /// Frees a copy that was retired and has no user left, so that its place may be filled again. Called under the
+    /// table's lock.
     pub(crate) fn vacate_copy(&self, place: Place) {
         if let Some(entry) = self.at(place) {
             entry.vacate();
@@ -337,7 +342,7 @@ impl Entries {
         self.copies.store(self.copies.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     }
 
-    /// The places of an entry's copies. Under the table's lock.
+    /// Returns the places of an entry's copies. Called under the table's lock.
     fn copies_of(&self, number: u32) -> impl Iterator<Item = Place> {
         let mut next = self.known.get(number as usize).map_or(0, |known| known.copy.load(Ordering::Relaxed));
         std::iter::from_fn(move || {
@@ -347,7 +352,7 @@ impl Entries {
         })
     }
 
-    /// Makes entry `number` unfindable for hits. Returns whether it was live. Under the table's lock.
+    /// Makes hits no longer find entry `number`. Returns whether it was live. Called under the table's lock.
     pub(crate) fn kill(&self, number: u32) -> bool {
         for place in self.copies_of(number) {
             self.at(place).map(Entry::kill);
@@ -355,7 +360,7 @@ impl Entries {
         self.get(number).is_some_and(Entry::kill)
     }
 
-    /// Frees the copies of entry `number`, once its registration has no user left. Under the table's lock.
+    /// Frees the copies of entry `number`, once its registration has no user left. Called under the table's lock.
     pub(crate) fn vacate(&self, number: u32) {
         self.copies_of(number).for_each(|place| self.vacate_copy(place));
         if let Some(known) = self.known.get(number as usize) {
@@ -364,13 +369,13 @@ impl Entries {
         }
     }
 
-    /// When entry `number` was last used, as of `now`. Under the table's lock.
+    /// Returns when entry `number` was last used, as of `now`. Called under the table's lock.
     pub(crate) fn touched(&self, number: u32, now: u64) -> u64 {
         let all = self.copies_of(number).chain([self.place(number)]);
         all.filter_map(|place| self.at(place)).map(|entry| entry.touched().before(now)).max().unwrap_or(0)
     }
 
-    /// The file that is watched for entry `number`.
+    /// Returns the file that is watched for entry `number`.
     #[inline]
     pub(crate) fn inode(&self, number: u32) -> Option<WatchedInode> {
         let inode = &self.known.get(number as usize)?.inode;
@@ -378,17 +383,17 @@ impl Entries {
         Some(WatchedInode { slot: slot as u32, count: inode.count.load(Ordering::Relaxed) })
     }
 
-    /// Bytes of the registration that entry `number` stands, or stood last, for.
+    /// Returns the size in bytes of the current, or else the last, registration of entry `number`.
     pub(crate) fn len_of(&self, number: u32) -> u64 {
         self.get(number).map_or(0, |entry| entry.range().len())
     }
 
-    /// The range of the registration that entry `number` stands, or stood last, for.
+    /// Returns the range of the current, or else the last, registration of entry `number`.
     pub(crate) fn range_of(&self, number: u32) -> Option<Range> {
         self.get(number).map(|entry| entry.range())
     }
 
-    /// Counts a hold of entry `number`: an announced user goes on using the entry after its announcement has ended.
+    /// Counts a hold of entry `number`: an announced user continues to use the entry after its announcement has ended.
     pub(crate) fn hold(&self, number: u32) {
         if let Some(known) = self.known.get(number as usize) {
             known.holds.fetch_add(1, Ordering::Relaxed);
@@ -399,8 +404,8 @@ impl Entries {
     pub(crate) fn release(&self, number: u32) {
         let Some(known) = self.known.get(number as usize) else { return };
         if known.holds.fetch_sub(1, Ordering::Release) == 1 {
-            // The thread that takes the entry out kills it, fences, and then reads its holds: either that thread reads no hold,
-            // or this one sees the entry killed.
+            // The thread that takes the entry out kills it, fences, and then loads its holds. Either that thread reads
+            // no hold, or this one reads that the entry is dead.
             fence(Ordering::SeqCst);
             if !self.get(number).is_some_and(Entry::is_live) {
                 self.released.store(true, Ordering::Release);
@@ -408,13 +413,13 @@ impl Entries {
         }
     }
 
-    /// Returns whether entry `number` is held. `false` is final once the entry was taken out and every user announced
+    /// Returns whether entry `number` is held. `false` is final once the entry was taken out and every use announced
     /// before that has ended.
     pub(crate) fn is_held(&self, number: u32) -> bool {
         self.known.get(number as usize).is_some_and(|known| known.holds.load(Ordering::Acquire) != 0)
     }
 
-    /// Whether an entry that was taken out may have lost its last hold since [`Self::take_released`].
+    /// Returns whether an entry that was taken out may have lost its last hold since [`Self::take_released`].
     #[inline]
     pub(crate) fn were_released(&self) -> bool {
         self.released.load(Ordering::Relaxed)

@@ -1,23 +1,24 @@
-//! A registration, as hits find it: where it lies and what it allows, two to a cache line.
+//! The entry of a registration, as read by hits: its addresses, rights and keys. Two entries fit in a cache line.
 //!
-//! Entries are never moved or freed, and are used again ([`super::entries`]). A reader holds no lock. It sees all words of one
-//! registration, or none, for these reasons:
+//! Entries are never moved or freed, but are filled again ([`super::entries`]). A reader holds no lock. It reads either
+//! all words of one registration or none, for these reasons:
 //!
 //! 1. A reader announces itself ([`super::grace`]) before it loads a word.
-//! 2. The first word that it loads is `start`, which shows whether the entry is live. It loads the others only if it
-//!    is.
-//! 3. `start` is live only after the other words were written, and until the registration is taken out.
-//! 4. An entry that was taken out is filled again only when every reader that announced itself before has ended its use. A reader
-//!    that announced itself later finds it dead, since the thread that takes it out fences all threads in between.
+//! The first word that it loads is `start`, which shows whether the entry is live. It loads the other words only if the
+//! entry is live.
+//! `start` becomes live only after the other words were written, and stays live until the registration is taken out.
+//! An entry that was taken out is filled again only when every reader that announced itself before has ended its use. A
+//! reader that announced itself later finds the entry dead, since the thread that takes it out fences all threads in
+//! between.
 //!
-//! So a reader that finds the entry live keeps it from being filled again: all that it loads later is of the same registration.
-//! The order of 2 is what this rests on. A reader that loaded `end` first could take the end of a dead registration, and then the
-//! start of the one that has been filled in meanwhile. (A loom model, `model::loom_a_reader_against_an_entry_that_is_filled_again`,
-//! and tests with threads, `tests::racing`.)
+//! So a reader that finds the entry live prevents it from being filled again, and all words that it loads later belong
+//! to the same registration. The order in 2 is essential: a reader that loaded `end` first could load the end of a dead
+//! registration, and then the start of the one that has been filled in meanwhile. (Checked by a loom model,
+//! `model::loom_a_reader_against_an_entry_that_is_filled_again`, and by tests with threads, `tests::racing`.)
 //!
-//! Registrations are whole pages below 2^62: what stands below a page of their first address and of the one after their last is free
-//! for the few bits that a hit reads or writes, and so are the upper two bits. The watched file of a registration is stored
-//! elsewhere, since few hits need it.
+//! Registrations are whole pages below 2^62. So the bits below a page of the first address and of the address after the
+//! last are free for flags that a hit reads or writes, and so are the upper two bits. The watched file of a
+//! registration is stored elsewhere, since few hits need it.
 //!
 //! An entry that was never filled is all zero, which means dead.
 
@@ -26,46 +27,48 @@ use crate::range::Range;
 use crate::registrar::Pinned;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The bits that the address of a page leaves free.
+/// The bits that are always 0 in the address of a page.
 pub(super) const BELOW: u64 = (1 << PAGE_SHIFT) - 1;
 
-/// log2 of the bytes of the smallest page.
+/// log2 of the size in bytes of the smallest page.
 pub(super) const PAGE_SHIFT: u32 = 12;
 
-/// Above the first address: valid as long as the monitor has reported no change of it. Without it, the entry is not in use, being filled,
-/// or no longer valid. As a signed number a live start is below all that are not, so one comparison asks for this and the address.
+/// A bit above the first address: the registration is valid as long as the monitor has reported no change of it.
+/// Without this bit the entry is not in use, being filled, or no longer valid. As a signed number a live start is less
+/// than every start that is not live, so one comparison checks both this bit and the address.
 const LIVE: u64 = 1 << 63;
 
-/// Above the first address: valid only while the watched file's count stands. Such a start is above all live ones that are not
-/// watched.
+/// A bit above the first address: the registration is valid only while the count of its watched file is unchanged. Such
+/// a start is greater than every live start that is not watched.
 const WATCHED: u64 = 1 << 62;
 
-/// Registrations that end above this are not kept: the kernel maps nothing there.
+/// Registrations that end above this address are not kept: the kernel maps nothing there.
 pub(super) const HIGHEST_END: u64 = WATCHED - 1;
 
-/// The bits beside the first address.
+/// The flag bits of the word with the first address.
 const BESIDE: u64 = LIVE | WATCHED | BELOW;
 
-/// The highest start of a live entry that begins on the page of an address is the address with these bits.
+/// The greatest `start` of a live entry that begins on the page of an address is the address combined with these bits.
 pub(super) const HIGHEST_START: u64 = LIVE | BELOW;
 
 const _: () = assert!((Access::all().bits() as u64) < BELOW);
 
-/// One registration. All zero is none.
+/// One registration. An entry that is all zero holds none.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(zerocopy::FromZeros, zerocopy::KnownLayout))]
 #[repr(C, align(32))]
 pub(crate) struct Entry {
-    /// Its first address; above it [`LIVE`] and [`WATCHED`], below it the rights that it has not, so that one load reads all, and a
-    /// look-up checks whether a right that it needs is among those.
+    /// The first address. Above it are [`LIVE`] and [`WATCHED`]; below it are the rights that the registration lacks.
+    /// So one load reads all of them, and a look-up checks whether a right that it needs is among those that are
+    /// lacking.
     start: AtomicU64,
-    /// The address after its last; below it the [time](Age) when it was last used. 0: it may be filled.
+    /// The address after the last. Below it is the [time](Age) of the last use. 0: the entry may be filled.
     end: AtomicU64,
     local_key: AtomicU64,
     remote_key: AtomicU64,
 }
 
-/// A time, as entries keep it: the bits of the table's time that fit below a page.
+/// A time as entries store it: the bits of the table's time that fit below a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Age(u64);
 
@@ -74,13 +77,13 @@ impl Age {
         Self(time & BELOW)
     }
 
-    /// The last time, at `now` or before, that reads so.
+    /// Returns the latest time, not after `now`, that has these bits.
     pub(crate) const fn before(self, now: u64) -> u64 {
         now.saturating_sub(now.wrapping_sub(self.0) & BELOW)
     }
 }
 
-/// The current time, for users of entries.
+/// The current time, read by users of entries.
 #[derive(Debug)]
 pub(crate) struct Clock(AtomicU64);
 
@@ -100,10 +103,10 @@ impl Clock {
     }
 }
 
-/// What a look-up has read of an entry that serves it.
+/// The words that a look-up has read from an entry that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Serves {
-    /// Whether the entry serves only if the count of its [watched file](Entries::inode) is unchanged.
+    /// Whether the entry serves the look-up only if the count of its [watched file](Entries::inode) is unchanged.
     pub(crate) watched: bool,
     /// The end, with the bits below it.
     end: u64,
@@ -116,16 +119,16 @@ impl Entry {
         Self { start: zero(), end: zero(), local_key: zero(), remote_key: zero() }
     }
 
-    /// Makes the entry findable for hits.
+    /// Makes hits find the entry.
     #[inline]
     pub(crate) fn publish(&self, now: Age) {
         self.end.store(self.end.load(Ordering::Relaxed) & !BELOW | now.0, Ordering::Relaxed);
         self.start.store(self.start.load(Ordering::Relaxed) | LIVE, Ordering::Release);
     }
 
-    /// Makes the entry unfindable for hits. Returns whether it was live.
+    /// Makes hits no longer find the entry. Returns whether it was live.
     pub(crate) fn kill(&self) -> bool {
-        // Only under the table's lock, so this needs no exchange.
+        // Called only under the table's lock, so this needs no atomic exchange.
         let start = self.start.load(Ordering::Relaxed);
         self.start.store(start & !LIVE, Ordering::Release);
         start & LIVE != 0
@@ -136,14 +139,14 @@ impl Entry {
         self.start.load(Ordering::Acquire) & LIVE != 0
     }
 
-    /// Fills the entry, which no hit can find: it is not published yet.
+    /// Fills the entry. It is not published yet, so no hit can find it.
     #[inline]
     pub(super) fn fill<P>(&self, range: Range, access: Access, pinned: &Pinned<P>, is_watched: bool) {
         let state = u64::from((!access).bits()) | if is_watched { WATCHED } else { 0 };
         self.set([range.start() & !BESIDE | state, range.end() & !BELOW, pinned.local_key, pinned.remote_key]);
     }
 
-    /// Fills the entry with the words of another.
+    /// Fills the entry with the words of another entry.
     #[inline]
     pub(super) fn copy(&self, from: &Self) {
         let words = [&from.start, &from.end, &from.local_key, &from.remote_key];
@@ -158,7 +161,7 @@ impl Entry {
         self.end.store(end, Ordering::Relaxed);
     }
 
-    /// Marks the entry as free to be filled: it was taken out, and has no user left.
+    /// Marks the entry as free to be filled: it was taken out and has no user left.
     pub(super) fn vacate(&self) {
         self.end.store(0, Ordering::Relaxed);
     }
@@ -168,7 +171,7 @@ impl Entry {
         self.end.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether it is live and allows this.
+    /// Returns whether the entry is live, contains the range and has these rights.
     #[inline]
     pub(crate) fn serves(&self, range: Range, access: Access) -> bool {
         self.how_serves(range, access).is_some()
@@ -177,10 +180,10 @@ impl Entry {
     /// Like [`Self::serves`], but returns what [`Self::touch`] needs.
     #[inline(always)]
     pub(crate) fn how_serves(&self, range: Range, access: Access) -> Option<Serves> {
-        // First check whether it is live: see the module.
+        // The first load checks whether the entry is live; see the module documentation.
         let start = self.start.load(Ordering::Acquire);
         let highest = range.start() | HIGHEST_START;
-        // Most entries are not watched: one comparison checks that too.
+        // Most entries are not watched: the same comparison checks that too.
         if start.cast_signed() <= highest.cast_signed() {
             self.reaches(start, range, access).map(|end| Serves { watched: false, end })
         } else if (start & !WATCHED).cast_signed() <= highest.cast_signed() {
@@ -190,29 +193,29 @@ impl Entry {
         }
     }
 
-    /// Its end, with what stands below it, if that and the rights are enough. For an entry that was found live.
+    /// Returns the end with the bits below it, if the end and the rights suffice. For an entry that was found live.
     #[inline(always)]
     fn reaches(&self, start: u64, range: Range, access: Access) -> Option<u64> {
         let end = self.end.load(Ordering::Relaxed);
-        // Both ends of a registration are those of pages, so the last byte of the range's pages compares with them as the
-        // range does, whatever stands below them.
+        // Both ends of a registration are page boundaries, so comparing the last byte of the range's last page gives
+        // the same result as comparing the range, whatever the bits below are.
         let serves = (range.end() - 1) | BELOW < end && start & u64::from(access.bits()) == 0;
         serves.then_some(end)
     }
 
-    /// The rights of the registration.
+    /// Returns the rights of the registration.
     pub(crate) fn rights(&self) -> Access {
         Access::from_bits_truncate(!self.start.load(Ordering::Relaxed) as u32)
     }
 
-    /// Whether a file is watched for it.
+    /// Returns whether a file is watched for the registration.
     pub(crate) fn is_watched(&self) -> bool {
         self.start.load(Ordering::Relaxed) & WATCHED != 0
     }
 
-    /// Marks the entry as used at this time. Writes only when the time has changed: threads that hit the same entry
-    /// share its cache line. The caller must keep the entry from being filled again: it is announced, or has the
-    /// table's lock.
+    /// Marks the entry as used at this time. Writes only when the time has changed, since threads that hit the same
+    /// entry share its cache line. The caller must prevent the entry from being filled again: it has announced itself,
+    /// or holds the table's lock.
     #[inline(always)]
     pub(crate) fn touch(&self, read: Serves, now: Age) {
         if (read.end ^ now.0) & BELOW != 0 {

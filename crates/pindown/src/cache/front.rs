@@ -1,38 +1,38 @@
 //! Maps a page to the place of an entry, without a lock, for entries that have no [copy](super::entries) for that page.
 //!
-//! The table is only a hint. A look-up that follows it checks the entry in full ([`super::entry::Entry::serves`]), so a slot
-//! may be overwritten by any thread, point to an entry that is no longer valid, or to one that is filled with another
-//! registration by now; nothing has to be cleared when a registration is removed. A line is sixteen slots, of which the hash
-//! names one: nearly every entry is in its slot, since the table is sparse, and the other slots of the line are searched only
-//! if it is not. Slots are small, and hold no part of the address, so that large tables do not outgrow what the processor
-//! translates without a walk.
+//! The table is only a hint. A look-up that follows it checks the entry in full ([`super::entry::Entry::serves`]). So
+//! any thread may overwrite a slot, and a slot may point to an entry that is no longer valid or that has been filled
+//! with another registration; removing a registration clears nothing here. A line is sixteen slots, of which the hash
+//! selects one. Nearly every entry is in its slot, since the table is sparse; the other slots of the line are searched
+//! only if it is not. Slots are small, and hold no part of the address, so that large tables do not exceed what the
+//! processor's TLB covers.
 
 use std::io;
 
 use super::entries::{Place, hash};
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
-/// Slots of a line: as many as fit in a cache line.
+/// The number of slots of a line: as many as fit in a cache line.
 const WAYS: usize = 16;
 
-/// Slots of the largest table: 16 MiB.
+/// The number of slots of the largest table: 16 MiB.
 const MOST_SLOTS: usize = 1 << 22;
 
 /// The table. A slot holds the place of an entry, plus one.
 #[derive(Debug)]
 pub(crate) struct Front {
     slots: Box<[AtomicU32]>,
-    /// How far a hash is shifted to the right to give the number of a slot.
+    /// The number of bits by which a hash is shifted right to give the number of a slot.
     shift: u32,
-    /// Whether anything was ever put: mostly nothing was, and a miss need not look.
+    /// Whether the table has ever been written. Usually it has not, and a miss need not search it.
     is_used: AtomicBool,
 }
 
 impl Front {
-    /// Room for so many entries: sixteen slots each, a cache line.
+    /// Allocates a table for so many entries: sixteen slots each, a cache line.
     ///
     /// # Errors
-    /// No memory.
+    /// There is not enough memory.
     pub(crate) fn new(entries: u32) -> io::Result<Self> {
         let slots = (entries as usize * 16).clamp(64, MOST_SLOTS).next_power_of_two();
         let shift = 64 - slots.ilog2();
@@ -44,19 +44,19 @@ impl Front {
         Ok(Self { slots, shift, is_used: AtomicBool::new(false) })
     }
 
-    /// The number of the slot where an address is looked for first.
+    /// Returns the number of the first slot for an address.
     #[inline]
     fn slot(&self, address: u64) -> usize {
         (hash(address) >> self.shift) as usize
     }
 
-    /// The slots of a line.
+    /// Returns the slots of the line that contains this slot.
     fn line(&self, slot: usize) -> &[AtomicU32] {
         let start = slot / WAYS * WAYS;
         &self.slots[start..start + WAYS]
     }
 
-    /// An entry of the address' line that `serves`.
+    /// Returns an entry of the address's line for which `serves` returns true.
     #[inline]
     pub(crate) fn find(&self, address: u64, serves: impl Fn(Place) -> bool) -> Option<Place> {
         if self.is_used.load(Ordering::Relaxed) { self.find_used(address, serves) } else { None }
@@ -69,14 +69,14 @@ impl Front {
         nearest(slot % WAYS).filter_map(|way| place(&line[way])).find(|place| serves(*place))
     }
 
-    /// Makes this entry findable by this address. `useless` returns whether an entry needs no slot any more.
+    /// Makes this entry findable by this address. `useless` returns whether an entry no longer needs a slot.
     pub(crate) fn put(&self, address: u64, entry: Place, useless: impl Fn(Place) -> bool) {
         let slot = self.slot(address);
         let (line, way) = (self.line(slot), slot % WAYS);
         let own = &line[way];
         let goes = |slot: &AtomicU32| place(slot).is_none_or(&useless);
         if !goes(own) {
-            // The one before moves aside, if there is room.
+            // The previous entry moves to another slot of the line, if one is free.
             if let Some(free) = nearest(way).skip(1).map(|way| &line[way]).find(|slot| goes(slot)) {
                 free.store(own.load(Ordering::Relaxed), Ordering::Release);
             }
@@ -88,12 +88,13 @@ impl Front {
     }
 }
 
-/// The ways of a line, this one first: in which order what moved aside is looked for, so that few others are looked at.
+/// Returns the ways of a line, this one first. An entry that was moved is searched for in this order, so that few
+/// others are tried.
 fn nearest(way: usize) -> impl Iterator<Item = usize> {
     (0..WAYS).map(move |step| way ^ step)
 }
 
-/// The place that a slot names.
+/// Returns the place in a slot.
 #[inline]
 fn place(slot: &AtomicU32) -> Option<Place> {
     slot.load(Ordering::Acquire).checked_sub(1).map(Place::from_u32)

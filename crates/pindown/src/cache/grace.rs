@@ -1,22 +1,24 @@
-//! When a registration that was taken out may be unpinned: when every use that began before has ended.
+//! The grace period: a registration that was taken out may be unpinned when every use that began before has ended.
 //!
-//! The scheme is that of sleepable RCU. A *lane* counts the uses it began and ended, by parity. A use takes the parity of
-//! the current epoch, counts itself begun, and only then looks its entry up. A thread that takes entries out makes them
-//! unfindable; fences every thread of the process (membarrier, so that a hit needs no fence of its own: loom, which has
-//! no such call, gets a real fence); waits until the uses of the other parity have ended; advances the epoch; and waits
-//! until those of the first parity have ended. A use that began with an old parity, however late, then either counted
-//! itself before the fence and is waited for, or looks up after it and finds nothing. Lanes share no store, and no
-//! other order is needed.
+//! The scheme is that of sleepable RCU. A *lane* counts the uses that it began and ended, by parity. A use takes the
+//! parity of the current epoch, counts itself as begun, and only then looks its entry up. A thread that takes entries
+//! out makes them unfindable, then fences every thread of the process (membarrier, so that a hit needs no fence of its
+//! own; under loom, which has no such call, hits use a real fence). It then waits until the uses of the other parity
+//! have ended, advances the epoch, and waits until those of the first parity have ended. A use that began with an old
+//! parity, however late, either counted itself before the fence and is waited for, or looks up after the fence and
+//! finds nothing. Lanes share no store, and no other order is needed.
 //!
-//! So a use that lasts would hold up whatever was taken out since. It is *held* instead: counted by its entry
-//! ([`super::entry::Entries::hold`]) while it still counts in its lane, and in its lane no more. When a batch has been
-//! waited for, its entries' counts are final: the entries cannot be found, so their counts only go down.
+//! A use that lasts long would therefore delay the unpinning of all registrations that were taken out since it began.
+//! Such a use is *held* instead: its entry counts it ([`super::entry::Entries::hold`]) while its lane still counts it,
+//! and then the lane no longer counts it. When the wait for a batch is over, the hold counts of its entries can only go
+//! down, since no look-up finds the entries.
 //!
 //! Waiting is a state that [`Grace::pass`] checks; no thread ever blocks for it.
 //!
-//! The kernel may refuse the fence: a filter of system calls that the program has installed since the cache was opened denies it.
-//! Then each lane is waited for until it has had the table's lock once, which fences it as well, and the cache keeps nothing
-//! new meanwhile ([`Grace::lacks_fence`]). A lane that is not used any more has what was taken out stay pinned until it is dropped.
+//! The kernel may refuse the fence because of a seccomp filter that the program installed after the cache was opened.
+//! Then the cache waits until each lane has held the table's lock once, which fences it as well, and meanwhile keeps no
+//! new registration ([`Grace::lacks_fence`]). If a lane is no longer used, registrations that were taken out stay
+//! pinned until that lane is dropped.
 
 use std::sync::Arc;
 
@@ -43,20 +45,21 @@ impl Parity {
     }
 }
 
-/// Uses of one lane, by parity; only the lane writes.
+/// The uses of one lane, by parity. Only the lane writes the counts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counts {
     begun: [AtomicU64; 2],
     ended: [AtomicU64; 2],
-    /// Uses that their entries count: not waited for here.
+    /// The number of uses that their entries count; the grace period does not wait for them.
     held: AtomicU64,
-    /// The last batch that waited when the lane had the table's lock. Written under it.
+    /// The last batch that waited when the lane held the table's lock. Written under that lock.
     fenced: AtomicU64,
 }
 
 impl Counts {
-    /// Counts a use as begun. What follows is not done before other threads can see the count (see [`barrier`]).
+    /// Counts a use as begun. Later operations are not performed before other threads can see the count (see
+    /// [`barrier`]).
     #[inline]
     pub(crate) fn begin(&self, parity: Parity) {
         let begun = &self.begun[parity.index()];
@@ -71,7 +74,7 @@ impl Counts {
         ended.store(ended.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
-    /// Moves a use that goes on to the held ones: its entry counts it by now.
+    /// Makes a use held. The caller has made the entry count it.
     pub(crate) fn hold(&self, parity: Parity) {
         self.held.store(self.held.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.end(parity);
@@ -82,7 +85,7 @@ impl Counts {
         self.held.store(self.held.load(Ordering::Relaxed) - 1, Ordering::Release);
     }
 
-    /// Uses ever begun.
+    /// Returns the number of uses ever begun.
     pub(crate) fn begun(&self) -> u64 {
         self.begun.iter().map(|begun| begun.load(Ordering::Relaxed)).sum()
     }
@@ -92,37 +95,38 @@ impl Counts {
         self.begun[parity.index()].load(Ordering::Relaxed) == ended
     }
 
-    /// Whether every use has ended, held ones too.
+    /// Returns whether every use has ended, including held ones.
     pub(crate) fn idle(&self) -> bool {
         self.quiet(Parity(0)) && self.quiet(Parity(1)) && self.held.load(Ordering::Acquire) == 0
     }
 }
 
-/// What is waited for.
+/// The event that a batch waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
-    /// Nothing.
+    /// No batch is waiting.
     No,
-    /// A fence of every thread.
+    /// The fence of every thread.
     ForFence,
-    /// Uses of the parity that is not the current one.
+    /// The end of the uses with the parity that is not the current one.
     ForOthers,
-    /// Uses of the parity that was current before the epoch turned.
+    /// The end of the uses with the parity that was current before the epoch advanced.
     ForFirst,
 }
 
-/// The epoch, the lanes and what waits for them: all but the epoch behind the table's lock.
+/// The lanes and the batches that wait for them: all state of the grace period except the epoch. Behind the table's
+/// lock.
 #[derive(Debug)]
 pub(crate) struct Grace {
     lanes: Vec<Arc<Counts>>,
     waiting: Waiting,
-    /// Batches so far.
+    /// The number of batches so far.
     batches: u64,
-    /// Fences every thread, and returns whether it did.
+    /// Fences every thread, and returns whether it succeeded.
     fence: fn() -> bool,
-    /// Taken out before the fence.
+    /// Entries taken out before the fence.
     batch: Vec<u32>,
-    /// Taken out since.
+    /// Entries taken out since.
     next: Vec<u32>,
 }
 
@@ -131,7 +135,7 @@ impl Grace {
         Self::with(barrier::heavy)
     }
 
-    /// With another fence than the kernel's.
+    /// Creates a grace period with another fence than the kernel's.
     pub(super) fn with(fence: fn() -> bool) -> Self {
         Self { lanes: Vec::new(), waiting: Waiting::No, batches: 0, fence, batch: Vec::new(), next: Vec::new() }
     }
@@ -144,19 +148,21 @@ impl Grace {
         counts
     }
 
-    /// The lane has the table's lock: what was taken out before is not found by it any more, and all that it has begun is counted.
+    /// Records that the lane holds the table's lock: it no longer finds entries that were taken out before, and all
+    /// uses that it has begun are counted.
     #[inline]
     pub(crate) fn fenced(&self, lane: &Counts) {
         lane.fenced.store(self.batches, Ordering::Relaxed);
     }
 
-    /// Whether what was taken out waits for lanes because the kernel refuses the fence.
+    /// Returns whether entries wait for lanes because the kernel refuses the fence.
     pub(crate) fn lacks_fence(&self) -> bool {
         self.waiting == Waiting::ForFence
     }
 
-    /// Removes a lane, if it has no use under way, and adds the number of uses that it began to `begun`. Otherwise the lane
-    /// stays, and holds up for ever whatever is taken out, or, if its uses are held, their registrations.
+    /// Removes a lane, if it has no use under way, and adds the number of uses that it began to `begun`. Otherwise the
+    /// lane stays. It then prevents all entries that are taken out from ever being freed; if its uses are held, only
+    /// their own registrations.
     pub(crate) fn leave(&mut self, counts: &Arc<Counts>, begun: &mut u64) {
         if counts.idle() {
             *begun += counts.begun();
@@ -168,13 +174,13 @@ impl Grace {
         self.lanes.iter().map(|lane| &**lane)
     }
 
-    /// Adds an entry, which cannot be found any more, to those that wait.
+    /// Adds an entry that can no longer be found to those that wait.
     pub(crate) fn retire(&mut self, entry: u32) {
         self.next.push(entry);
     }
 
-    /// Checks whether uses have ended, and calls `ended` with each entry that has no user left. Entries that were taken out
-    /// while others waited follow at once, if nothing holds them up: the next check may come much later.
+    /// Checks whether uses have ended, and calls `ended` with each entry that has no user left. Entries that were taken
+    /// out while others waited are processed at once if possible, since the next check may come much later.
     pub(crate) fn pass(&mut self, epoch: &AtomicU64, mut ended: impl FnMut(u32)) {
         while self.waiting != Waiting::No || !self.next.is_empty() {
             if !self.step(epoch) {
@@ -194,7 +200,7 @@ impl Grace {
         if self.waiting == Waiting::ForFence {
             let have_been_here = || self.lanes.iter().all(|lane| lane.fenced.load(Ordering::Relaxed) == self.batches);
             if !(self.fence)() && !have_been_here() {
-                return false; // Whether uses have ended cannot be known yet.
+                return false; // It is not known yet whether uses have ended.
             }
             self.waiting = Waiting::ForOthers;
         }

@@ -11,45 +11,47 @@ use crate::journal::Journal;
 use crate::monitor::{Refusal, WatchedInode};
 use crate::range::Range;
 
-/// Names a registration that [`Cache::register`](super::Cache::register) made. Never used again for another.
+/// Identifies a registration that [`Cache::register`](super::Cache::register) made. A handle is never used again for
+/// another registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(u64);
 
 impl Handle {
-    /// The handle as a number, for other languages.
+    /// Returns the handle as a number, for other languages.
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The handle of this number. A number that was never returned names no registration.
+    /// Returns the handle with this number. A number that was never returned identifies no registration.
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 }
 
-/// A registration of the application's own.
+/// A registration that the application made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Registration {
-    /// What [`Cache::check`](super::Cache::check) and [`Cache::deregister`](super::Cache::deregister) name it by.
+    /// The handle, which [`Cache::check`](super::Cache::check) returns and
+    /// [`Cache::deregister`](super::Cache::deregister) takes.
     pub handle: Handle,
-    /// What work requests of this process name the memory by.
+    /// The key by which work requests of this process name the memory.
     pub local_key: u64,
-    /// What peers name it by.
+    /// The key by which peers name the memory.
     pub remote_key: u64,
-    /// Why its changes will not be reported; `None` if they will.
+    /// The reason why changes of the memory will not be reported; `None` if they will.
     pub unwatched: Option<Refusal>,
 }
 
-/// The error for a handle that names no registration (any more).
+/// The error for a handle that identifies no registration, or no longer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} names no registration: it was deregistered before, or belongs to another cache")]
 pub struct UnknownHandle(pub Handle);
 
 impl UnknownHandle {
-    /// The errno that stands for it in C, positive.
+    /// Returns the positive errno that stands for the error in C.
     #[must_use]
     pub const fn errno(self) -> i32 {
         libc::ENOENT
@@ -59,9 +61,9 @@ impl UnknownHandle {
 #[derive(Debug)]
 struct Own<P> {
     pin: P,
-    /// The file of a shared mapping, and what was counted of it.
+    /// The file of a shared mapping, and its count when it was registered.
     inode: Option<WatchedInode>,
-    /// What the monitor keeps locked for it.
+    /// The range that the monitor keeps locked for the registration.
     locked: Option<Range>,
     serial: u32,
     told: bool,
@@ -73,12 +75,12 @@ impl<P> Own<P> {
     }
 }
 
-/// The application's own registrations of a cache, behind its lock.
+/// The application's own registrations in a cache, behind its lock.
 #[derive(Debug)]
 pub(super) struct Handles<P> {
     all: Slab<Own<P>>,
     tree: Tree,
-    /// Registrations that have changed and were not reported yet. There is room for all.
+    /// Registrations that have changed and were not reported yet. Room for all registrations is reserved.
     changed: VecDeque<Handle>,
     next_serial: u32,
 }
@@ -101,7 +103,7 @@ impl<P> Handles<P> {
         });
     }
 
-    /// Queues the registrations of files that lost pages since they were registered.
+    /// Queues the registrations of files from which pages were taken since they were registered.
     pub(super) fn compare_files(&mut self, journal: &Journal) {
         for (number, own) in &mut self.all {
             let changed = own.inode.is_some_and(|inode| journal.inode(inode.slot) != inode.count);
@@ -141,7 +143,7 @@ impl<P> Handles<P> {
         self.all.try_remove(number as usize).map(Own::out)
     }
 
-    /// The next registration that has changed and was not reported yet.
+    /// Returns the next registration that has changed and was not reported yet.
     pub(super) fn next_changed(&mut self) -> Option<Handle> {
         self.changed.pop_front()
     }

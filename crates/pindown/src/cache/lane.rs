@@ -1,4 +1,4 @@
-//! A lane: one user of the cache, and the uses it has under way.
+//! A lane: one user of the cache, with its uses.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,92 +14,94 @@ use crate::access::Access;
 use crate::range::Range;
 use crate::registrar::{Pinned, Registrar};
 
-/// One user of a cache: a thread, or an endpoint that one thread at a time drives. It may move to another thread.
+/// One user of a cache: a thread, or an endpoint that one thread at a time drives. A lane may move to another thread.
 ///
-/// A lane that is dropped while uses are under way holds up the unpinning of whatever leaves the cache, for ever: end
-/// every [`Use`]. Uses that last are to be [held](Self::hold).
+/// If a lane is dropped while uses are under way, registrations that leave the cache stay pinned for ever: end every
+/// [`Use`]. [Hold](Self::hold) uses that last.
 pub struct Lane<R: Registrar> {
     shared: Arc<Shared<R>>,
     counts: Arc<Counts>,
-    /// A multiple of `BY + 1`.
+    /// The lane's name, which is a multiple of `BY + 1`.
     name: u64,
-    /// Counted by plain stores: not for two threads at once.
+    /// The counts are updated by plain stores, so two threads must not use the lane at once.
     alone: PhantomData<Cell<()>>,
 }
 
-/// A look-up that is not over.
+/// A look-up that has begun.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
-    /// The parity under which it was announced.
+    /// The parity under which the look-up was announced.
     parity: Parity,
-    /// The cache's position in the journal then, which need not be read again.
+    /// The cache's position in the journal at that time, which need not be read again.
     seen: u64,
 }
 
-/// Bits of a use's ticket.
+/// The number of bits of a use's ticket.
 #[cfg(not(loom))]
 pub(crate) const TICKET_BITS: u32 = 35;
 
-/// Lanes made so far: each has a name that no other lane of the process has or had.
+/// The number of lanes made so far. Each lane has a name that no other lane of the process has or had.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
-/// What keeps a use's pages pinned, in the lowest bits of its owner. With none of them: its lane, which counts it under this parity.
+/// The lowest bits of a use's owner, which show what keeps its pages pinned. With neither [`ALONE`] nor [`HELD`], its
+/// lane counts the use under this parity.
 const PARITY: u64 = 1;
-/// Nothing but itself: the registration was made for it alone.
+/// The registration was made for this use alone.
 const ALONE: u64 = 2;
-/// Its entry.
+/// The entry counts the use.
 const HELD: u64 = 4;
-/// All of these. A lane's name has none of them.
+/// All of these bits. A lane's name has none of them.
 const BY: u64 = PARITY | ALONE | HELD;
 
-/// A registration while an operation uses it. The pages stay pinned until [`Lane::end`], whatever the process does to its
-/// address space meanwhile.
+/// A registration while an operation uses it. The pages stay pinned until [`Lane::end`], even if the process changes
+/// its address space meanwhile.
 #[must_use = "a use that is never ended keeps memory pinned"]
 #[derive(Debug)]
 pub struct Use {
-    /// The place where it was found; the number of its entry, if it is held; or its number among those for one use.
+    /// The place of the entry; the number of the entry, if the use is held; or the number of the registration, if it
+    /// was made for this use alone.
     entry: u32,
-    /// The name of its lane, and what keeps the pages pinned.
+    /// The name of the lane, and the bits that show what keeps the pages pinned.
     owner: u64,
     local_key: u64,
     remote_key: u64,
 }
 
 impl Use {
-    /// What work requests of this process name the memory by.
+    /// Returns the key by which work requests of this process name the memory.
     #[inline]
     #[must_use]
     pub fn local_key(&self) -> u64 {
         self.local_key
     }
 
-    /// What peers name it by.
+    /// Returns the key by which peers name the memory.
     #[inline]
     #[must_use]
     pub fn remote_key(&self) -> u64 {
         self.remote_key
     }
 
-    /// Whether the registration was made for this use alone.
+    /// Returns whether the registration was made for this use alone.
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.owner & ALONE != 0
     }
 
-    /// Whether it is [held](Lane::hold).
+    /// Returns whether the use is [held](Lane::hold).
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.owner & HELD != 0
     }
 
-    /// What ends the use, as a number of [`TICKET_BITS`] bits, for the C interface.
+    /// Converts the use to a number of [`TICKET_BITS`] bits with which it can be ended, for the C interface.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn into_ticket(self) -> u64 {
         u64::from(self.entry) | (self.owner & BY) << 32
     }
 
-    /// The use with such a number, of the lane with this name; its keys are not known any more.
+    /// Restores a use of the lane with this name from its ticket. The keys are not restored.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn from_ticket(ticket: u64, lane: u64) -> Self {
@@ -107,19 +109,19 @@ impl Use {
     }
 }
 
-/// A use was given to another lane than the one that it is of.
+/// The error for a use that was passed to another lane than its own.
 #[derive(Debug, thiserror::Error)]
 #[error("another lane gave the use: end it there")]
 #[non_exhaustive]
 pub struct WrongLane {
-    /// The use, as it was.
+    /// The use, unchanged.
     pub used: Use,
 }
 
 impl<R: Registrar> Lane<R> {
     pub(super) fn new(shared: Arc<Shared<R>>) -> Self {
-        // In a forked child a thread that is not there may hold the lock; a lane returns no registration there, so no grace period needs
-        // its counts.
+        // In a forked child a thread that does not exist there may hold the lock. A lane returns no registration there,
+        // so no grace period needs its counts.
         let counts = if shared.journal.forked() { Arc::new(Counts::default()) } else { shared.table().grace.join() };
         let name = MADE.fetch_add(1, Ordering::Relaxed) * (BY + 1);
         Self { shared, counts, name, alone: PhantomData }
@@ -131,11 +133,10 @@ impl<R: Registrar> Lane<R> {
         Use { entry: place.to_u32(), owner: self.name | parity.index() as u64, local_key, remote_key }
     }
 
-    /// Returns a registration of these bytes with at least these rights: one that the cache has, or a new one of their
-    /// pages.
+    /// Returns a registration of these bytes with at least these rights: a kept one, or a new one of their pages.
     ///
-    /// End it by [`Self::end`] when the operation that uses it has completed, and [hold](Self::hold) it if that may take long:
-    /// until it ends, nothing is unpinned that left the cache since it began.
+    /// The caller ends it with [`Self::end`] when the operation that uses it has completed, and [holds](Self::hold) it
+    /// if that may take long. Until it ends or is held, no registration that left the cache since it began is unpinned.
     ///
     /// # Errors
     /// [`LookupError::Registrar`] with the registrar's error; nothing remains pinned then.
@@ -147,14 +148,14 @@ impl<R: Registrar> Lane<R> {
         }
     }
 
-    /// The fast path of [`Self::get`]. If it finds nothing, returns what was begun, for [`Self::get_slowly`].
+    /// The fast path of [`Self::get`]. If it finds nothing, returns the state that [`Self::get_slowly`] continues with.
     #[inline(always)]
     pub(crate) fn hit(&self, range: Range, access: Access) -> Result<Use, Begun> {
         let parity = self.shared.parity();
         self.counts.begin(parity);
         let seen = self.shared.journal.seen();
         if seen == 0 {
-            return Err(Begun { parity, seen }); // There is more to ask, before the entry is waited for.
+            return Err(Begun { parity, seen }); // The slow path makes a system call before it loads the entry.
         }
         match self.shared.hit(range, access, seen) {
             Some((place, entry)) => Ok(self.used(place, entry, parity)),
@@ -162,14 +163,13 @@ impl<R: Registrar> Lane<R> {
         }
     }
 
-    /// The slow path of [`Self::get`]. A function of its own, so that the fast path has the processor's registers to
-    /// itself.
+    /// The slow path of [`Self::get`]. A separate function, so that the fast path does not have to save registers.
     #[cold]
     #[inline(never)]
     pub(crate) fn get_slowly(&self, range: Range, access: Access, begun: Begun) -> Result<Use, LookupError> {
         let Begun { parity, seen } = begun;
         if seen == 0 {
-            self.shared.expect(range); // While the kernel is asked.
+            self.shared.expect(range); // The prefetch overlaps with the system call.
         }
         let seen = self.shared.journal.seen_aside().unwrap_or(seen);
         if let Some((place, entry)) = self.shared.hit_aside(range, access, seen) {
@@ -187,20 +187,22 @@ impl<R: Registrar> Lane<R> {
         }
     }
 
-    /// Holds a use, for an operation that may last: one that waits for a peer, or for a device. What has left the cache is unpinned when
-    /// the uses that began earlier have ended, whichever registrations they use; a held use holds up only its own registration (RCACHE-010,
-    /// RCACHE-023). Costs a write to memory that all holders of the same registration share.
+    /// Holds a use, for an operation that may last because it waits for a peer or a device. A registration that has
+    /// left the cache is unpinned only when all uses that began earlier have ended, whichever registrations they use. A
+    /// held use delays only its own registration. Costs a write to memory that all holders of the same registration
+    /// share.
     ///
     /// # Panics
-    /// If another lane gave the use. It is not ended then, so its memory stays pinned. See [`try_hold`](Self::try_hold).
+    /// If the use belongs to another lane. The use is not ended then, so its memory stays pinned. See
+    /// [`try_hold`](Self::try_hold).
     pub fn hold(&self, used: Use) -> Use {
         self.try_hold(used).unwrap_or_else(|_| not_ours())
     }
 
-    /// Like [`hold`](Self::hold), but for a caller that cannot rule out that another lane gave the use.
+    /// Like [`hold`](Self::hold), for a caller that cannot rule out that the use belongs to another lane.
     ///
     /// # Errors
-    /// [`WrongLane`] if another lane gave the use, with the use.
+    /// [`WrongLane`], which contains the use, if it belongs to another lane.
     pub fn try_hold(&self, used: Use) -> Result<Use, WrongLane> {
         let parity = match used.owner ^ self.name {
             parity @ 0..=PARITY => Parity::of(parity),
@@ -213,13 +215,13 @@ impl<R: Registrar> Lane<R> {
         Ok(Use { entry: number, owner: self.name | HELD, ..used })
     }
 
-    /// Whether no use of a kept registration is under way. Registrations for one use are not counted here.
+    /// Returns whether no use of a kept registration is under way. Registrations for one use are not counted here.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.counts.idle()
     }
 
-    /// Whether this process is a fork of the one that opened the cache.
+    /// Returns whether this process is a fork of the one that opened the cache.
     #[must_use]
     pub fn forked(&self) -> bool {
         self.shared.journal.forked()
@@ -228,17 +230,17 @@ impl<R: Registrar> Lane<R> {
     /// Ends a use, after its operation has completed.
     ///
     /// # Panics
-    /// If another lane gave the use: each lane counts its own, without looking at others. It is not ended then, so its memory stays pinned.
-    /// See [`try_end`](Self::try_end).
+    /// If the use belongs to another lane: each lane counts only its own uses. The use is not ended then, so its memory
+    /// stays pinned. See [`try_end`](Self::try_end).
     #[inline]
     pub fn end(&self, used: Use) {
         self.end_of(used.entry, used.owner ^ self.name);
     }
 
-    /// Like [`end`](Self::end), but for a caller that cannot rule out that another lane gave the use.
+    /// Like [`end`](Self::end), for a caller that cannot rule out that the use belongs to another lane.
     ///
     /// # Errors
-    /// [`WrongLane`] if another lane gave the use, with the use, which that lane can still end.
+    /// [`WrongLane`], which contains the use, if it belongs to another lane. That lane can still end it.
     #[inline]
     pub fn try_end(&self, used: Use) -> Result<(), WrongLane> {
         match used.owner ^ self.name {
@@ -250,14 +252,14 @@ impl<R: Registrar> Lane<R> {
         }
     }
 
-    /// Ends the use with this [ticket](Use::into_ticket), which this lane gave.
+    /// Ends the use with this [ticket](Use::into_ticket), which belongs to this lane.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn end_ticket(&self, ticket: u64) {
         self.end_of(ticket as u32, ticket >> 32 & BY);
     }
 
-    /// The use with this ticket, which this lane gave.
+    /// Returns the use with this ticket, which belongs to this lane.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn of_ticket(&self, ticket: u64) -> Use {
@@ -287,7 +289,7 @@ impl<R: Registrar> Lane<R> {
     }
 }
 
-/// A use is given to another lane than the one that it is of.
+/// Panics because a use was passed to another lane than its own.
 #[cold]
 #[inline(never)]
 fn not_ours() -> ! {

@@ -1,12 +1,13 @@
-//! Merging: a miss may register more than was asked for, so that one registration takes the place of several.
+//! Merging: a miss may register more than the requested pages, so that one registration replaces several.
 //!
-//! The registration begins as the pages that were asked for. Into it go those that the cache keeps with the same rights and
-//! that overlap it or adjoin it, if what they would be registered with, beside themselves, is at least as large as they
-//! are; then those that the larger one reaches in the same way, and so on. So each page that is registered again by a merge
-//! is from then on in a registration of at least twice the size: n pages that are sent from one by one cost n · (1 + log2 n)
-//! pages in registrations at most, and not n²/2; in order, they end as 1 + log2 n registrations at most.
+//! The registration begins as the requested pages. It takes in each kept registration that has the same rights and
+//! overlaps or adjoins it, if the rest of the merged registration is at least as large as the one taken in; then those
+//! that the larger registration reaches in the same way, and so on. So each page that a merge registers again is then
+//! in a registration of at least twice the size. If n pages are requested one by one, the total size of all
+//! registrations made is at most n · (1 + log2 n) pages, and not n²/2. If they are requested in order, at most 1 + log2
+//! n registrations remain.
 //!
-//! No byte is registered that no look-up asked for. Shared files are left out: they are watched one at a time.
+//! No byte is registered that no look-up has requested. Shared files are not merged: they are watched one at a time.
 
 use super::entries::Entries;
 use super::entry::Entry;
@@ -14,14 +15,14 @@ use super::table::Table;
 use crate::access::Access;
 use crate::range::Range;
 
-/// Bytes that no merge exceeds: more than this some devices refuse.
+/// The maximum size in bytes of a merged registration: some devices refuse more.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// How often a merge reaches further.
+/// The maximum number of passes in which a merge grows.
 const PASSES: usize = 32;
 
 impl<P> Table<P> {
-    /// The range that is to be registered for these pages.
+    /// Returns the range to register for these pages.
     pub(super) fn widened(&self, pages: Range, access: Access, entries: &Entries) -> Range {
         let most = MOST_BYTES.min(self.limits().bytes / 4);
         let mut wide = pages;
@@ -59,7 +60,7 @@ impl<P> Table<P> {
         }
     }
 
-    /// Whether an entry may go into one with these rights.
+    /// Returns whether an entry may be merged into one with these rights.
     fn merges(entry: &Entry, access: Access) -> bool {
         entry.is_live() && entry.rights() == access && !entry.is_watched()
     }

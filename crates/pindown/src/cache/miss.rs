@@ -16,7 +16,7 @@ use crate::registrar::{Pinned, Registrar};
 impl<R: Registrar> Shared<R> {
     /// Finds or makes a registration that a hit did not find. The caller's announcement must have ended: otherwise this
     /// function could wait for registrations that wait for the caller's own use to end. If a kept registration is
-    /// returned, the caller is announced anew, under the lock without which no entry is taken out.
+    /// returned, the caller is announced again, under the lock that is needed to take entries out.
     #[cold]
     pub(super) fn miss(&self, range: Range, access: Access, lane: &Counts) -> Result<Found, LookupError> {
         if self.journal.forked() {
@@ -46,8 +46,8 @@ impl<R: Registrar> Shared<R> {
             };
             let tight = table.is_tight(wide.len());
             table.sweep(&self.epoch, &self.entries, tight, &mut out);
-            // Changes reported from here on spoil the registration; a change that began before and is not reported yet
-            // shows as busy.
+            // A change that is reported from here on prevents the registration from being kept. A change that began
+            // before and is not reported yet marks the page as busy.
             let ticket = table.begin(wide);
             (ticket, if self.journal.busy() { Err(Refusal::Changed) } else { kept }, wide)
         };
@@ -91,7 +91,7 @@ impl<R: Registrar> Shared<R> {
         found
     }
 
-    /// Registers more than was asked for, if that can be watched and pinned without dropping anything.
+    /// Registers a merged range, if it can be watched and pinned without dropping anything.
     #[expect(clippy::type_complexity, reason = "what the two calls answer")]
     fn register_merged(
         &self,
@@ -112,8 +112,7 @@ impl<R: Registrar> Shared<R> {
         }
     }
 
-    /// Keeps a registration, if there is an entry left for it. Otherwise also returns what is not to be watched any
-    /// more.
+    /// Keeps a registration, if an entry is free for it. Otherwise also returns the `Watched` that is no longer needed.
     fn keep(
         &self,
         table: &mut Table<R::Pin>,
@@ -135,14 +134,14 @@ impl<R: Registrar> Shared<R> {
         }
     }
 
-    /// A registration for one use.
+    /// Records a registration for one use.
     fn single(table: &mut Table<R::Pin>, pinned: Pinned<R::Pin>, reason: Refusal) -> Found {
         let keys = Pinned { pin: (), local_key: pinned.local_key, remote_key: pinned.remote_key };
         Found::Single(table.single(pinned.pin, reason), keys)
     }
 
-    /// Begins a use of a kept entry, and makes the entry findable by this page. Under the table's lock; what is released meanwhile is put
-    /// into `out`.
+    /// Begins a use of a kept entry, and makes the entry findable by this page. Called under the table's lock.
+    /// Registrations that are released meanwhile are added to `out`.
     fn found(
         &self,
         table: &mut Table<R::Pin>,
@@ -162,8 +161,8 @@ impl<R: Registrar> Shared<R> {
         Found::Kept(place, parity)
     }
 
-    /// Finds a kept entry that serves the range, with an unchanged file and with rights that the process still has.
-    /// Entries that outlived a right are dropped.
+    /// Finds a kept entry that serves the range, whose file is unchanged and whose rights the process still has.
+    /// Entries with rights that the process no longer has are dropped.
     fn find(&self, table: &mut Table<R::Pin>, range: Range, access: Access) -> Option<u32> {
         loop {
             let same = |number| self.same_inode(number);
@@ -175,7 +174,7 @@ impl<R: Registrar> Shared<R> {
         }
     }
 
-    /// Whether the monitor is not in the middle of a change, and the range's file is as it was.
+    /// Returns whether no change is under way in the monitor, and the range's file is unchanged.
     pub(super) fn is_still(&self, watched: &Watched) -> bool {
         !self.journal.busy() && watched.inode.is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
     }
@@ -191,7 +190,7 @@ impl<R: Registrar> Shared<R> {
     #[inline(never)]
     fn settle_later(&self, table: &mut Table<R::Pin>) -> bool {
         for look in 1..SETTLING {
-            // The monitor may be waiting for this processor.
+            // The monitor's thread may be waiting for this processor.
             if look <= SETTLING / 2 {
                 std::hint::spin_loop()
             } else {
@@ -204,7 +203,7 @@ impl<R: Registrar> Shared<R> {
         false
     }
 
-    /// Pins, dropping idle registrations and trying again where the registrar reports a limit (RCACHE-023).
+    /// Pins the pages. If the registrar reports a limit, drops idle registrations and tries again.
     pub(super) fn pin(&self, pages: Range, access: Access) -> io::Result<Pinned<R::Pin>> {
         let mut patience = PATIENCE;
         loop {
@@ -216,10 +215,11 @@ impl<R: Registrar> Shared<R> {
             let mut out = Vec::new();
             let waiting = {
                 let mut table = self.table();
-                // First what is out of the cache and not unpinned yet.
+                // First unpin the registrations that have left the cache already.
                 table.sweep(&self.epoch, &self.entries, true, &mut out);
                 if out.is_empty() {
-                    // An eighth at a time: one may not be enough, and all would empty the cache.
+                    // Drop an eighth at a time: one registration may not be enough, and dropping all would empty the
+                    // cache.
                     for _ in 0..(table.stats.entries / 8).max(1) {
                         table.drop_oldest(&self.entries);
                     }
@@ -228,7 +228,7 @@ impl<R: Registrar> Shared<R> {
                 table.waiting().0 > 0
             };
             if out.is_empty() {
-                // Short uses of other threads end soon; held uses are not waited for.
+                // Short uses of other threads end soon; this loop does not wait for held uses.
                 if !waiting || patience == 0 {
                     return Err(error);
                 }
@@ -240,17 +240,18 @@ impl<R: Registrar> Shared<R> {
     }
 }
 
-/// A registration that has begun: ended without one if the registrar, or an application that is asked what it watches, panics.
+/// A registration that has begun. Dropping it ends the registration without a result, in case the registrar or an
+/// application's monitor callback panics.
 pub(super) struct Unfinished<'a, R: Registrar> {
     pub(super) shared: &'a Shared<R>,
     pub(super) ticket: u64,
-    /// Whether it then counts as a failure.
+    /// Whether a registration that ends in this way counts as a failed look-up.
     pub(super) is_look_up: bool,
     pub(super) watched: Option<Watched>,
 }
 
 impl<R: Registrar> Unfinished<'_, R> {
-    /// Asks the monitor to watch the range for the registration.
+    /// Makes the monitor watch the range for the registration.
     pub(super) fn watch(&mut self, range: Range, access: Access) -> Result<Watched, Refusal> {
         let watched = self.shared.monitor.watch(range, access);
         self.watched = watched.ok();
@@ -269,13 +270,13 @@ impl<R: Registrar> Drop for Unfinished<'_, R> {
     }
 }
 
-/// How often a monitor that is in the middle of a report is looked at, before a registration is made for one use.
+/// How often the journal of a monitor in the middle of a report is read, before a registration is made for one use.
 const SETTLING: u32 = 400;
 
-/// How often uses that prevent unpinning at a limit are looked at, before the limit's error is returned to the caller.
+/// How often the cache checks at a limit whether uses have ended, before it returns the limit's error to the caller.
 const PATIENCE: u32 = 100;
 
-/// Whether the registrar ran into a limit that idle registrations may stand in the way of.
+/// Returns whether the error reports a limit that dropping idle registrations may help against.
 fn is_a_limit(error: &io::Error) -> bool {
     let limits = [libc::ENOMEM, libc::EAGAIN, libc::ENOSPC, libc::EDQUOT];
     error.raw_os_error().is_some_and(|code| limits.contains(&code)) || error.kind() == io::ErrorKind::OutOfMemory

@@ -1,12 +1,14 @@
 //! The cache: registrations by range and rights.
 //!
-//! A *hit* announces itself in its lane (`grace`), finds an `entry` where the hash of its page says (`entries`), and compares the
-//! monitor's journal with what the cache has taken in: no lock, no shared count, no store to memory that others read or write.
-//! Everything else takes the table's lock for bookkeeping and none for pinning and unpinning.
+//! A *hit* announces itself in its lane (`grace`), finds an `entry` at the place given by the hash of its page
+//! (`entries`), and compares the monitor's journal with the position up to which the cache has processed it. It takes
+//! no lock, uses no shared counter, and stores nothing to memory that other threads read or write. All other operations
+//! take the table's lock for bookkeeping, and no lock for pinning and unpinning.
 //!
-//! A *miss* asks the monitor to watch the pages, then pins them, then keeps the registration, unless a change was
-//! reported meanwhile: then it serves this use alone. Memory that cannot be watched, or that does not fit, is
-//! registered for one use as well. So a registration that is found is that of the memory which is at its addresses now.
+//! A *miss* makes the monitor watch the pages, then pins them, then keeps the registration. If a change was reported
+//! meanwhile, the registration serves only this use. Memory that cannot be watched, or that does not fit into the
+//! cache, is also registered for one use. So a registration that is found always covers the memory which is at its
+//! addresses now.
 
 mod barrier;
 mod builder;
@@ -58,24 +60,24 @@ use grace::{Counts, Parity};
 use out::Out;
 use table::Table;
 
-/// A cache of registrations. Clones are the same cache; the last one unpins everything.
+/// A cache of registrations. Clones share one cache; dropping the last one unpins all registrations.
 pub struct Cache<R: Registrar>(Arc<Shared<R>>);
 
-/// Why a look-up has no registration to give.
+/// The reasons why a look-up returns no registration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupError {
     /// The range is invalid.
     #[error(transparent)]
     Range(#[from] RangeError),
-    /// This process is a fork of the one that opened the cache. Registrations are the parent's, and no lock of another
-    /// thread's is waited for.
+    /// This process is a fork of the one that opened the cache. The registrations belong to the parent, and a lock may
+    /// be held by a thread that does not exist here.
     #[error("the registration cache belongs to the process that this one is a fork of: open a new one")]
     Forked,
-    /// The registrar could not pin it, also after idle registrations were dropped.
+    /// The registrar could not pin the range, even after idle registrations were dropped.
     #[error("{range} could not be registered: {source}")]
     Registrar {
-        /// What was to be pinned.
+        /// The range that was to be pinned.
         range: Range,
         /// The registrar's error.
         source: io::Error,
@@ -83,7 +85,7 @@ pub enum LookupError {
 }
 
 impl LookupError {
-    /// The errno that stands for it in C, positive.
+    /// Returns the positive errno that stands for the error in C.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -94,7 +96,7 @@ impl LookupError {
     }
 }
 
-/// What the clones and lanes of a cache share.
+/// The state that the clones and lanes of a cache share.
 struct Shared<R: Registrar> {
     entries: Entries,
     front: Front,
@@ -105,21 +107,21 @@ struct Shared<R: Registrar> {
     table: Aligned<Mutex<Table<R::Pin>>>,
     monitor: Box<dyn Monitor>,
     merging: bool,
-    /// The better monitors that are not available, with the reasons.
+    /// The better monitors that are not available, and the reasons.
     unavailable: Vec<Unavailable>,
-    /// The descriptor that interrupts a wait.
+    /// The eventfd that interrupts a wait.
     interrupt: OwnedFd,
     registrar: R,
 }
 
-/// At the start of a cache line.
+/// Places the value at the start of a cache line.
 #[repr(align(64))]
 struct Aligned<T>(T);
 
 /// A registration that was found or made.
 #[derive(Clone, Copy, Debug)]
 enum Found {
-    /// Where its entry lies, and the parity of the use.
+    /// A kept registration: the place of its entry, and the parity of the use.
     Kept(Place, Parity),
     Single(u32, Pinned<()>),
 }
@@ -136,7 +138,7 @@ impl<R: Registrar> Cache<R> {
         Lane::new(Arc::clone(&self.0))
     }
 
-    /// Counts of what the cache has done.
+    /// Returns counts of what the cache has done.
     #[must_use]
     pub fn stats(&self) -> Stats {
         if self.0.journal.forked() {
@@ -144,7 +146,7 @@ impl<R: Registrar> Cache<R> {
         }
         let table = self.0.table();
         let mut stats = table.stats;
-        // A look-up announces itself once, and once more if it goes on with a registration found behind the lock.
+        // A look-up announces itself once, and once more if it uses a registration found behind the lock.
         let begun: u64 = table.grace.lanes().map(Counts::begun).sum();
         let slow = 2 * (stats.slow_hits + stats.misses) + stats.single_uses.iter().sum::<u64>() + stats.failures;
         stats.hits = (stats.hits + begun).saturating_sub(slow);
@@ -152,26 +154,26 @@ impl<R: Registrar> Cache<R> {
         stats
     }
 
-    /// The name of the monitor that watches.
+    /// Returns the name of the cache's monitor.
     #[must_use]
     pub fn monitor(&self) -> &'static str {
         self.0.monitor.name()
     }
 
-    /// Which monitor watches, and why none of the better ones: a line each.
+    /// Returns the name of the monitor and the reasons why no better one is used, a line each.
     #[must_use]
     pub fn explanation(&self) -> String {
         let worse = self.0.unavailable.iter().map(|why| format!("\n{why}"));
         std::iter::once(format!("the monitor is {}", self.monitor())).chain(worse).collect()
     }
 
-    /// Whether this process is a fork of the one that opened the cache: then it has nothing to give.
+    /// Returns whether this process is a fork of the one that opened the cache. The cache then returns no registration.
     #[must_use]
     pub fn forked(&self) -> bool {
         self.0.journal.forked()
     }
 
-    /// Drops every registration; those in use are unpinned when their uses end, at one of the next calls.
+    /// Drops all registrations. Those in use are unpinned by a later call, after their uses have ended.
     pub fn flush(&self) {
         let shared = &*self.0;
         if !shared.journal.forked() {
@@ -181,7 +183,7 @@ impl<R: Registrar> Cache<R> {
     }
 
     /// Processes the changes that the monitor has reported, and unpins registrations that are no longer used. Misses do
-    /// this too; a program that has stopped using the cache calls it to release the memory.
+    /// this too. A program that has stopped using the cache calls this function to release the memory.
     pub fn sweep(&self) {
         self.0.sweep();
     }
@@ -201,17 +203,17 @@ impl<R: Registrar> fmt::Debug for Cache<R> {
 
 impl<R: Registrar> Shared<R> {
     fn table(&self) -> MutexGuard<'_, Table<R::Pin>> {
-        // A panic under the lock can only come from a failed allocation; the table is whole at every step.
+        // A panic under the lock can only come from a failed allocation; the table is consistent at every step.
         self.table.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nothing was taken from the file that the entry's pages belong to.
+    /// Returns whether no pages were taken from the file that the entry's pages belong to.
     #[inline(always)]
     fn same_inode(&self, number: u32) -> bool {
         self.entries.inode(number).is_none_or(|inode| self.journal.inode(inode.slot) == inode.count)
     }
 
-    /// A hit where the page is looked for first, by a caller that has announced itself and then looked where the cache stands
+    /// A hit at the first place for its page. The caller has announced itself and has then read the cache's position
     /// ([`Journal::seen`]).
     #[inline(always)]
     fn hit(&self, range: Range, access: Access, seen: u64) -> Option<(Place, &Entry)> {
@@ -220,19 +222,20 @@ impl<R: Registrar> Shared<R> {
         self.holds(place, entry, range, access, seen).then_some((place, entry))
     }
 
-    /// Prefetches the entry at the place where an address is looked for first.
+    /// Prefetches the entry at the first place for an address.
     fn expect(&self, range: Range) {
         if let Some(entry) = self.entries.at(self.entries.home(range.start())) {
             hint::prefetch(entry);
         }
     }
 
-    /// A hit at another place, or under a monitor that hits have to ask first. The caller is that of [`Self::hit`].
+    /// A hit at another place, or under a monitor that requires a system call first. The caller must meet the
+    /// conditions of [`Self::hit`].
     fn hit_aside(&self, range: Range, access: Access, seen: u64) -> Option<(Place, &Entry)> {
         let home = self.entries.home(range.start());
         let serves = |place: &Place| self.entries.at(*place).is_some_and(|entry| entry.serves(range, access));
-        // If the place has become free, the look-up goes on to the lock, where a copy is put into it. So a miss looks at one
-        // place.
+        // If the first place is free, the look-up continues behind the lock, where a copy is put there. So a miss reads
+        // only one place.
         let near = if self.entries.has_room(home) { None } else { home.near().find(serves) };
         let place = near.or_else(|| self.front.find(range.start(), |place| serves(&place)))?;
         let entry = self.entries.at(place)?;
@@ -242,12 +245,13 @@ impl<R: Registrar> Shared<R> {
         self.holds(place, entry, range, access, seen).then_some((place, entry))
     }
 
-    /// Whether the process still has the rights that the entry was made with, where their loss is not reported.
+    /// Returns whether the process still has the rights that the entry was made with. Used with monitors that do not
+    /// report the loss of a right.
     fn allowed(&self, entry: &Entry) -> bool {
         !self.monitor.checks_rights() || self.monitor.allowed(entry.range(), entry.rights())
     }
 
-    /// Whether the entry serves this, and no change was reported since `seen` was read.
+    /// Returns whether the entry serves the look-up and no change was reported since `seen` was read.
     #[inline(always)]
     fn holds(&self, place: Place, entry: &Entry, range: Range, access: Access, seen: u64) -> bool {
         let Some(serves) = entry.how_serves(range, access) else { return false };
@@ -258,13 +262,13 @@ impl<R: Registrar> Shared<R> {
         true
     }
 
-    /// The parity under which uses begin now.
+    /// Returns the parity of uses that begin now.
     #[inline]
     fn parity(&self) -> Parity {
         Parity::of(self.epoch.load(Ordering::Relaxed))
     }
 
-    /// The end of a use that had a registration of its own.
+    /// Ends a use that had a registration of its own.
     #[cold]
     fn end_single(&self, number: u32) {
         if self.journal.forked() {
@@ -298,10 +302,10 @@ impl<R: Registrar> Shared<R> {
         }
     }
 
-    /// A panic of the registrar ends here: the call that unpins may be a look-up of other memory, and what else it unpins is not to
-    /// stay pinned.
+    /// Unpins a registration. A panic of the registrar is not propagated: the calling thread may be looking up other
+    /// memory, and the other registrations that it unpins must not stay pinned.
     fn unpin(&self, pin: R::Pin) {
-        // In a model every panic is a fault that was found.
+        // In a model every panic is an error.
         #[cfg(loom)]
         self.registrar.unpin(pin);
         #[cfg(not(loom))]
@@ -321,7 +325,7 @@ impl<R: Registrar> Shared<R> {
 
 impl<R: Registrar> Drop for Shared<R> {
     fn drop(&mut self) {
-        // A child's copies are its parent's: the parent unpins them.
+        // The child's copies belong to the parent, which unpins them.
         if self.journal.forked() {
             return;
         }

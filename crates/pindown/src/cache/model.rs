@@ -1,8 +1,9 @@
-//! Loom: hits, invalidation and registration anew, in every interleaving.
+//! Loom models of hits, invalidation and repeated registration, in all interleavings.
 //!
-//! The registrar pins a number that stands for the pages which are at the address; a thread that changes them reports it to the journal
-//! between taking the old pages away and putting the new ones there, as a monitor does. Checked: a look-up that begins after a change was
-//! reported never gets the old pages, what it gets is of one registration, and pages are unpinned only when they have no user.
+//! The registrar pins a number that stands for the pages at the address. A thread that changes the pages reports the
+//! change to the journal after it has removed the old pages and before it puts new ones there, as a monitor does. The
+//! models check that a look-up that begins after a change was reported never returns the old pages, that the keys it
+//! returns belong to one registration, and that pages are unpinned only when they have no user.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::monitor::Choice;
 use crate::monitor::imported::Notifier;
 use crate::registrar::Pinned;
 
-/// Pins that a model makes at most.
+/// The maximum number of pins that a model makes.
 const PINS: usize = 8;
 
 /// Two ranges with the same first page, of different length.
@@ -24,15 +25,15 @@ fn ranges() -> [Range; 2] {
 }
 
 struct World {
-    /// Which pages are at the address.
+    /// The version of the pages at the address.
     version: AtomicU64,
-    /// Which changes have been reported in full.
+    /// The version of the last change that has been reported in full.
     told: AtomicU64,
-    /// Pins made so far.
+    /// The number of pins made so far.
     pins: AtomicU64,
-    /// What each of them pinned.
+    /// The version that each pin pinned.
     pinned: [AtomicU64; PINS],
-    /// Which of them have been undone.
+    /// Which pins have been undone.
     unpinned: [AtomicBool; PINS],
 }
 
@@ -69,7 +70,7 @@ fn page() -> Range {
 }
 
 impl World {
-    /// Other pages, in the order that a monitor promises.
+    /// Puts new pages at the address and reports the change, in the order that a monitor promises.
     fn change(&self, notifier: &Notifier) {
         let next = self.version.load(Ordering::SeqCst) + 1;
         self.version.store(next, Ordering::SeqCst);
@@ -77,7 +78,8 @@ impl World {
         self.told.store(next, Ordering::SeqCst);
     }
 
-    /// One transfer: never through pages older than the changes reported before it began, never through unpinned pages.
+    /// Makes one transfer. Checks that it never uses pages older than the changes reported before it began, and never
+    /// unpinned pages.
     fn transfer(&self, lane: &Lane<Arc<World>>) {
         let told = self.told.load(Ordering::SeqCst);
         let used = lane.get(page(), Access::empty()).expect("registered");
@@ -90,7 +92,7 @@ impl World {
     }
 }
 
-/// A use that is held while its registration leaves the cache: not unpinned before it ends, and unpinned after.
+/// A use is held while its registration leaves the cache. The registration is unpinned after the use ends, not before.
 #[test]
 fn loom_a_held_use_against_the_unpinning_of_what_was_taken_out() {
     let mut model = loom::model::Builder::new();
@@ -229,8 +231,8 @@ fn loom_a_registration_against_a_change() {
     });
 }
 
-/// The grace period alone: two entries are published and retired in turn while a reader, which may have read an old
-/// epoch, uses what it finds.
+/// The grace period alone: two entries are published and retired in turn while a reader, which may have loaded an old
+/// epoch, uses the entry that it finds.
 #[test]
 fn loom_a_late_reader_against_two_graces() {
     let mut model = loom::model::Builder::new();
@@ -264,8 +266,8 @@ fn loom_a_late_reader_against_two_graces() {
     });
 }
 
-/// An entry is taken out and filled with another registration while a reader, which may announce itself at any moment, looks at it and
-/// marks it used.
+/// An entry is taken out and filled with another registration while a reader, which may announce itself at any moment,
+/// reads it and marks it as used.
 fn filled_again(first: (Range, Access), second: (Range, Access), asks: (Range, Access), allowed: &'static [u64]) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(4);
@@ -327,7 +329,7 @@ fn loom_a_reader_against_an_entry_that_is_filled_again_with_other_rights() {
     filled_again((long, Access::empty()), (short, Access::LOCAL_WRITE), (short, Access::LOCAL_WRITE), &[2]);
 }
 
-/// What each pin of a model was made for.
+/// The world of a model, with the range and rights of each pin.
 #[derive(Default)]
 struct Ledger {
     pins: AtomicU64,
@@ -351,7 +353,7 @@ impl Registrar for Arc<Ledger> {
 }
 
 impl Ledger {
-    /// A cache with room for so many.
+    /// Opens a cache that keeps at most `count` registrations.
     fn cache(count: u32, merging: bool) -> (Arc<Self>, Cache<Arc<Self>>, Notifier) {
         let ledger = Arc::new(Self::default());
         let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
@@ -359,7 +361,8 @@ impl Ledger {
         (ledger, cache.merging(merging).open().expect("opens"), notifier)
     }
 
-    /// One transfer: its key is that of one registration that holds all its bytes, and that stays while it is used.
+    /// Makes one transfer. Checks that its key belongs to one registration that contains all its bytes and stays pinned
+    /// while it is used.
     fn transfer(&self, lane: &Lane<Arc<Self>>, range: Range) {
         let used = lane.get(range, Access::empty()).expect("registered");
         let pin = used.local_key() as usize;
@@ -372,7 +375,8 @@ impl Ledger {
     }
 }
 
-/// There is room for one of the two ranges: each registration takes the place, and perhaps the entry, of the other.
+/// The cache has room for one of the two ranges: each registration takes the place, and possibly the entry, of the
+/// other.
 #[test]
 fn loom_two_ranges_that_evict_each_other() {
     let mut model = loom::model::Builder::new();
@@ -396,7 +400,7 @@ fn loom_two_ranges_that_evict_each_other() {
     });
 }
 
-/// The same while the first range changes.
+/// Like the test above, while the first range changes.
 #[test]
 fn loom_two_ranges_and_a_change() {
     let mut model = loom::model::Builder::new();
@@ -421,7 +425,7 @@ fn loom_two_ranges_and_a_change() {
     });
 }
 
-/// A registration is merged with its neighbour while others look both up.
+/// A registration is merged with its neighbour while other threads look both up.
 #[test]
 fn loom_look_ups_against_a_merge() {
     let mut model = loom::model::Builder::new();

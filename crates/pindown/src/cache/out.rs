@@ -1,13 +1,13 @@
-//! What leaves the cache under its lock, and is unpinned outside it.
+//! Registrations that leave the cache under its lock and are unpinned after the lock is released.
 
 use crate::range::Range;
 
-/// A registration that is to be released, outside the lock.
+/// A registration to be unpinned after the lock is released.
 #[derive(Debug)]
 pub(super) struct Out<P> {
     pub(super) pin: P,
-    /// The file that need not be watched for it any more.
+    /// The watched file, which the registration no longer needs.
     pub(super) inode: Option<u32>,
-    /// What the monitor need not keep locked for it any more.
+    /// The range that the monitor keeps locked for the registration.
     pub(super) locked: Option<Range>,
 }

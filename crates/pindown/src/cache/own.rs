@@ -1,6 +1,6 @@
-//! Registrations that the application makes and undoes itself, and that are reported to it when their memory changes:
-//! the interface of the dynamic registration paper (its section VI.A). They are not served to look-ups, and no change
-//! closes them.
+//! Registrations that the application makes and undoes itself. The cache reports to the application when their memory
+//! changes; this is the interface of the dynamic registration paper (its section VI.A). Look-ups do not return them,
+//! and no change closes them.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -23,17 +23,17 @@ pub enum Waited {
     Changed(Handle),
     /// [`Cache::interrupt`] was called.
     Interrupted,
-    /// The time was up.
+    /// The timeout expired.
     TimedOut,
 }
 
-/// The longest sleep of a wait: a waiting thread that a ring did not wake looks for changes after that.
+/// The longest sleep of a wait: a waiting thread that no ring wakes checks for changes after this time.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// The longest sleep of a wait while the monitor is in the middle of a report.
 const UNSETTLED_SLICE: Duration = Duration::from_millis(1);
 
-/// The result of a look for changes.
+/// The result of one check for changes.
 enum Checked {
     /// All reports are processed. Holds a registration that has changed, if there is one.
     Told(Option<Handle>),
@@ -42,10 +42,10 @@ enum Checked {
 }
 
 impl<R: Registrar> Cache<R> {
-    /// Pins these bytes until [`Self::deregister`] (MON-036). Registrations may overlap; each has its own handle.
+    /// Pins these bytes until [`Self::deregister`]. Registrations may overlap; each has its own handle.
     ///
     /// # Errors
-    /// [`LookupError`]; nothing remains pinned then.
+    /// A [`LookupError`]; nothing remains pinned then.
     pub fn register(&self, range: Range, access: Access) -> Result<Registration, LookupError> {
         let shared = &*self.0;
         if shared.journal.forked() {
@@ -79,10 +79,10 @@ impl<R: Registrar> Cache<R> {
         Ok(Registration { handle, local_key, remote_key, unwatched })
     }
 
-    /// Unpins what [`Self::register`] pinned, also if it was reported as changed (MON-039).
+    /// Unpins the memory of a registration that [`Self::register`] made, even if it was reported as changed.
     ///
     /// # Errors
-    /// [`UnknownHandle`] for what was deregistered before.
+    /// [`UnknownHandle`] if the registration was deregistered before.
     pub fn deregister(&self, handle: Handle) -> Result<(), UnknownHandle> {
         if self.0.journal.forked() {
             return Err(UnknownHandle(handle));
@@ -92,9 +92,9 @@ impl<R: Registrar> Cache<R> {
         Ok(())
     }
 
-    /// Returns a registration with memory that changed before this call, each registration once; `None` if there is
-    /// none (MON-043 to MON-047). Calling it before each use of a registration, until it returns `None`, is enough to
-    /// never use a stale one.
+    /// Returns a registration whose memory changed before this call. Returns each registration once, and `None` if
+    /// there is none. To avoid using a stale registration, call this function before each use of one, until it returns
+    /// `None`.
     pub fn check(&self) -> Option<Handle> {
         loop {
             match self.0.check() {
@@ -105,23 +105,23 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Waits until [`Self::check`] would return a registration (MON-048), for at most `timeout`, or for ever without
-    /// one. If several threads wait, each ring of the monitor wakes at least one of them at once, and the others look
-    /// every 100 ms.
+    /// Waits until [`Self::check`] would return a registration, for at most `timeout`, or without a limit if it is
+    /// `None`. If several threads wait, each ring of the monitor wakes at least one of them at once, and the others
+    /// check every 100 ms.
     ///
     /// # Errors
-    /// Those of poll(2), for the descriptors that are waited for.
+    /// Errors of poll(2).
     pub fn wait(&self, timeout: Option<Duration>) -> std::io::Result<Waited> {
         let shared = &*self.0;
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let bell = shared.monitor.bell();
-        // From here on changes ring; what was reported before is found by the first check.
+        // From here on changes ring; the first check finds what was reported before.
         let waiting = bell.map(Waiting::on);
         loop {
             let slice = match shared.check() {
                 Checked::Told(Some(handle)) => return Ok(Waited::Changed(handle)),
                 Checked::Told(None) => SLICE,
-                // The monitor may be in the middle of a report, or gone: then no look ever settles.
+                // The monitor may be in the middle of a report, or may have exited: then no check ever settles.
                 Checked::Unsettled => UNSETTLED_SLICE,
             };
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -139,11 +139,11 @@ impl<R: Registrar> Cache<R> {
                 Err(error) => return Err(error.into()),
             }
             if fds.iter().any(|fd| fd.revents().intersects(PollFlags::NVAL | PollFlags::ERR | PollFlags::HUP)) {
-                // The application has closed one: polling does not sleep any more.
+                // The application has closed one of the descriptors, so poll(2) no longer sleeps.
                 std::thread::sleep(left);
             } else if !fds[0].revents().is_empty() {
                 let mut count = [0; 8];
-                // Another waiter may have taken it; then this one waits on.
+                // Another waiting thread may have read the interrupt; then this one continues to wait.
                 if rustix::io::read(&shared.interrupt, &mut count).is_ok() {
                     return Ok(Waited::Interrupted);
                 }
@@ -154,15 +154,15 @@ impl<R: Registrar> Cache<R> {
         }
     }
 
-    /// Ends one wait, now or the next one to come (MON-051).
+    /// Ends one wait: one that is under way, or else the next one.
     pub fn interrupt(&self) {
-        // The count cannot be full: a wait takes all of it.
+        // The counter cannot overflow: a wait resets it to 0.
         rustix::io::write(&self.0.interrupt, &1_u64.to_ne_bytes()).ok();
     }
 }
 
 impl<R: Registrar> Shared<R> {
-    /// Looks for a change, once.
+    /// Checks for a change, once.
     fn check(&self) -> Checked {
         if self.journal.forked() {
             return Checked::Told(None);

@@ -1,44 +1,45 @@
-//! What a cache has done.
+//! Counts of what a cache has done.
 
 use crate::monitor::Refusal;
 
-/// Counts since the cache was opened.
+/// Counts since the cache was opened, and sizes of what it holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Look-ups that found a registration without a lock.
     pub hits: u64,
-    /// Look-ups that found one in the table behind its lock: after a change, or at a new place of a registered range.
+    /// Look-ups that found a registration in the table, behind its lock: after a change, or at a new place of a
+    /// registered range.
     pub slow_hits: u64,
     /// Look-ups that made a registration and kept it.
     pub misses: u64,
-    /// Registrations kept now.
+    /// Registrations that are kept now.
     pub entries: u64,
-    /// Their bytes.
+    /// Bytes of the registrations that are kept now.
     pub bytes: u64,
-    /// Registrations taken out of the cache but not yet unpinned, because their last use has not ended or has not been
-    /// checked.
+    /// Registrations removed from the cache but not yet unpinned, because their last use has not ended or the cache has
+    /// not checked it.
     pub retired: u64,
-    /// Their bytes.
+    /// Bytes of those registrations.
     pub retired_bytes: u64,
     /// Look-ups that made a registration for one use, by reason.
     pub single_uses: [u64; Refusal::ALL.len()],
-    /// Look-ups that the registrar refused.
+    /// Look-ups that failed because the registrar returned an error.
     pub failures: u64,
-    /// Registrations dropped for want of room.
+    /// Registrations dropped to make room.
     pub evictions: u64,
     /// Registrations dropped because their memory changed.
     pub invalidations: u64,
     /// Registrations dropped because a larger one took their place ([`Builder::merging`](crate::Builder::merging)).
     pub merged: u64,
-    /// How often everything was dropped because it was not known what had changed.
+    /// How often all registrations were dropped because the changed addresses were unknown.
     pub flushes: u64,
-    /// Registrations of the application's own that it has not undone.
+    /// Registrations made by [`Cache::register`](crate::Cache::register) that the application has not undone.
     pub own: u64,
 }
 
 impl Stats {
-    /// Look-ups served for one use only, for this reason.
+    /// Returns the number of look-ups that were served for one use only, for this reason.
     #[must_use]
     pub fn single_uses_for(&self, reason: Refusal) -> u64 {
         self.single_uses[reason.index()]

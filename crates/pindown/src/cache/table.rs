@@ -26,7 +26,7 @@ use crate::sync::AtomicU64;
 #[derive(Debug)]
 enum Slot<P> {
     Free,
-    /// In the tree, found by hits while its entry is live.
+    /// In the tree; hits find it while its entry is live.
     Kept(P),
     /// Taken out; unpinned when its last use has ended.
     Retired(P),
@@ -40,20 +40,20 @@ struct Pending {
     spoiled: bool,
 }
 
-/// Limits of what is kept.
+/// The limits of a cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) count: u32,
     pub(super) bytes: u64,
 }
 
-/// The table. The fields that every miss reads come first, in few cache lines: a device that has just registered has
-/// emptied the processor's nearest cache.
+/// The table. The fields that every miss reads come first, in few cache lines: a device driver that has just registered
+/// memory has evicted the processor's nearest cache.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Table<P> {
     limits: Limits,
-    /// log2 of the registrations that are kept in one [time](Self::time).
+    /// log2 of the number of registrations that are kept before the [time](Self::time) advances.
     aging: u32,
     next_ticket: u64,
     held_bytes: u64,
@@ -62,11 +62,11 @@ pub(super) struct Table<P> {
     tree: Tree,
     pending: Vec<Pending>,
     /// The entries by the time of their last use, as known when each was last checked, the oldest first. Entries that
-    /// were taken out are skipped.
+    /// were taken out are skipped when they are reached.
     ages: BinaryHeap<Reverse<(u64, u32)>>,
     slots: Vec<Slot<P>>,
     free: Vec<u32>,
-    /// Retired entries that were waited for and that are still held.
+    /// Retired entries that have passed their grace period and are still held.
     held: Vec<u32>,
     pub(super) stats: Stats,
     pub(super) grace: Grace,
@@ -103,8 +103,8 @@ impl<P> Table<P> {
         journal.drain(|change| self.invalidate(change, entries))
     }
 
-    /// Makes everything that overlaps the change unusable. Allocates nothing: room for dead entries was reserved when
-    /// they were kept.
+    /// Makes every registration that overlaps the change unusable. Allocates nothing: room for dead entries was
+    /// reserved when they were kept.
     fn invalidate(&mut self, change: Change, entries: &Entries) {
         let range = match change {
             Change::Of(range) => range,
@@ -143,7 +143,7 @@ impl<P> Table<P> {
         });
     }
 
-    /// Kills an entry that another one replaces.
+    /// Kills an entry that is replaced by another.
     pub(super) fn replace(&mut self, number: u32, entries: &Entries) {
         if entries.kill(number) {
             self.dead.push(number);
@@ -171,7 +171,8 @@ impl<P> Table<P> {
         self.tree.containing(range, serves)
     }
 
-    /// Begins a registration: changes that are reported from now on spoil it.
+    /// Begins a registration. A change of the range that is reported from now on prevents the registration from being
+    /// kept.
     pub(super) fn begin(&mut self, range: Range) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -185,13 +186,13 @@ impl<P> Table<P> {
         place.is_some_and(|place| !self.pending.swap_remove(place).spoiled)
     }
 
-    /// Registrations that have begun.
+    /// Returns the number of registrations that have begun.
     #[cfg(all(test, not(loom)))]
     pub(super) fn registering(&self) -> usize {
         self.pending.len()
     }
 
-    /// Whether a registration of so many bytes can be kept at all.
+    /// Returns an error if a registration of this range can never be kept.
     pub(super) fn can_keep(&self, range: Range) -> Result<(), Refusal> {
         if self.limits.count == 0 || self.grace.lacks_fence() {
             Err(Refusal::NotCaching)
@@ -203,8 +204,8 @@ impl<P> Table<P> {
         }
     }
 
-    /// Keeps a registration. Returns the number of its entry; or the registration itself, if so many are still in use
-    /// that no entry is free.
+    /// Keeps a registration. Returns the number of its entry. Returns the registration itself if no entry is free
+    /// because too many are still in use.
     pub(super) fn keep(
         &mut self,
         range: Range,
@@ -230,24 +231,24 @@ impl<P> Table<P> {
         Ok(number)
     }
 
-    /// The time by which entries age: in registrations kept so far, and where many are kept in so many at once that
-    /// those of a thousand times are kept.
+    /// The time by which entries age: the number of registrations kept so far. In large caches it advances only once in
+    /// several registrations, so that filling the cache takes about a thousand ticks.
     pub(super) fn time(&self) -> u64 {
         self.stats.misses >> self.aging
     }
 
-    /// A registration for one use.
+    /// Adds a registration for one use.
     pub(super) fn single(&mut self, pin: P, reason: Refusal) -> u32 {
         self.stats.single_uses[reason.index()] += 1;
         self.singles.insert(pin) as u32
     }
 
-    /// Ends the use of a registration for one use. Returns what is to be unpinned.
+    /// Ends a registration for one use. Returns the pin to be undone.
     pub(super) fn single_ended(&mut self, number: u32) -> Option<P> {
         self.singles.try_remove(number as usize)
     }
 
-    /// The number of a free entry.
+    /// Returns the number of a free entry.
     fn slot(&mut self, entries: &Entries) -> Option<u32> {
         self.free.pop().or_else(|| {
             let next = self.slots.len();
@@ -258,8 +259,8 @@ impl<P> Table<P> {
         })
     }
 
-    /// Takes dead entries out of the tree. If so much waits that it should not wait longer, or if `urgent`, also checks
-    /// whether the uses have ended. What is to be unpinned is put into `out`.
+    /// Takes dead entries out of the tree. If the waiting registrations have reached the limits of a batch, or if
+    /// `urgent`, also checks whether their uses have ended. Registrations to be unpinned are added to `out`.
     #[inline]
     pub(super) fn sweep(&mut self, epoch: &AtomicU64, entries: &Entries, urgent: bool, out: &mut Vec<Out<P>>) {
         if urgent || !self.dead.is_empty() || entries.were_released() || self.has_waited() {
@@ -292,16 +293,16 @@ impl<P> Table<P> {
         });
     }
 
-    /// Whether so much waits that it should not wait longer: the cost of a fence of all threads is paid for a batch,
-    /// not for each entry.
+    /// Returns whether the waiting registrations should not wait longer. The cost of a fence of all threads is paid for
+    /// a batch, not for each entry.
     fn has_waited(&self) -> bool {
         let (count, bytes) = self.waiting();
         self.grace.lacks_fence() || count >= BATCH || bytes >= BATCH_BYTES.min(self.limits.bytes / 8)
     }
 
-    /// Makes entry `number` findable by this page, and returns the place of its copy, if there is room. Copies of other entries that serve
-    /// less are dropped, at once if no use of them is under way: a program that registers longer and longer ranges from one address mostly
-    /// asks for the last.
+    /// Makes entry `number` findable by this page, and returns the place of its copy, if there is room. Copies of other
+    /// entries that serve less are dropped, and freed at once if no use of them is under way. A program that registers
+    /// longer and longer ranges from one address mostly looks up the last one.
     pub(super) fn copy(
         &mut self,
         number: u32,
@@ -343,12 +344,12 @@ impl<P> Table<P> {
         });
     }
 
-    /// Registrations, and their bytes, that wait for short uses to end.
+    /// Returns the number of registrations that wait for short uses to end, and their bytes.
     pub(super) fn waiting(&self) -> (u64, u64) {
         (self.stats.retired - self.held.len() as u64, self.stats.retired_bytes - self.held_bytes)
     }
 
-    /// Takes a killed entry out of the tree; it waits until its uses have ended.
+    /// Takes a killed entry out of the tree. It then waits until its uses have ended.
     fn take_out(&mut self, number: u32, entries: &Entries) {
         self.tree.remove(number);
         let slot = std::mem::replace(&mut self.slots[number as usize], Slot::Free);
@@ -363,16 +364,17 @@ impl<P> Table<P> {
         self.grace.retire(number);
     }
 
-    /// Whether one more of so many bytes would exceed the limits. What waits to be unpinned counts too: the limits are
-    /// about pinned memory.
+    /// Returns whether one more registration of so many bytes would exceed the limits. Registrations that wait to be
+    /// unpinned count too, since the limits apply to pinned memory.
     pub(super) fn is_tight(&self, bytes: u64) -> bool {
         let held = self.stats.bytes + self.stats.retired_bytes;
         self.stats.entries + self.stats.retired >= u64::from(self.limits.count)
             || held.saturating_add(bytes) > self.limits.bytes
     }
 
-    /// Drops the least recently used entries until one more of so many bytes fits beside the others and what is held:
-    /// some more than needed, so that the next misses find room. Returns whether it fits then.
+    /// Drops the least recently used entries until one more registration of so many bytes fits beside the kept and the
+    /// held ones. Drops some more than needed, so that the next misses find room. Returns whether the registration fits
+    /// then.
     pub(super) fn make_room(&mut self, bytes: u64, entries: &Entries) -> bool {
         if self.is_tight(bytes) {
             let (spare, spare_bytes) = (u64::from(self.limits.count) / 16, self.limits.bytes / 16);
@@ -381,7 +383,7 @@ impl<P> Table<P> {
         self.fits(bytes)
     }
 
-    /// Whether one more of so many bytes fits beside what is kept or held.
+    /// Returns whether one more registration of so many bytes fits beside the kept and the held ones.
     pub(super) fn fits(&self, bytes: u64) -> bool {
         self.has_room(1, bytes)
     }
@@ -400,7 +402,7 @@ impl<P> Table<P> {
         dropped
     }
 
-    /// Like [`Self::drop_oldest`], but puts the held entries that it meets into `held`, as used now.
+    /// Like [`Self::drop_oldest`], but adds the held entries that it meets to `held`, as used now.
     fn drop_oldest_but(&mut self, held: &mut Vec<Reverse<(u64, u32)>>, entries: &Entries) -> bool {
         while let Some(Reverse((age, number))) = self.ages.pop() {
             let Some(entry) = entries.get(number) else { continue };
@@ -411,7 +413,7 @@ impl<P> Table<P> {
                 held.push(Reverse((self.time(), number)));
                 continue;
             }
-            // Used since: it is younger than recorded.
+            // The entry was used since: it is younger than recorded.
             let touched = entries.touched(number, self.time());
             if touched > age {
                 self.ages.push(Reverse((touched, number)));
@@ -433,12 +435,12 @@ impl<P> Table<P> {
         self.ages = ages.into();
     }
 
-    /// Takes everything out.
+    /// Takes all entries out.
     pub(super) fn clear(&mut self, entries: &Entries) {
         self.kill(Range::ALL, entries);
     }
 
-    /// Returns everything that is still pinned, once there is no user left.
+    /// Returns all registrations that are still pinned. Called when there is no user left.
     pub(super) fn into_pins(self, entries: &Entries) -> impl Iterator<Item = Out<P>> {
         let out = |number: u32, pin| Out {
             pin,
@@ -454,7 +456,7 @@ impl<P> Table<P> {
     }
 }
 
-/// Frees an entry, so that it can be filled again. Its registration is to be unpinned.
+/// Frees an entry, so that it can be filled again, and adds its registration to those to be unpinned.
 fn set_free<P>(
     number: u32,
     slots: &mut [Slot<P>],
@@ -474,16 +476,16 @@ fn set_free<P>(
     }
 }
 
-/// Marks a number that waits as the place of a copy.
+/// A flag in a number that waits: the number is the place of a copy.
 const COPY: u32 = 1 << 31;
 
 const _: () = assert!(Entries::MOST as u64 * 4 < COPY as u64);
 
-/// log2 of the times in which as many registrations are kept as the cache has room for.
+/// log2 of the number of time ticks in which as many registrations are kept as the cache has room for.
 const TIMES: u32 = 10;
 
-/// Registrations that wait before a fence is paid for them.
+/// The number of waiting registrations at which the cost of a fence is paid.
 const BATCH: u64 = 64;
 
-/// Bytes that wait before a fence is paid for them.
+/// The number of waiting bytes at which the cost of a fence is paid.
 const BATCH_BYTES: u64 = 64 << 20;

@@ -1,7 +1,9 @@
-//! Ranges in order: which overlap this one, which contain it. Ranges may overlap each other in any way.
+//! An ordered set of ranges, searched for those that overlap or contain a range. Ranges may overlap each other in any
+//! way.
 //!
-//! A treap over the ranges' starts, each node knowing the greatest end below it. Nodes are numbered like the entries they
-//! stand for; priorities are a hash of the number, so the tree's shape does not depend on the order of insertion.
+//! A treap over the starts of the ranges. Each node stores the greatest end in its subtree. Nodes have the numbers of
+//! the entries that they stand for. Priorities are a hash of the number, so the shape of the tree does not depend on
+//! the order of insertion.
 
 use crate::range::Range;
 
@@ -10,7 +12,7 @@ const NIL: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Node {
     range: Range,
-    /// The greatest end of this node and those below.
+    /// The greatest end of this node and those below it.
     greatest: u64,
     left: u32,
     right: u32,
@@ -23,7 +25,7 @@ pub(super) struct Tree {
     nodes: Vec<Node>,
 }
 
-/// Higher stands above.
+/// Returns the priority of a node. Nodes with higher priorities are nearer to the root.
 fn priority(node: u32) -> u32 {
     node.wrapping_add(1).wrapping_mul(0x9e37_79b1).rotate_left(15).wrapping_mul(0x85eb_ca77)
 }
@@ -33,7 +35,7 @@ impl Tree {
         Self { root: NIL, nodes: Vec::new() }
     }
 
-    /// Room for nodes below `count`, so that no insertion allocates.
+    /// Reserves room for nodes below `count`, so that no insertion allocates.
     pub(super) fn reserve(&mut self, count: usize) {
         if self.nodes.len() < count {
             let empty = Node { range: Range::ALL, greatest: 0, left: NIL, right: NIL };
@@ -58,8 +60,8 @@ impl Tree {
         (self.node(node).range.start(), node)
     }
 
-    /// Adds node `number`, which is not in the tree. Goes down once and looks at no node beside its way: a miss waits for
-    /// each.
+    /// Adds node `number`, which is not in the tree. Descends once and reads no node off its path, since a miss waits
+    /// for each load.
     pub(super) fn insert(&mut self, number: u32, range: Range) {
         self.reserve(number as usize + 1);
         let key = (range.start(), number);
@@ -142,12 +144,12 @@ impl Tree {
         }
     }
 
-    /// Calls `with` for every node that overlaps `range`, in order, until it answers false.
+    /// Calls `with` for every node that overlaps `range`, in order, until it returns false.
     pub(super) fn overlapping(&self, range: Range, with: &mut impl FnMut(u32) -> bool) {
         self.overlapping_below(self.root, range, with);
     }
 
-    /// Calls itself only where something overlaps: a miss looks for what is not there.
+    /// Recurses only where a range overlaps: a miss mostly searches for ranges that are not in the tree.
     fn overlapping_below(&self, mut at: u32, range: Range, with: &mut impl FnMut(u32) -> bool) -> bool {
         while at != NIL && self.greatest(at) > range.start() {
             let Node { range: here, left, right, .. } = *self.node(at);
@@ -166,7 +168,7 @@ impl Tree {
         true
     }
 
-    /// The first node that contains `range` and of which `fits` holds.
+    /// Returns the first node that contains `range` and for which `fits` returns true.
     pub(super) fn containing(&self, range: Range, fits: impl Fn(u32) -> bool) -> Option<u32> {
         let mut found = None;
         self.overlapping(range, &mut |node| {

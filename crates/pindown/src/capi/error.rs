@@ -1,4 +1,4 @@
-//! Errors in the form of the C interface: a negative errno, and a text that the thread can ask for.
+//! Errors in the form of the C interface: a negative errno, and a text that the calling thread can read.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -9,10 +9,10 @@ use crate::access::Access;
 use crate::cache::{LookupError, OpenError, UnknownHandle};
 use crate::calls::errno_for;
 
-/// A refusal: an errno, and the reason as text (`pindown_last_error`).
+/// A failed call: an errno, and the reason as text (`pindown_last_error`).
 #[derive(Debug)]
 pub struct Failure {
-    /// An errno, positive.
+    /// A positive errno.
     code: c_int,
     why: String,
 }
@@ -22,45 +22,46 @@ thread_local! {
 }
 
 impl Failure {
-    /// A refusal with this (positive) errno.
+    /// Creates a failure with this positive errno.
     #[must_use]
     pub fn new(code: c_int, why: impl Into<String>) -> Self {
         Self { code, why: why.into() }
     }
 
-    /// -EINVAL.
+    /// Creates a failure with EINVAL.
     pub(super) fn invalid(why: impl Into<String>) -> Self {
         Self::new(libc::EINVAL, why)
     }
 
-    /// -EINVAL: there is nothing at `name`.
+    /// Creates a failure with EINVAL: the pointer `name` is null.
     #[cold]
     pub(super) fn null(name: &str) -> Self {
         Self::invalid(format!("{name} is NULL"))
     }
 
-    /// -EINVAL: unknown rights.
+    /// Creates a failure with EINVAL: the rights contain unknown bits.
     #[cold]
     pub(super) fn unknown_access(access: u32) -> Self {
         Self::invalid(format!("unknown rights: {:#x}", access & !Access::all().bits()))
     }
 
-    /// -ECHILD.
+    /// Creates a failure with ECHILD.
     pub(super) fn forked() -> Self {
         LookupError::Forked.into()
     }
 
-    /// Keeps the reason for this thread. Returns the (negative) code that the call returns.
+    /// Stores the reason for this thread. Returns the negative code that the call returns.
     #[cold]
     pub fn answer(self) -> c_int {
         let why = CString::new(self.why.replace('\0', "\\0")).unwrap_or_default();
-        // A thread that is ending keeps none.
+        // A thread that is ending stores no reason.
         LAST.try_with(|last| last.replace(why)).ok();
         -self.code
     }
 }
 
-/// What a call returns: 0 or more, or a negative errno, with the reason kept for this thread.
+/// Converts a result to the return value of a call: 0 or more, or a negative errno, with the reason stored for this
+/// thread.
 pub fn answer(result: Result<c_int, Failure>) -> c_int {
     result.unwrap_or_else(Failure::answer)
 }
@@ -89,7 +90,7 @@ impl From<UnknownHandle> for Failure {
     }
 }
 
-/// The reason, as text, why the last failed call of this thread failed; "" if none has failed.
+/// Returns the reason why the last failed call of this thread failed, as text; "" if none has failed.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

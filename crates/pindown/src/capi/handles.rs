@@ -1,4 +1,4 @@
-//! Registrations of the application's own, and reports of their changes.
+//! Registrations that the application makes itself, and reports of their changes.
 
 use std::ffi::CString;
 use std::ffi::{c_char, c_int, c_void};
@@ -23,12 +23,12 @@ pub struct OwnRegistration {
     pub(super) reserved: u32,
 }
 
-/// `enum pindown_reason`; 0 is no reason.
+/// Returns the `enum pindown_reason` of a refusal; 0 means no reason.
 pub(super) fn reason(refusal: Refusal) -> u32 {
     refusal.index() as u32 + 1
 }
 
-/// Pins until `pindown_deregister`.
+/// Pins memory until `pindown_deregister`.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_register(
     cache: *const OpenCache,
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn pindown_register(
     access: u32,
     registration: *mut OwnRegistration,
 ) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     answer(unsafe { own(cache) }.and_then(|own| {
         let place = place(registration, "registration")?;
         let access = Access::from_bits(access).ok_or_else(|| Failure::unknown_access(access))?;
@@ -50,39 +50,39 @@ pub(crate) unsafe extern "C" fn pindown_register(
             unwatched: made.unwatched.map_or(0, reason),
             reserved: 0,
         };
-        // SAFETY: not null, and the caller's promise that a registration may be written there.
+        // SAFETY: not null, and the caller guarantees that a registration may be written there.
         unsafe { place.write(answer) };
         Ok(0)
     }))
 }
 
-/// Unpins what `pindown_register` pinned.
+/// Unpins the memory of a registration that `pindown_register` made.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_deregister(cache: *const OpenCache, handle: u64) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     answer(unsafe { own(cache) }.and_then(|own| {
         own.cache.deregister(Handle::from_bits(handle))?;
         Ok(0)
     }))
 }
 
-/// Returns a registration with memory that has changed, without waiting.
+/// Returns a registration whose memory has changed, without waiting.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_check(cache: *const OpenCache, handle: *mut u64) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     answer(unsafe { own(cache) }.and_then(|own| {
         let place = place(handle, "handle")?;
         let Some(changed) = own.cache.check() else { return Ok(0) };
-        // SAFETY: not null, and the caller's promise that a handle may be written there.
+        // SAFETY: not null, and the caller guarantees that a handle may be written there.
         unsafe { place.write(changed.to_bits()) };
         Ok(1)
     }))
 }
 
-/// Waits for a registration with memory that has changed.
+/// Waits for a registration whose memory has changed.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_wait(cache: *const OpenCache, timeout_ms: c_int, handle: *mut u64) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     answer(unsafe { own(cache) }.and_then(|own| {
         let place = place(handle, "handle")?;
         let timeout = match timeout_ms {
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn pindown_wait(cache: *const OpenCache, timeout_ms
         };
         match own.cache.wait(timeout)? {
             Waited::Changed(changed) => {
-                // SAFETY: not null, and the caller's promise that a handle may be written there.
+                // SAFETY: not null, and the caller guarantees that a handle may be written there.
                 unsafe { place.write(changed.to_bits()) };
                 Ok(1)
             }
@@ -105,14 +105,14 @@ pub(crate) unsafe extern "C" fn pindown_wait(cache: *const OpenCache, timeout_ms
 /// Ends one wait.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_interrupt(cache: *const OpenCache) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     answer(unsafe { own(cache) }.map(|own| {
         own.cache.interrupt();
         0
     }))
 }
 
-/// A reason as text; null for an unknown one.
+/// Returns a reason as text; null for an unknown one.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_reason_text(reason: u32) -> *const c_char {
     static TEXTS: OnceLock<Vec<CString>> = OnceLock::new();

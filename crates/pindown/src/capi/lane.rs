@@ -1,4 +1,4 @@
-//! Lanes and uses: the hot path.
+//! Lanes and uses: the fast path.
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -26,13 +26,13 @@ pub struct UseOfLane {
 #[derive(Debug)]
 pub struct OpenLane {
     lane: Lane<Callbacks>,
-    /// The upper bits of its tickets, never 0: one that another lane gave is not ended here.
+    /// The upper bits of the lane's tickets, never 0: a use of another lane is not ended here.
     name: u64,
     _open: Arc<()>,
 }
 
 impl OpenLane {
-    /// The use as the caller has it.
+    /// Converts a use to the caller's structure.
     #[inline(always)]
     fn name(&self, got: Use) -> UseOfLane {
         let (local_key, remote_key) = (got.local_key(), got.remote_key());
@@ -40,13 +40,13 @@ impl OpenLane {
     }
 }
 
-/// What belongs to the use in a ticket; the rest is the lane's.
+/// The bits of a ticket that belong to the use; the others are the lane's name.
 const OF_USE: u64 = (1 << TICKET_BITS) - 1;
 
-/// Lanes opened so far.
+/// The number of lanes opened so far.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
-/// A name that no other lane has had of the last 2^28.
+/// Returns a name that none of the last 2^28 lanes has had.
 fn name() -> u64 {
     (OPENED.fetch_add(1, Ordering::Relaxed) << 1 | 1) << TICKET_BITS
 }
@@ -54,11 +54,11 @@ fn name() -> u64 {
 /// Opens a lane.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_lane_open(cache: *const OpenCache, lane: *mut *mut OpenLane) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     answer(unsafe { own(cache) }.and_then(|own| {
         let place = place(lane, "lane")?;
         let lane = Box::new(OpenLane { lane: own.cache.lane(), name: name(), _open: Arc::clone(&own.lanes) });
-        // SAFETY: not null, and the caller's promise that a pointer may be written there.
+        // SAFETY: not null, and the caller guarantees that a pointer may be written there.
         unsafe { place.write(Box::into_raw(lane)) };
         Ok(0)
     }))
@@ -67,13 +67,13 @@ pub(crate) unsafe extern "C" fn pindown_lane_open(cache: *const OpenCache, lane:
 /// Closes a lane, unless uses are under way.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_lane_close(lane: *mut OpenLane) -> c_int {
-    // SAFETY: the caller's promise: null, or an open lane.
+    // SAFETY: the caller guarantees that it is null or an open lane.
     let opened = unsafe { lane.as_ref() };
     answer(opened.ok_or_else(|| Failure::null("lane")).and_then(|opened| {
         if !opened.lane.is_idle() && !opened.lane.forked() {
             return Err(Failure::new(libc::EBUSY, "uses of the lane are under way: end them first"));
         }
-        // SAFETY: made by `Box::into_raw` in `pindown_lane_open`, and no longer in use: the caller's promise.
+        // SAFETY: made by `Box::into_raw` in `pindown_lane_open`, and the caller guarantees that it is no longer in use.
         drop(unsafe { Box::from_raw(lane) });
         Ok(0)
     }))
@@ -88,7 +88,7 @@ pub(crate) unsafe extern "C" fn pindown_get(
     access: u32,
     used: *mut UseOfLane,
 ) -> c_int {
-    // SAFETY: the caller's promise: null, or an open lane that no other thread uses now.
+    // SAFETY: the caller guarantees that it is null or an open lane that no other thread uses now.
     let lane = unsafe { lane.as_ref() };
     let (Some(lane), false, Some(rights), Ok(range)) =
         (lane, used.is_null(), Access::from_bits(access), Range::new(address.addr() as u64, length as u64))
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn pindown_get(
     };
     match lane.lane.hit(range, rights) {
         Ok(got) => {
-            // SAFETY: not null, and the caller's promise that a use may be written there.
+            // SAFETY: not null, and the caller guarantees that a use may be written there.
             unsafe { used.write(lane.name(got)) };
             0
         }
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn pindown_get(
     }
 }
 
-/// Finds or makes a registration that a hit did not find.
+/// Finds or makes a registration after the fast path found none.
 ///
 /// # Safety
 /// A use may be written to `used`.
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C" fn pindown_get(
 unsafe fn get_slowly(lane: &OpenLane, range: Range, access: Access, begun: Begun, used: *mut UseOfLane) -> c_int {
     match lane.lane.get_slowly(range, access, begun) {
         Ok(got) => {
-            // SAFETY: the caller's promise is the same.
+            // SAFETY: the caller meets the same requirements.
             unsafe { used.write(lane.name(got)) };
             0
         }
@@ -125,7 +125,7 @@ unsafe fn get_slowly(lane: &OpenLane, range: Range, access: Access, begun: Begun
     }
 }
 
-/// Reports which argument was invalid.
+/// Returns a failure that names the invalid argument.
 #[cold]
 #[inline(never)]
 fn not_gotten(no_lane: bool, no_use: bool, access: u32, address: u64, length: u64) -> c_int {
@@ -138,18 +138,18 @@ fn not_gotten(no_lane: bool, no_use: bool, access: u32, address: u64, length: u6
     failure.answer()
 }
 
-/// Returns a lane, and a use that the lane gave.
+/// Returns a lane and one of its uses.
 ///
 /// # Errors
-/// The code, if either is null, or if the use is none of this lane.
+/// The code, if either is null, or if the use does not belong to this lane.
 ///
 /// # Safety
-/// Null, or an open lane that no other thread uses now; null, or a use that no other code accesses now.
+/// The lane is null, or an open lane that no other thread uses now. The use is null, or no other code accesses it now.
 #[inline(always)]
 unsafe fn use_of<'a>(lane: *const OpenLane, used: *mut UseOfLane) -> Result<(&'a OpenLane, &'a mut UseOfLane), c_int> {
-    // SAFETY: promised by the caller.
+    // SAFETY: guaranteed by the caller.
     let lane = unsafe { lane.as_ref() };
-    // SAFETY: promised by the caller.
+    // SAFETY: guaranteed by the caller.
     let used = unsafe { used.as_mut() };
     let (Some(lane), Some(used)) = (lane, used) else {
         return Err(not_ended(None));
@@ -163,7 +163,7 @@ unsafe fn use_of<'a>(lane: *const OpenLane, used: *mut UseOfLane) -> Result<(&'a
 /// Ends a use, after its operation has completed.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: the caller meets the same requirements.
     let (lane, used) = match unsafe { use_of(lane, used) } {
         Ok(found) => found,
         Err(code) => return code,
@@ -172,10 +172,10 @@ pub(crate) unsafe extern "C" fn pindown_end(lane: *const OpenLane, used: *mut Us
     0
 }
 
-/// Holds a use for an operation that may last: the use then holds up only its own registration.
+/// Holds a use for an operation that may last: the use then delays only the unpinning of its own registration.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_hold(lane: *const OpenLane, used: *mut UseOfLane) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: the caller meets the same requirements.
     let (lane, used) = match unsafe { use_of(lane, used) } {
         Ok(found) => found,
         Err(code) => return code,

@@ -1,15 +1,16 @@
 //! libpindown.so: the cache for C programs. `include/pindown.h` documents what every call does and requires; this
-//! module translates and has no semantics of its own.
+//! module only converts arguments and results.
 //!
-//! * `open`: a cache and its monitor · `registrar`: the caller's callbacks · `lane`: uses, the hot path
-//! * `handles`: registrations of the application's own · `sealed`: memory that cannot change · `stats` · `error`
+//! * `open`: a cache and its monitor · `registrar`: the caller's callbacks · `lane`: uses, the fast path
+//! * `handles`: registrations that the application makes itself · `sealed`: memory that cannot change · `stats` ·
+//!   `error`
 //! * `table`: all functions in one structure
 //!
-//! The public items are for a library that has pindown inside and gives its C callers this interface in a table:
+//! The public items are for a library that contains pindown and offers this interface to its C callers as a table:
 //! [`open_by`], [`FUNCTIONS`].
 //!
 //! A panic in one of these functions ends the process; it never unwinds into C. Every error is a negative errno. The
-//! text of its reason is kept for the calling thread until the thread's next error.
+//! text of its reason is stored for the calling thread until the thread's next error.
 
 #![expect(
     unsafe_code,
@@ -46,7 +47,7 @@ use crate::monitor::imported::Notifier;
 #[derive(Debug)]
 pub struct OpenCache {
     cache: Cache<Callbacks>,
-    /// Held by every open lane too.
+    /// A reference that every open lane holds too.
     lanes: Arc<()>,
     notifier: Option<Notifier>,
     /// A value that is kept as long as the cache.
@@ -55,12 +56,12 @@ pub struct OpenCache {
     why: CString,
 }
 
-/// The cache that a caller passes.
+/// Returns the cache that a caller passes.
 ///
 /// # Safety
-/// Null, or a cache that `pindown_open` gave and that has not been closed.
+/// The pointer is null, or a cache that `pindown_open` returned and that has not been closed.
 unsafe fn opened<'a>(cache: *const OpenCache) -> Result<&'a OpenCache, Failure> {
-    // SAFETY: the caller's promise; an open cache is only ever shared.
+    // SAFETY: guaranteed by the caller; an open cache is only ever shared.
     unsafe { cache.as_ref() }.ok_or_else(|| Failure::null("cache"))
 }
 
@@ -69,17 +70,17 @@ unsafe fn opened<'a>(cache: *const OpenCache) -> Result<&'a OpenCache, Failure> 
 /// # Safety
 /// As for [`opened`].
 unsafe fn own<'a>(cache: *const OpenCache) -> Result<&'a OpenCache, Failure> {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     let cache = unsafe { opened(cache) }?;
     if cache.cache.forked() { Err(Failure::forked()) } else { Ok(cache) }
 }
 
-/// Checks the pointer to which a caller wants an answer written.
+/// Checks the pointer through which the caller receives a result.
 fn place<T>(at: *mut T, name: &str) -> Result<NonNull<T>, Failure> {
     NonNull::new(at).ok_or_else(|| Failure::null(name))
 }
 
-/// The library's version: major, minor and patch of 8 bits each, from the top.
+/// Returns the library's version: major, minor and patch of 8 bits each, from the top.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_version() -> u32 {
     let number = |text: &str| text.parse::<u32>().unwrap_or(0);

@@ -44,11 +44,11 @@ pub(super) const MERGE: u32 = 1 << 3;
 /// All known flags.
 const FLAGS: u32 = NO_UNSEEN_CHANGES | CHECK_RIGHTS | REFUSE_GUARDS | MERGE;
 
-/// Longer than any version of the structure.
+/// Longer than any version of the structure. Larger sizes are rejected.
 const LONGEST: usize = 4096;
 
 impl Attr {
-    /// The values of fields that an older caller does not know.
+    /// The values of fields that an older caller does not have.
     const UNSET: Self = Self {
         size: 0,
         pin: None,
@@ -64,12 +64,12 @@ impl Attr {
     /// Copies the structure of a caller, which may be compiled for an older or newer version of this library.
     ///
     /// # Safety
-    /// Null, or as many readable bytes as its first field says.
+    /// The pointer is null, or refers to as many readable bytes as its first field contains.
     unsafe fn read(attr: *const Self) -> Result<Self, Failure> {
         if attr.is_null() {
             return Err(Failure::null("attr"));
         }
-        // SAFETY: the caller's promise: at least the first field is there.
+        // SAFETY: the caller guarantees that at least the first field is there.
         let size = unsafe { attr.cast::<usize>().read() };
         if size < std::mem::offset_of!(Self, monitor) || !size.is_multiple_of(8) {
             return Err(Failure::invalid(format!("attr->size is {size}: set it to sizeof(struct pindown_attr)")));
@@ -79,8 +79,8 @@ impl Attr {
         }
         let known = size.min(size_of::<Self>());
         let mut read = Self::UNSET;
-        // SAFETY: the caller has so many bytes and so does `read`; any bytes that C has there are values of the fields,
-        // which are copied whole: each version ends at a multiple of 8, and so does each pair of fields.
+        // SAFETY: the caller has so many bytes and so does `read`. Any bytes are valid values of the fields, which are
+        // copied whole: each version ends at a multiple of 8, and so does each pair of fields.
         unsafe { std::ptr::copy_nonoverlapping(attr.cast::<u8>(), (&raw mut read).cast::<u8>(), known) };
         for at in known..size {
             // SAFETY: within the caller's bytes.
@@ -93,7 +93,7 @@ impl Attr {
         Ok(read)
     }
 
-    /// The name of the monitor that is asked for.
+    /// Returns the name of the requested monitor.
     ///
     /// # Safety
     /// The name is null, or ends with a zero.
@@ -101,7 +101,7 @@ impl Attr {
         if self.monitor.is_null() {
             return Ok(None);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let name = unsafe { CStr::from_ptr(self.monitor) };
         name.to_str().map(Some).map_err(|_| unknown(&name.to_string_lossy()))
     }
@@ -117,31 +117,31 @@ impl Attr {
     }
 }
 
-/// Names that `pindown_attr.monitor` may have.
+/// The valid names in `pindown_attr.monitor`.
 const NAMES: &str = "best, bpf, userfaultfd, sealed, imported, none";
 
 fn unknown(name: &str) -> Failure {
     Failure::invalid(format!("there is no monitor \"{name}\": known are {NAMES}"))
 }
 
-/// The settings of a cache, besides callbacks.
+/// The settings of a cache, without the callbacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Wishes<'a> {
-    /// A monitor by its name.
+    /// The name of a monitor.
     pub monitor: Option<&'a str>,
-    /// Bytes at most.
+    /// The maximum number of bytes.
     pub max_bytes: Option<u64>,
-    /// Registrations at most.
+    /// The maximum number of registrations.
     pub max_count: Option<u32>,
-    /// How userfaultfd is to work: the caller's promise.
+    /// The settings of userfaultfd, with the caller's promise.
     pub userfaultfd: Settings,
     /// Whether registrations are merged.
     pub merging: bool,
-    /// Decides which memory the caller answers for.
+    /// Whether the caller reports changes of a range.
     pub answering: Answering,
 }
 
-/// A cache that was opened for a caller in C.
+/// A cache that was opened for a C caller.
 #[derive(Debug)]
 pub struct Opened {
     /// The cache.
@@ -175,7 +175,7 @@ fn choose(callbacks: Callbacks, wishes: Wishes<'_>) -> Result<Opened, Failure> {
     Ok(Opened { cache: builder.open()?, notifier, kept: None })
 }
 
-/// Like `pindown_open`, but with a cache that `open` opens.
+/// Like `pindown_open`, but opens the cache with `open`.
 ///
 /// # Safety
 /// The requirements of `pindown_open` in pindown.h.
@@ -186,7 +186,7 @@ pub unsafe fn open_by(
 ) -> c_int {
     answer((|| {
         let place = place(cache, "cache")?;
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller meets the same requirements.
         let attr = unsafe { Attr::read(attr) }?;
         let (Some(pin), Some(unpin)) = (attr.pin, attr.unpin) else {
             return Err(Failure::invalid("attr->pin and attr->unpin must both be set"));
@@ -196,7 +196,7 @@ pub unsafe fn open_by(
         }
         let context = Opaque(attr.context);
         let wishes = Wishes {
-            // SAFETY: the caller's promise is the same.
+            // SAFETY: the caller meets the same requirements.
             monitor: unsafe { attr.wanted() }?,
             max_bytes: (attr.max_bytes != NO_LIMIT).then_some(attr.max_bytes),
             max_count: (attr.max_count != DEFAULT_COUNT).then_some(attr.max_count),
@@ -208,7 +208,7 @@ pub unsafe fn open_by(
         let name = CString::new(cache.monitor()).unwrap_or_default();
         let why = CString::new(cache.explanation()).unwrap_or_default();
         let opened = Box::new(OpenCache { cache, lanes: Arc::new(()), notifier, _kept: kept, name, why });
-        // SAFETY: not null, and the caller's promise that a pointer may be written there.
+        // SAFETY: not null, and the caller guarantees that a pointer may be written there.
         unsafe { place.write(Box::into_raw(opened)) };
         Ok(0)
     })())
@@ -217,29 +217,29 @@ pub unsafe fn open_by(
 /// Opens a cache.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_open(attr: *const Attr, cache: *mut *mut OpenCache) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     unsafe { open_by(attr, cache, choose) }
 }
 
 /// Closes a cache; nothing remains pinned.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_close(cache: *mut OpenCache) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     answer(unsafe { opened(cache) }.and_then(|opened| {
         let lanes = Arc::strong_count(&opened.lanes) - 1;
         if lanes != 0 {
             return Err(Failure::new(libc::EBUSY, format!("{lanes} lanes of the cache are open: close them first")));
         }
-        // SAFETY: made by `Box::into_raw` in `pindown_open`, and no longer in use: the caller's promise.
+        // SAFETY: made by `Box::into_raw` in `pindown_open`, and the caller guarantees that it is no longer in use.
         drop(unsafe { Box::from_raw(cache) });
         Ok(0)
     }))
 }
 
-/// The name of the monitor that watches; null for no cache.
+/// Returns the name of the cache's monitor; null if there is no cache.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_monitor(cache: *const OpenCache) -> *const c_char {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     match unsafe { opened(cache) } {
         Ok(opened) => opened.name.as_ptr(),
         Err(failure) => {
@@ -249,10 +249,10 @@ pub(crate) unsafe extern "C" fn pindown_monitor(cache: *const OpenCache) -> *con
     }
 }
 
-/// The reason why that monitor was chosen; null for no cache.
+/// Returns the reason why that monitor was chosen; null if there is no cache.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_monitor_why(cache: *const OpenCache) -> *const c_char {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     match unsafe { opened(cache) } {
         Ok(opened) => opened.why.as_ptr(),
         Err(failure) => {
@@ -265,41 +265,41 @@ pub(crate) unsafe extern "C" fn pindown_monitor_why(cache: *const OpenCache) -> 
 /// Processes the changes that the monitor has reported, and unpins registrations that are no longer used.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_sweep(cache: *const OpenCache) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     answer(unsafe { own(cache) }.map(|own| {
         own.cache.sweep();
         0
     }))
 }
 
-/// Drops every registration.
+/// Drops all registrations.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_flush(cache: *const OpenCache) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     answer(unsafe { own(cache) }.map(|own| {
         own.cache.flush();
         0
     }))
 }
 
-/// The notifier of an imported monitor.
+/// Returns the notifier of an imported monitor.
 ///
 /// # Safety
 /// As for [`opened`].
 unsafe fn notifier<'a>(cache: *const OpenCache) -> Result<&'a Notifier, Failure> {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     let own = unsafe { own(cache) }?;
     own.notifier.as_ref().ok_or_else(|| Failure::invalid("only a cache whose monitor is \"imported\" is told changes"))
 }
 
-/// Reports that the memory of these addresses is no longer what it was.
+/// Reports that the memory at these addresses has changed.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_changed(
     cache: *const OpenCache,
     address: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     answer(unsafe { notifier(cache) }.and_then(|notifier| {
         let told = notifier.changed_at(address.addr() as u64, length as u64);
         told.map_err(|error| Failure::invalid(format!("{error}; everything counts as changed")))?;
@@ -310,7 +310,7 @@ pub(crate) unsafe extern "C" fn pindown_changed(
 /// Reports that all memory may have changed.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_changed_everything(cache: *const OpenCache) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     answer(unsafe { notifier(cache) }.map(|notifier| {
         notifier.changed_everything();
         0

@@ -1,4 +1,4 @@
-//! The caller's callbacks as a registrar.
+//! A registrar that calls the caller's callbacks.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -26,12 +26,12 @@ pub(super) type Unpin = unsafe extern "C" fn(*mut c_void, *mut c_void);
 /// `pindown_answers_fn`.
 pub type Answers = unsafe extern "C" fn(*mut c_void, *const c_void, usize, u32) -> c_int;
 
-/// A pointer of the caller's, which is not followed here.
+/// A pointer of the caller, which is not dereferenced here.
 #[derive(Clone, Copy, Debug)]
 pub struct Opaque(pub *mut c_void);
 
-// SAFETY: never followed here, only passed back to its owner, the caller, which promises (pindown.h) that any thread
-// may have it.
+// SAFETY: the pointer is never dereferenced here, only passed back to the caller, which guarantees (pindown.h) that any
+// thread may use it.
 unsafe impl Send for Opaque {}
 
 // SAFETY: as above.
@@ -51,8 +51,8 @@ impl Registrar for Callbacks {
     fn pin(&self, range: Range, access: Access) -> io::Result<Pinned<Opaque>> {
         let mut pinned = PinnedKeys { local_key: 0, remote_key: 0, pin: std::ptr::null_mut() };
         let (start, len) = (with_exposed_provenance_mut(range.start() as usize), range.len() as usize);
-        // SAFETY: the callback and its context are those of the caller of `pindown_open`, which promises that it may be called so
-        // until `pindown_close`, by any thread.
+        // SAFETY: the callback and its context come from the caller of `pindown_open`, which guarantees that any thread
+        // may make this call until `pindown_close`.
         let code = unsafe { (self.pin)(self.context.0, start, len, access.bits(), &raw mut pinned) };
         match code {
             0 => {
@@ -67,12 +67,12 @@ impl Registrar for Callbacks {
     }
 
     fn unpin(&self, pin: Opaque) {
-        // SAFETY: as in `pin`; the pin is one that the pin callback returned, and is passed back once.
+        // SAFETY: as in `pin`; the pin was returned by the pin callback, and is passed back once.
         unsafe { (self.unpin)(self.context.0, pin.0) }
     }
 }
 
-/// Asks the application whether it reports changes of a range.
+/// A callback that returns whether the application reports changes of a range.
 #[derive(Clone, Copy, Debug)]
 pub struct Answering {
     answers: Option<Answers>,
@@ -80,19 +80,19 @@ pub struct Answering {
 }
 
 impl Answering {
-    /// Asks by this callback, with this first argument. Without one the application answers for all memory.
+    /// Uses this callback with this first argument. Without a callback the application answers for all memory.
     #[must_use]
     pub fn new(answers: Option<Answers>, context: Opaque) -> Self {
         Self { answers, context }
     }
 
-    /// Returns whether the application answers for a range.
+    /// Returns whether the application reports changes of a range.
     #[must_use]
     pub fn ask(&self, range: Range, access: Access) -> bool {
         let Some(answers) = self.answers else { return true };
         let (start, len) = (with_exposed_provenance_mut::<c_void>(range.start() as usize), range.len() as usize);
-        // SAFETY: the callback and its context are those of the caller of `pindown_open`, which promises that it may be called so
-        // until `pindown_close`, by any thread.
+        // SAFETY: the callback and its context come from the caller of `pindown_open`, which guarantees that any thread
+        // may make this call until `pindown_close`.
         unsafe { answers(self.context.0, start, len, access.bits()) != 0 }
     }
 }

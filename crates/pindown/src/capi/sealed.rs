@@ -1,4 +1,4 @@
-//! Sealed memory by its address.
+//! Sealed memory, identified by its address.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -12,7 +12,7 @@ use crate::monitor::sealed::Sealed;
 /// Allocated blocks, by their first address.
 static BLOCKS: Mutex<BTreeMap<usize, Sealed>> = Mutex::new(BTreeMap::new());
 
-/// The process that owns these blocks: sealed memory is shared with a forked child, which must not allocate it again.
+/// The process that owns these blocks. Sealed memory is shared with a forked child, which must not allocate it again.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 fn blocks() -> Result<MutexGuard<'static, BTreeMap<usize, Sealed>>, Failure> {
@@ -27,7 +27,7 @@ fn blocks() -> Result<MutexGuard<'static, BTreeMap<usize, Sealed>>, Failure> {
     }
 }
 
-/// Sealed memory.
+/// Allocates sealed memory.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_alloc(length: usize, memory: *mut *mut c_void) -> c_int {
     answer((|| {
@@ -42,13 +42,13 @@ pub(crate) unsafe extern "C" fn pindown_alloc(length: usize, memory: *mut *mut c
         let mut sealed = Sealed::new(length)?;
         let start = sealed.as_mut_ptr();
         blocks.insert(start.addr(), sealed);
-        // SAFETY: not null, and the caller's promise that a pointer may be written there.
+        // SAFETY: not null, and the caller guarantees that a pointer may be written there.
         unsafe { place.write(start.cast()) };
         Ok(0)
     })())
 }
 
-/// Frees sealed memory, for reuse by the next `pindown_alloc`.
+/// Frees sealed memory, which a later `pindown_alloc` reuses.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) extern "C" fn pindown_free(memory: *mut c_void) -> c_int {
     answer((|| {

@@ -1,4 +1,4 @@
-//! What a cache has done, for C.
+//! Counts of what a cache has done, for C.
 
 use std::ffi::c_int;
 
@@ -61,16 +61,16 @@ impl Counts {
     }
 }
 
-/// Longer than any version of the structure.
+/// Longer than any version of the structure. Larger sizes are rejected.
 const LONGEST: usize = 4096;
 
-/// Fills in as many of the counts as the caller knows.
+/// Fills in the counts for which the caller's structure has fields.
 #[cfg_attr(feature = "c-symbols", unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn pindown_read_stats(cache: *const OpenCache, stats: *mut Counts) -> c_int {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller meets the same requirements.
     answer(unsafe { own(cache) }.and_then(|own| {
         let stats = place(stats, "stats")?.as_ptr();
-        // SAFETY: the caller's promise: at least the first field is there.
+        // SAFETY: the caller guarantees that at least the first field is there.
         let size = unsafe { stats.cast::<usize>().read() };
         if size < size_of::<usize>() || !size.is_multiple_of(8) || size > LONGEST {
             return Err(Failure::invalid(format!("stats->size is {size}: set it to sizeof(struct pindown_stats)")));
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn pindown_read_stats(cache: *const OpenCache, stat
         // SAFETY: the caller has so many bytes, and so do the counts; both are words without padding.
         unsafe { std::ptr::copy_nonoverlapping((&raw const counts).cast::<u8>(), stats.cast::<u8>(), known) };
         let rest = stats.cast::<u8>().wrapping_add(known);
-        // SAFETY: the caller's own bytes; what this version does not count is 0.
+        // SAFETY: these bytes belong to the caller; counts that this version does not have are 0.
         unsafe { rest.write_bytes(0, size - known) };
         Ok(0)
     }))

@@ -1,5 +1,5 @@
-//! `struct pindown_functions`: the functions of pindown.h as a table, for a library that has pindown inside and exports none
-//! of its symbols.
+//! `struct pindown_functions`: the functions of pindown.h as a table, for a library that contains pindown and exports
+//! none of its symbols.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -16,10 +16,10 @@ use super::sealed::{pindown_alloc, pindown_free};
 use super::stats::{Counts, pindown_read_stats};
 use super::{OpenCache, error::pindown_last_error, pindown_version};
 
-/// Declares the table and fills it in; a member is named as its function.
+/// Declares the table and fills it in. Each member has the name of its function.
 macro_rules! table {
     ($($(#[$doc:meta])* $member:ident = $function:ident: $type:ty,)*) => {
-        /// The table, as C has it.
+        /// The table as declared in C.
         #[repr(C)]
         #[derive(Clone, Copy, Debug)]
         pub struct Functions {
@@ -27,7 +27,7 @@ macro_rules! table {
             $(pub(super) $member: $type,)*
         }
 
-        /// The one table there is.
+        /// The only table.
         pub static FUNCTIONS: Functions = Functions { size: size_of::<Functions>(), $($member: $function,)* };
     };
 }

@@ -1,4 +1,5 @@
-//! The header and this module agree: on sizes, offsets and values as cc compiles them, and on the functions' names.
+//! Checks that the header agrees with this module: sizes, offsets and values as compiled by cc, and the names of
+//! functions.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
@@ -16,12 +17,12 @@ use crate::access::Access;
 use crate::cache::{TICKET_BITS, Use};
 use crate::monitor::Refusal;
 
-/// A structure's name, size, and fields with their places.
+/// The name and size of a structure, and its fields with their offsets.
 type Structure = (&'static str, usize, &'static [(&'static str, usize)]);
 
 macro_rules! structure {
     ($c:literal, $rust:ident: $($field:ident),+ $(,)?) => {{
-        /// All fields there are, or this does not compile.
+        /// Names all fields, or this does not compile.
         fn _complete(value: $rust) {
             let $rust { $($field: _),+ } = value;
         }
@@ -81,13 +82,13 @@ fn constants() -> Vec<(&'static str, u64)> {
     ]
 }
 
-/// The header's text.
+/// Returns the text of the header.
 fn header() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/pindown.h");
     std::fs::read_to_string(path).expect("the header")
 }
 
-/// What a C program prints of these expressions.
+/// Returns the values of these expressions, as printed by a C program.
 fn measure<'a>(expressions: impl Iterator<Item = &'a String>) -> Vec<u64> {
     let mut program = String::from("#include <stdio.h>\n#include \"pindown.h\"\nint main(void) {\n");
     for expression in expressions {

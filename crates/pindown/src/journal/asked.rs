@@ -1,4 +1,5 @@
-//! Whether a userfaultfd has changes that have not been read: asked at each look-up of a cache that is watched by one.
+//! Queries whether a userfaultfd has unread changes. A cache that is watched by a userfaultfd does this at each
+//! look-up.
 
 #![expect(unsafe_code, reason = "one ioctl, too frequent for a wrapper; the block states its own reason")]
 
@@ -8,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::ioctl::{Opcode, opcode};
 
-/// `struct uffdio_range`: addresses.
+/// `struct uffdio_range`: a range of addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct UffdioRange {
@@ -16,7 +17,7 @@ pub(crate) struct UffdioRange {
     pub(crate) len: u64,
 }
 
-/// `struct uffdio_writeprotect`: addresses, and whether they become write-protected.
+/// `struct uffdio_writeprotect`: a range of addresses, and whether it becomes write-protected.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct UffdioWriteprotect {
@@ -27,27 +28,27 @@ pub(crate) struct UffdioWriteprotect {
 /// UFFDIO_WRITEPROTECT.
 pub(crate) const WRITEPROTECT: Opcode = opcode::read_write::<UffdioWriteprotect>(0xAA, 6);
 
-/// The kernel's answer about changes that have not been read.
+/// The result of a query for unread changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// There is none.
+    /// There are no unread changes.
     Settled,
-    /// One is under way.
+    /// A change is under way.
     Changing,
     /// The descriptor is not a userfaultfd: the program has closed it.
     Closed,
 }
 
-/// Asks the kernel whether a change is under way that has not been read: the kernel counts a change before the mapping
-/// is removed, and meanwhile answers EAGAIN to any write-protection request. Otherwise it answers EINVAL to a request
-/// for an empty range. Allocates nothing.
+/// Queries whether a change is under way that has not been read. The kernel counts a change before the mapping is
+/// removed, and until the change is read it fails every write-protection request with EAGAIN. Otherwise it fails a
+/// request for an empty range with EINVAL. Allocates nothing.
 #[inline]
 pub(crate) fn ask(uffd: BorrowedFd<'_>) -> Asked {
     let argument = UffdioWriteprotect::default();
-    // SAFETY: the opcode is UFFDIO_WRITEPROTECT, which takes this structure; a range of no length is refused.
+    // SAFETY: the opcode is UFFDIO_WRITEPROTECT, which takes this structure; the kernel rejects a range of length 0.
     let answer = unsafe { libc::ioctl(uffd.as_raw_fd(), WRITEPROTECT as libc::c_ulong, &raw const argument) };
     let errno = io::Error::last_os_error().raw_os_error();
-    // What is read from here on is not read before the kernel answered.
+    // Later loads are not performed before the system call has returned.
     fence(Ordering::Acquire);
     match errno {
         Some(libc::EINVAL) if answer != 0 => Asked::Settled,

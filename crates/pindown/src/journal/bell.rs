@@ -1,4 +1,5 @@
-//! Wakes threads that wait for changes, by a descriptor that becomes readable. It is rung only while a thread waits.
+//! Wakes threads that wait for changes through a descriptor that becomes readable. It is written only while a thread
+//! waits.
 
 use std::fmt;
 use std::io;
@@ -7,19 +8,19 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::event::EventfdFlags;
 
-/// A monitor's bell, as seen by waiting threads. [`Waiting`] calls these functions in order.
+/// The bell of a monitor, as seen by waiting threads. [`Waiting`] calls these functions in order.
 pub(crate) trait Bell: fmt::Debug + Send + Sync {
-    /// Registers a waiting thread. From now on changes ring: either the thread's look at the journal finds a change, or
-    /// the change finds a waiting thread.
+    /// Registers a waiting thread. Either the thread then finds an earlier change in the journal, or the thread that
+    /// reports the change finds a waiting thread and rings.
     fn join(&self);
 
     /// Unregisters a waiting thread.
     fn leave(&self);
 
-    /// The descriptor, which is readable once a change was reported.
+    /// Returns the descriptor, which is readable once a change was reported.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Resets the descriptor, before the caller looks at the journal; later changes ring again.
+    /// Resets the descriptor. Called before the waiting thread reads the journal; later changes ring again.
     fn silence(&self);
 }
 
@@ -28,18 +29,18 @@ pub(crate) trait Bell: fmt::Debug + Send + Sync {
 pub(crate) struct Waiting<'a>(&'a dyn Bell);
 
 impl<'a> Waiting<'a> {
-    /// From now on changes ring.
+    /// Registers the calling thread, so that changes ring.
     pub(crate) fn on(bell: &'a dyn Bell) -> Self {
         bell.join();
         Self(bell)
     }
 
-    /// The descriptor, which is readable once a change was reported.
+    /// Returns the descriptor, which is readable once a change was reported.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.descriptor()
     }
 
-    /// Resets the descriptor, before the caller looks at the journal.
+    /// Resets the descriptor. Called before the waiting thread reads the journal.
     pub(crate) fn silence(&self) {
         self.0.silence();
     }
@@ -51,7 +52,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The bell of a monitor in this process: an event descriptor.
+/// The bell of a monitor in this process: an eventfd.
 #[derive(Debug)]
 pub(crate) struct EventBell {
     waiting: AtomicU32,
@@ -59,19 +60,22 @@ pub(crate) struct EventBell {
 }
 
 impl EventBell {
+    /// Creates the eventfd.
+    ///
     /// # Errors
-    /// No descriptor.
+    /// Errors of eventfd2(2).
     pub(crate) fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let event = rustix::event::eventfd(0, flags).map_err(crate::calls::named("eventfd2"))?;
         Ok(Self { waiting: AtomicU32::new(0), event })
     }
 
-    /// Wakes the waiting threads after a change was reported. Allocates nothing, and calls the kernel only if a thread waits.
+    /// Wakes the waiting threads after a change was reported. Allocates nothing, and makes a system call only if a
+    /// thread waits.
     pub(crate) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) != 0 {
-            // A full counter has woken all waiting threads already.
+            // If the counter is full, all waiting threads have been woken already.
             rustix::io::write(&self.event, &1_u64.to_ne_bytes()).ok();
         }
     }
@@ -94,7 +98,7 @@ impl Bell for EventBell {
 
     fn silence(&self) {
         let mut count = [0; 8];
-        // Nothing to read if another waiter has.
+        // The descriptor is empty if another waiting thread has read it.
         rustix::io::read(&self.event, &mut count).ok();
     }
 }

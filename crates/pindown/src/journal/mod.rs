@@ -1,12 +1,13 @@
 //! The changes that a monitor has reported, and how many of them a cache has processed.
 //!
-//! *A cached registration may be used if no change was reported since the cache last looked.* The cache's position in
-//! the journal, `seen`, is one word. It is stored (Release) only after everything that was reported before it has been
-//! taken out of the cache. A hit loads it first (Acquire), then looks its entry up, then compares the journal's head
-//! with it. So a hit that finds both equal has seen every removal that the journal asked for up to that moment.
+//! *A cached registration may be used if no change was reported since the cache last processed the journal.* The
+//! cache's position in the journal, `seen`, is one word. It is stored (Release) only after everything that was reported
+//! before it has been removed from the cache. A hit loads `seen` first (Acquire), then looks its entry up, then
+//! compares the journal's head with it. If both are equal, the hit has seen every removal that the journal requested up
+//! to that moment.
 //!
-//! `seen` lies in memory that the kernel wipes in a forked child: there the comparison fails for ever, and the child
-//! uses nothing of its parent's.
+//! `seen` lies in memory that the kernel wipes in a forked child. There the comparison always fails, so the child uses
+//! no registration of its parent.
 
 #[cfg(not(loom))]
 pub(crate) mod asked;
@@ -32,18 +33,18 @@ use crate::sync::{AtomicU64, Ordering};
 /// One cache's view of a monitor's page.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    /// The monitor's page; for a monitor that reports nothing, a page in which nothing is ever reported.
+    /// The monitor's page; for a monitor that reports nothing, a page that never changes.
     page: &'static Page,
     /// Whether changes may be reported.
     told: bool,
-    /// Whether the monitor marks the page before it knows what changed: while the page is marked, the reports are not
-    /// complete.
+    /// Whether the monitor marks the page before it has read which addresses changed: while the page is marked, the
+    /// reports are not complete.
     waits: bool,
-    /// A userfaultfd that hits ask first.
+    /// A userfaultfd that hits query first.
     asked: Option<BorrowedFd<'static>>,
-    /// Records processed, plus one; 0 in a forked child.
+    /// The number of records processed, plus one; 0 in a forked child.
     seen: Wiped,
-    /// The word of `seen`, or, if a hit has to ask the kernel first, a word that is always 0.
+    /// The word of `seen`; or, if a hit has to make a system call first, a word that is always 0.
     glance: &'static AtomicU64,
 }
 
@@ -52,11 +53,13 @@ pub(crate) struct Journal {
 pub(crate) enum Drained {
     /// All reported changes are processed.
     Settled,
-    /// The monitor is in the middle of a report: look again.
+    /// The monitor is in the middle of a report: process the journal again later.
     Unsettled,
 }
 
 impl Journal {
+    /// Creates a cache's view of a page.
+    ///
     /// # Errors
     /// The kernel has no memory left for the word.
     pub(crate) fn new(
@@ -69,36 +72,37 @@ impl Journal {
         Ok(Self { page: page.unwrap_or_else(silent), told: page.is_some(), waits, asked, seen, glance })
     }
 
-    /// Whether this is a forked child of the process that made the journal.
+    /// Returns whether this process is a forked child of the process that made the journal.
     #[inline]
     pub(crate) fn forked(&self) -> bool {
         self.seen.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns the cache's position, to be read before a look-up. Returns 0, which is no position, if [`Self::seen_aside`] must
-    /// be called: there the cost of a call is small beside that of the system call in it, and under monitors that need no such
-    /// call, hits need not branch around it.
+    /// Returns the cache's position, to be read before a look-up. Returns 0, which is not a position, if
+    /// [`Self::seen_aside`] must be called. Under monitors that need a system call, the cost of a function call is
+    /// small beside it; under all others, hits need no branch.
     #[inline]
     pub(crate) fn seen(&self) -> u64 {
         self.glance.load(Ordering::Acquire)
     }
 
-    /// Like [`Self::seen`], but for monitors that the kernel has to be asked about first: returns 0 while a change is
-    /// under way that has not been read. `None` for other monitors, for which [`Self::seen`] is sufficient.
+    /// Like [`Self::seen`], but for monitors that need a system call first: returns 0 while a change is under way that
+    /// has not been read. `None` for other monitors, for which [`Self::seen`] is sufficient.
     #[inline]
     pub(crate) fn seen_aside(&self) -> Option<u64> {
         self.asked.is_some().then(|| if self.changing() { 0 } else { self.seen.load(Ordering::Acquire) })
     }
 
-    /// Returns whether a change is under way that has not been read. Also true if the descriptor is no longer the monitor's: then nothing
-    /// is kept from here on, by any cache of the process.
+    /// Returns whether a change is under way that has not been read. Also returns true if the descriptor is no longer
+    /// the monitor's: from then on no cache of the process keeps a registration.
     #[cfg(not(loom))]
     #[inline]
     fn changing(&self) -> bool {
         use asked::{Asked, ask};
         let Some(asked) = self.asked else { return false };
         let answer = ask(asked);
-        // What is read of the journal next is not read before the kernel has answered: a system call orders no loads by itself.
+        // Later loads of the journal are not performed before the system call has returned: a system call does not
+        // order loads by itself.
         fence(Ordering::Acquire);
         match answer {
             Asked::Settled => false,
@@ -115,20 +119,21 @@ impl Journal {
         self.asked.is_some()
     }
 
-    /// Returns whether no change was reported since `seen`. To be called after a look-up that found its entry.
+    /// Returns whether no change was reported since `seen`. Called after a look-up that found its entry.
     #[inline]
     pub(crate) fn still(&self, seen: u64) -> bool {
         self.page.head.load(Ordering::Acquire).wrapping_add(1) == seen
     }
 
-    /// How often pages were taken from the file watched at `slot`.
+    /// Returns how often pages were taken from the file watched at `slot`.
     #[inline]
     pub(crate) fn inode(&self, slot: u32) -> u64 {
         self.page.inodes.get(slot as usize).map_or(0, |count| count.load(Ordering::Acquire))
     }
 
-    /// Returns whether a change is under way that was reported when it began and may not be reported again (a monitor
-    /// that marks first reports the change afterwards), or whether the reports have ended.
+    /// Returns whether a change is under way that was reported when it began and may not be reported again, or whether
+    /// the reports have ended. A monitor that marks the page first reports the change afterwards, so its mark does not
+    /// count here.
     #[inline]
     pub(crate) fn busy(&self) -> bool {
         (!self.waits && self.marked()) || self.page.has_ended()
@@ -139,24 +144,24 @@ impl Journal {
         self.page.busy.load(Ordering::Acquire) != 0
     }
 
-    /// Processes the reported changes: calls `apply` for each. Called by one thread at a time.
+    /// Processes the reported changes by calling `apply` for each. Called by one thread at a time.
     #[expect(clippy::inline_always, reason = "twice at each miss, 4 ns of 98 less: most often nothing was reported")]
     #[inline(always)]
     pub(crate) fn drain(&self, apply: impl FnMut(Change)) -> Drained {
         if !self.told {
             return Drained::Settled;
         }
-        // While a change has not been read and its caller waits, the change may already be over for other threads,
-        // which may map the addresses anew.
+        // While a change has not been read, the thread that makes it waits; but the change may already be over for
+        // other threads, which may map the addresses anew.
         let changing = self.changing();
-        // "Everything" is the last word of a monitor that has ended.
+        // A monitor that has ended reports "everything" last.
         let ended = self.page.has_ended();
         if changing && !ended {
             return Drained::Unsettled;
         }
         let seen = self.seen.load(Ordering::Relaxed) - 1;
         let head = self.page.head.load(Ordering::Acquire);
-        // Loaded after the head: a mark that the head counts is seen as long as it stands.
+        // Loaded after the head, so a mark that was set before a counted record is seen until the monitor clears it.
         if self.waits && self.marked() && !ended {
             return Drained::Unsettled;
         }
@@ -185,7 +190,7 @@ impl Journal {
     }
 }
 
-/// A word that is always 0.
+/// Returns a word that is always 0.
 fn nowhere() -> &'static AtomicU64 {
     #[cfg(not(loom))]
     {
@@ -197,7 +202,7 @@ fn nowhere() -> &'static AtomicU64 {
     Box::leak(Box::new(AtomicU64::new(0)))
 }
 
-/// The page of caches with a monitor that reports nothing.
+/// Returns the page for caches with a monitor that reports nothing.
 fn silent() -> &'static Page {
     #[cfg(not(loom))]
     {
@@ -285,7 +290,7 @@ mod tests {
             let (page, one) = journal(waits);
             let other = Journal::new(Some(page), waits, None).expect("memory");
             let seen = [&one, &other].map(Journal::seen);
-            // Its thread was in the middle of something.
+            // The monitor's thread was in the middle of a report.
             page.busy.store(u64::from(waits), Ordering::Release);
             page.end();
             page.end();

@@ -1,46 +1,47 @@
 //! The page in which a monitor reports changes: a ring of ranges, and counters of watched files.
 //!
-//! One monitor writes (the kernel's programs, or a thread), every cache of the process reads. A record is good when its
-//! number and its check agree: readers never wait for a writer, and what they cannot read they take for "everything".
-//! The layout is shared with the kernel's programs (bpf/page.h).
+//! One monitor writes the page (the kernel's programs, or a thread), and every cache of the process reads it. A record
+//! is valid when its number and its check agree. Readers never wait for a writer: they treat a record that they cannot
+//! read as a change of everything. The layout is shared with the kernel's programs (bpf/page.h).
 
 use crate::range::Range;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Records of the ring: a reader that falls further behind drops all it has cached.
+/// The number of records in the ring. A reader that falls further behind drops all cached registrations.
 #[cfg(not(loom))]
 pub(crate) const RECORDS: usize = 1024;
 #[cfg(loom)]
 pub(crate) const RECORDS: usize = 2;
 
-/// Files that can be watched at a time.
+/// The number of files that can be watched at a time.
 #[cfg(not(loom))]
 pub(crate) const INODES: usize = 64;
 #[cfg(loom)]
 pub(crate) const INODES: usize = 1;
 
-/// Looks at a record that is being written.
+/// How often a reader loads a record that is being written.
 #[cfg(not(loom))]
 const LOOKS: u32 = 1000;
 #[cfg(loom)]
 const LOOKS: u32 = 0;
 
-/// Identifies the layout of a page; also part of every record's check, so that zeroed memory is no record.
+/// Identifies the layout of a page. It is also part of every record's check, so that zeroed memory is not a valid
+/// record.
 pub(crate) const SALT: u64 = 0x7069_6e64_6f77_6e31;
 
-/// The bit of [`Page::busy`] that stays set: nothing is reported any more.
+/// The bit of [`Page::busy`] that stays set once nothing is reported any more.
 pub(crate) const ENDED: u64 = 1 << 62;
 
-/// What changed.
+/// The addresses whose pages changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The pages of these addresses.
+    /// The pages of this range changed.
     Of(Range),
-    /// It is not known what changed: nothing that was cached may be used again.
+    /// The changed addresses are unknown: no cached registration may be used again.
     Everything,
 }
 
-/// One range.
+/// A record of one range.
 #[derive(Debug)]
 #[repr(C)]
 struct Record {
@@ -48,24 +49,24 @@ struct Record {
     number: AtomicU64,
     start: AtomicU64,
     end: AtomicU64,
-    /// The exclusive or of the above (without the one) and [`SALT`].
+    /// The exclusive or of the words above (the number without the added one) and [`SALT`].
     check: AtomicU64,
 }
 
-/// The page.
+/// The page that a monitor writes and caches read.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Page {
-    /// Records ever written, or being written.
+    /// The number of records that were written or are being written.
     pub(crate) head: AtomicU64,
     unused: [u64; 7],
-    /// Not 0 while a change is under way that may not have been reported yet: nothing may be inserted.
+    /// Not 0 while a change is under way that may not have been reported yet: no registration may be inserted.
     pub(crate) busy: AtomicU64,
-    /// The kernel programs' own.
+    /// Used by the kernel programs only.
     own: [u64; 2],
     /// [`SALT`].
     layout: AtomicU64,
-    /// The kernel programs' own, again.
+    /// Used by the kernel programs only.
     bell: u64,
     unused_too: [u64; 3],
     /// For each watched file, how often pages were taken from it.
@@ -74,7 +75,7 @@ pub(crate) struct Page {
     records: [Record; RECORDS],
 }
 
-/// Up to the ring, which begins at 4,096 bytes.
+/// Pads to the ring, which begins at byte 4,096.
 #[cfg(not(loom))]
 const FILL: usize = 512 - 16 - INODES;
 #[cfg(loom)]
@@ -84,7 +85,7 @@ const FILL: usize = 0;
 const _: () = assert!(std::mem::offset_of!(Page, records) == 4096 && size_of::<Page>() == 4096 + RECORDS * 32);
 
 impl Page {
-    /// An empty page on the heap, for monitors that are not the kernel.
+    /// Allocates an empty page on the heap, for monitors that are not in the kernel.
     pub(crate) fn boxed() -> Box<Self> {
         let zero = |_| AtomicU64::new(0);
         let empty = |n| Record { number: zero(n), start: zero(n), end: zero(n), check: zero(n) };
@@ -102,18 +103,18 @@ impl Page {
         })
     }
 
-    /// Whether the page has the layout that this code expects.
+    /// Returns whether the page has the layout that this code expects.
     #[cfg(not(loom))]
     pub(crate) fn is_known(&self) -> bool {
         self.layout.load(Ordering::Relaxed) == SALT
     }
 
-    /// Whether nothing is reported any more: nothing may be kept.
+    /// Returns whether the reports have ended: no registration may be kept.
     pub(crate) fn has_ended(&self) -> bool {
         self.busy.load(Ordering::Acquire) & ENDED != 0
     }
 
-    /// Ends the reports, which every cache of the process finds out at its next look-up. For pages on the heap.
+    /// Ends the reports. Every cache of the process detects it at its next look-up. For pages on the heap.
     #[cfg(not(loom))]
     pub(crate) fn end(&self) {
         if self.busy.fetch_or(ENDED, Ordering::AcqRel) & ENDED == 0 {
@@ -121,7 +122,7 @@ impl Page {
         }
     }
 
-    /// Reports a change. May be called by any number of threads at once; does not allocate or wait.
+    /// Reports a change. May be called by any number of threads at once. Does not allocate or wait.
     pub(crate) fn emit(&self, change: Change) {
         let range = match change {
             Change::Of(range) => range,
@@ -137,8 +138,8 @@ impl Page {
         record.number.store(number + 1, Ordering::Release);
     }
 
-    /// Record `number`, or everything if it has been overwritten, or has been being written for too long: a writer needs
-    /// a fraction of a microsecond, but may lose its processor meanwhile.
+    /// Reads record `number`. Returns [`Change::Everything`] if the record has been overwritten, or is still being
+    /// written after several loads: a writer needs a fraction of a microsecond, but may be preempted meanwhile.
     pub(crate) fn read(&self, number: u64) -> Change {
         let record = &self.records[number as usize % RECORDS];
         let mut looks = 0;

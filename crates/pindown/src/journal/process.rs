@@ -1,5 +1,5 @@
-//! Values that exist once in each process. A forked child begins a new one, since its copy of the parent's may be
-//! locked by a thread that the child does not have.
+//! Values that exist once in each process. A forked child creates its own value, since its copy of the parent's may be
+//! locked by a thread that does not exist in the child.
 
 #![expect(unsafe_code, reason = "a value that lives for ever, by its address; the block states its own reason")]
 
@@ -8,14 +8,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A value of this process behind a lock. A child that was forked while a thread held the lock has a value of its own, and never
-/// waits for that thread. What the child inherited is never freed.
+/// A value of this process behind a lock. A child that was forked while a thread held the lock creates its own value
+/// and never waits for that thread. The inherited value is never freed.
 pub(crate) struct OfProcess<T: 'static>(AtomicPtr<Owned<T>>);
 
 struct Owned<T> {
     process: u64,
     value: Mutex<T>,
-    /// What the process inherited: so that tools that look for lost memory find it.
+    /// The inherited value; keeps it reachable for leak checkers.
     _inherited: *mut Self,
 }
 
@@ -24,10 +24,10 @@ impl<T> OfProcess<T> {
         Self(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    /// The value, which `make` begins in each process.
+    /// Locks the value. Each process creates it with `make`.
     pub(crate) fn lock(&'static self, make: impl FnOnce() -> T) -> MutexGuard<'static, T> {
         let found = self.0.load(Ordering::Acquire);
-        // SAFETY: null, or made by `Box::leak` below, and shared from then on.
+        // SAFETY: the pointer is null or was made by `Box::into_raw` below, and the value is shared from then on.
         let owned = match unsafe { found.as_ref() } {
             Some(owned) if owned.process == process() => owned,
             _ => self.begin(found, make()),
@@ -35,7 +35,7 @@ impl<T> OfProcess<T> {
         owned.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A value of this process, unless another thread has begun one.
+    /// Creates the value of this process, unless another thread has created it.
     #[cold]
     fn begin(&self, before: *mut Owned<T>, value: T) -> &'static Owned<T> {
         let fresh = Box::into_raw(Box::new(Owned { process: process(), value: Mutex::new(value), _inherited: before }));
@@ -52,13 +52,13 @@ impl<T> OfProcess<T> {
     }
 }
 
-/// A number that no process has that this one is a fork of, nor a fork of this one.
+/// Returns a number that differs from those of the processes that this one is a fork of, and of the forks of this one.
 #[cfg(not(loom))]
 fn process() -> u64 {
-    /// Numbers given so far, by this process and those that it is a fork of.
+    /// The last number given by this process or by those that it is a fork of.
     static GIVEN: AtomicU64 = AtomicU64::new(0);
     let Some(word) = word() else {
-        // The kernel cannot wipe memory in a child (before 4.14), or has none left.
+        // The kernel does not wipe memory in a child (before 4.14), or has no memory left.
         return u64::from(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs()) | 1 << 63;
     };
     match word.load(Ordering::Acquire) {
@@ -70,14 +70,14 @@ fn process() -> u64 {
     }
 }
 
-/// A word that the kernel wipes in each child.
+/// Returns a word that the kernel wipes in each child.
 #[cfg(not(loom))]
 fn word() -> Option<&'static AtomicU64> {
     static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
     let mut found = WORD.load(Ordering::Acquire);
     if found.is_null() {
         let fresh = std::ptr::from_ref(super::words::page().ok()?.next()?.word()).cast_mut();
-        // Of two threads that come here at once, one leaves its page unused.
+        // If two threads come here at once, one leaves its page unused.
         found = WORD
             .compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire)
             .map_or_else(|other| other, |_| fresh);
@@ -86,7 +86,7 @@ fn word() -> Option<&'static AtomicU64> {
     unsafe { found.as_ref() }
 }
 
-/// Models have no children.
+/// Models do not fork.
 #[cfg(loom)]
 fn process() -> u64 {
     1

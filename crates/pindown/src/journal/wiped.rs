@@ -1,5 +1,5 @@
-//! Words that read 0 in a forked child (MADV_WIPEONFORK): by them a child finds, at no cost, that a cache is its
-//! parent's.
+//! Words that read 0 in a forked child (MADV_WIPEONFORK). With them a child detects, at no cost, that a cache belongs
+//! to its parent.
 
 use std::io;
 use std::ops::Deref;
@@ -8,25 +8,27 @@ use super::OfProcess;
 use super::words::{Line, page};
 use crate::sync::{AtomicU64, Ordering};
 
-/// One word, given back when it is dropped.
+/// One word, which becomes free for use again when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Wiped(&'static Line);
 
-/// Identifies the address space that made the value. A forked child has the value too, but is another address space, whatever its process
-/// id is. A program that is executed does not have it.
+/// Identifies the address space that made the value. A forked child inherits the value but is another address space,
+/// even if it has the same process id. An executed program does not inherit it.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct Home(Wiped);
 
 #[cfg(not(loom))]
 impl Home {
+    /// Returns the identity of the current address space.
+    ///
     /// # Errors
-    /// What `mmap` or `madvise` says.
+    /// Errors of mmap(2) or madvise(2).
     pub(crate) fn here() -> io::Result<Self> {
         Wiped::new(1).map(Self)
     }
 
-    /// Whether this is that address space.
+    /// Returns whether the caller runs in that address space.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.0.load(Ordering::Relaxed) == 1
@@ -37,10 +39,10 @@ impl Home {
 static FREE: OfProcess<Vec<&'static Line>> = OfProcess::new();
 
 impl Wiped {
-    /// A word with this value.
+    /// Allocates a word with this value.
     ///
     /// # Errors
-    /// What `mmap` or `madvise` says.
+    /// Errors of mmap(2) or madvise(2).
     pub(crate) fn new(value: u64) -> io::Result<Self> {
         let mut free = FREE.lock(Vec::new);
         if free.is_empty() {
@@ -53,7 +55,7 @@ impl Wiped {
 }
 
 impl Wiped {
-    /// The word itself. It stays mapped, and may be given to another owner when this value is dropped.
+    /// Returns the word. It stays mapped, and may be given to another owner when this value is dropped.
     pub(crate) fn word(&self) -> &'static AtomicU64 {
         self.0.word()
     }

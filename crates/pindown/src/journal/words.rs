@@ -9,7 +9,7 @@ use std::io;
 
 use crate::sync::AtomicU64;
 
-/// A word of its own cache lines.
+/// A word with cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Line(AtomicU64);
@@ -21,7 +21,7 @@ impl Line {
     }
 }
 
-/// A fresh page of words, which stays for as long as the process lives.
+/// Maps a fresh page of words, which stays mapped until the process exits.
 #[cfg(not(loom))]
 pub(super) fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
     use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -30,9 +30,9 @@ pub(super) fn page() -> io::Result<impl Iterator<Item = &'static Line>> {
     let page = unsafe {
         rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }?;
-    // SAFETY: the page was just mapped; the advice only changes what a child finds in it.
+    // SAFETY: the page was just mapped; the advice only changes the contents that a child sees.
     unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) }.map_err(crate::calls::named("madvise"))?;
-    // SAFETY: the page is mapped, zeroed, never unmapped, aligned for lines, and holds this many.
+    // SAFETY: the page is mapped, zeroed, never unmapped, aligned for lines, and has space for this many.
     let lines: &'static [Line] = unsafe { std::slice::from_raw_parts(page.cast::<Line>(), len / size_of::<Line>()) };
     Ok(lines.iter())
 }

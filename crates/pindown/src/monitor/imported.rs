@@ -1,8 +1,8 @@
-//! The application's own monitor: the application knows when its memory changes, and reports it.
+//! The application's own monitor: the application reports when its memory changes.
 //!
-//! An allocator that maps and unmaps its own arenas, a runtime that moves objects, or a test. For its reports to be
-//! sufficient, [`Notifier::changed`] must be called before memory at the changed addresses can be seen anew, and after
-//! the old pages can no longer be pinned: between `munmap` and whatever maps the addresses again.
+//! Examples are an allocator that maps and unmaps its own arenas, a runtime that moves objects, and a test. For its
+//! reports to be sufficient, [`Notifier::changed`] must be called after the old pages can no longer be pinned, and
+//! before new memory at the changed addresses is visible: between `munmap` and the next mapping of these addresses.
 
 use std::fmt;
 use std::io;
@@ -13,14 +13,14 @@ use crate::access::Access;
 use crate::journal::{Bell, Change, EventBell, OfProcess, Page};
 use crate::range::{Range, RangeError};
 
-/// Reports changes to caches. May be used by any thread; no call allocates, locks or waits.
+/// Reports changes to caches. May be used by any thread. No call allocates, locks or waits.
 #[derive(Clone, Debug)]
 pub struct Notifier(Arc<Lent>);
 
-/// Decides which memory the application answers for.
+/// A callback that returns whether the application reports changes of a range.
 type Answers = dyn Fn(Range, Access) -> bool + Send + Sync;
 
-/// The caches' end of a [`Notifier`]: each clone is for another cache, and changes are reported to all.
+/// The caches' end of a [`Notifier`]. Each clone is for another cache; changes are reported to all of them.
 #[derive(Clone)]
 pub struct Imported {
     page: Arc<Lent>,
@@ -34,27 +34,27 @@ impl fmt::Debug for Imported {
 }
 
 impl Notifier {
-    /// Creates a notifier, and the monitor to open a cache with. `answers` returns whether changes of a range will be
-    /// reported; a range for which it returns `false` is registered for one use.
+    /// Creates a notifier, and the monitor with which caches are opened. `answers` returns whether changes of a range
+    /// will be reported; a range for which it returns `false` is registered for one use.
     ///
     /// # Errors
-    /// No descriptor for waiting threads.
+    /// No descriptor could be made for waiting threads.
     pub fn new(answers: impl Fn(Range, Access) -> bool + Send + Sync + 'static) -> io::Result<(Self, Imported)> {
         let page = Arc::new(Lent::new()?);
         Ok((Self(Arc::clone(&page)), Imported { page, answers: Arc::new(answers) }))
     }
 
-    /// Reports that the memory of these addresses is no longer what it was.
+    /// Reports that the memory at these addresses has changed.
     pub fn changed(&self, range: Range) {
         self.0.page.emit(Change::Of(range));
         self.0.bell.ring();
     }
 
-    /// Like [`Self::changed`], but for `length` bytes from `address` that are not checked yet. If there is no such range,
-    /// something has changed but it is not known what: then everything counts as changed.
+    /// Like [`Self::changed`], for `length` bytes from `address`, which are not validated yet. If they are not a valid
+    /// range, all memory is reported as changed, since the changed addresses are unknown.
     ///
     /// # Errors
-    /// Why there is no such range.
+    /// The reason why they are not a valid range.
     pub fn changed_at(&self, address: u64, length: u64) -> Result<(), RangeError> {
         match Range::new(address, length) {
             Ok(range) => self.changed(range),
@@ -91,7 +91,7 @@ impl Monitor for Imported {
     }
 }
 
-/// A page that is given back when its last user has gone. Pages live for ever, so that hits may read them by a plain
+/// A page that is reused when its last user is gone. Pages are never freed, so that hits can read them through a plain
 /// reference.
 #[derive(Debug)]
 struct Lent {

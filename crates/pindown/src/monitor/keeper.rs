@@ -1,10 +1,11 @@
 //! Descriptors that the rest of the process cannot close.
 //!
-//! A monitor depends on descriptors: the kernel's programs stay attached while one is open, and changes of the memory wait for the thread
-//! that reads a userfaultfd. A program may close descriptors that it did not open itself (`close_range` in a daemon, a sandbox), and
-//! the library is not notified. So what must stay open is held by a thread with a descriptor table of its own, which holds nothing else.
+//! A monitor depends on descriptors: the kernel's programs stay attached while one is open, and a thread that changes
+//! memory waits for the thread that reads a userfaultfd. A program may close descriptors that it did not open itself
+//! (`close_range` in a daemon, or a sandbox), and the library is not notified. So the descriptors that must stay open
+//! are held by a thread with a descriptor table of its own, which contains nothing else.
 //!
-//! A forked child has neither the thread nor the descriptors.
+//! A forked child has neither this thread nor the descriptors.
 
 #![expect(unsafe_code, reason = "close_range(2) has no safe wrapper; the block states its own reason")]
 
@@ -18,14 +19,15 @@ use std::thread::JoinHandle;
 use super::thread;
 use crate::journal::Home;
 
-/// Gives the calling thread a descriptor table of its own, with these descriptors alone. Allocates nothing.
+/// Gives the calling thread a descriptor table of its own that contains only these descriptors. Allocates nothing.
 ///
 /// # Errors
-/// What `close_range` says: older than Linux 5.9, or a sandbox forbids it.
+/// Errors of close_range(2): it needs Linux 5.9, and a sandbox may forbid it.
 pub(super) fn keep_only(kept: &mut [RawFd]) -> io::Result<()> {
     const UNSHARE: libc::c_uint = 2;
     kept.sort_unstable();
-    // What is above all that is kept first: the kernel then copies the rest of the table alone.
+    // First close all descriptors above the highest one that is kept: the kernel then copies only the rest of the
+    // table.
     let mut next = kept.last().map_or(0, |last| last.cast_unsigned() + 1);
     close(next, libc::c_uint::MAX, UNSHARE)?;
     for number in kept.iter().rev().map(|number| number.cast_unsigned()) {
@@ -38,8 +40,8 @@ pub(super) fn keep_only(kept: &mut [RawFd]) -> io::Result<()> {
 }
 
 fn close(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: the first call of `keep_only` gives the thread a table of its own, so no owner of a descriptor loses it; the others follow
-    // only if it succeeded.
+    // SAFETY: the first call of `keep_only` gives the thread a table of its own, so owners of descriptors in the rest
+    // of the process do not lose them. The other calls follow only if it succeeded.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     if done == 0 { Ok(()) } else { Err(crate::calls::last("close_range")) }
 }
@@ -53,10 +55,10 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Takes the descriptors out of this process's table. The kernel's objects stay open.
+    /// Moves the descriptors out of this process's table. The kernel's objects stay open.
     ///
     /// # Errors
-    /// No thread, no memory, or what `close_range` says.
+    /// The thread cannot be started, there is no memory, or close_range(2) fails.
     pub(super) fn hold(descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let home = Home::here()?;
         let mut numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
@@ -70,7 +72,7 @@ impl Keeper {
             while !failed && !seen.load(Ordering::Acquire) {
                 std::thread::park();
             }
-            // Code that waits for the thread to end finds the descriptors closed.
+            // The descriptors are closed before a thread that joins this one continues.
             if !failed {
                 keep_only(&mut []).ok();
             }
@@ -80,7 +82,7 @@ impl Keeper {
         Ok(Self { home, ended, thread: Some(thread) })
     }
 
-    /// Whether this is the address space that it was made in, and not a forked child's.
+    /// Returns whether this is the address space in which the value was made, and not a forked child's.
     pub(super) fn is_here(&self) -> bool {
         self.home.is_here()
     }
@@ -90,13 +92,13 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if !self.home.is_here() {
-            // There is no such thread in a child.
+            // The thread does not exist in a child.
             std::mem::forget(thread);
             return;
         }
         self.ended.store(true, Ordering::Release);
         thread.thread().unpark();
-        // It cannot panic.
+        // The thread cannot panic.
         thread.join().ok();
     }
 }
@@ -112,7 +114,7 @@ mod tests {
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         let number = writer.as_raw_fd();
         let keeper = Keeper::hold(vec![writer.into()]).expect("a thread");
-        // SAFETY: a question about a number, which is not a descriptor any more.
+        // SAFETY: the call only queries a number, which is no longer a descriptor.
         assert_eq!(unsafe { libc::fcntl(number, libc::F_GETFD) }, -1, "it left this table");
         rustix::io::ioctl_fionbio(&reader, true).expect("a pipe");
         let mut byte = [0];
@@ -127,7 +129,7 @@ mod tests {
         let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
         let (kept, gone) = (reader.as_raw_fd(), writer.as_raw_fd());
         let open = |number: RawFd| {
-            // SAFETY: a question about a number.
+            // SAFETY: the call only queries a number.
             unsafe { libc::fcntl(number, libc::F_GETFD) != -1 }
         };
         let seen = std::thread::spawn(move || {

@@ -1,31 +1,32 @@
-//! The mapping that a monitor looked up last.
+//! The mapping that a monitor has looked up last.
 
 use crate::journal::Page;
 use crate::range::Range;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// A mapping that can be watched, known for as long as no change at all was reported since: a mapping is replaced by
-/// another only after its removal was reported. So many registrations in one mapping ask the kernel about it once.
+/// A mapping that can be watched, cached until any change is reported: a mapping is replaced by another only after its
+/// removal was reported. So many registrations in one mapping need only one query of the kernel.
 ///
-/// Every miss asks, and only answers of the kernel are written, so there is no lock: a version shows whether the words
-/// that were read belong together.
+/// Every miss reads the cached mapping, and only results of queries are written, so there is no lock: a version shows
+/// whether the words that were read belong together.
 #[derive(Debug)]
 pub(crate) struct Known {
-    /// Odd while a thread writes.
+    /// Odd while a thread writes the other words.
     version: AtomicU64,
     start: AtomicU64,
-    /// 0: none is known.
+    /// 0: no mapping is cached.
     end: AtomicU64,
-    /// The page's head when the kernel was asked about the mapping.
+    /// The page's head when the mapping was queried.
     head: AtomicU64,
 }
 
-/// The page's head before the kernel was asked; `None` while a change is under way.
+/// The page's head before a query; `None` while a change is under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Since(Option<u64>);
 
 impl Since {
-    /// To be called before the kernel is asked. While a change is under way nothing can be known.
+    /// Reads the page's head; called before the query. While a change is under way, the result of a query is not
+    /// cached.
     pub(crate) fn now(page: &Page) -> Self {
         let head = page.head.load(Ordering::Acquire);
         Self((page.busy.load(Ordering::Acquire) == 0).then_some(head))
@@ -40,8 +41,8 @@ impl Default for Known {
 }
 
 impl Known {
-    /// Returns whether the range is known to lie in such a mapping now. `false` while another thread writes: that thread has
-    /// just asked the kernel, and a caller that finds nothing here may ask it too.
+    /// Returns whether the range lies in the cached mapping, and this is still valid. Returns `false` while another
+    /// thread writes: that thread has just made a query, and the caller may make one too.
     pub(crate) fn has(&self, range: Range, now: Since) -> bool {
         let version = self.version.load(Ordering::Acquire);
         let [start, end, head] = [&self.start, &self.end, &self.head].map(|word| word.load(Ordering::Relaxed));
@@ -50,8 +51,8 @@ impl Known {
         is_whole && now.0 == Some(head) && start <= range.start() && range.end() <= end
     }
 
-    /// Notes that the kernel, asked after `since`, answered that this is such a mapping. If two threads note an answer
-    /// at the same time, one of the two answers is kept.
+    /// Caches the result of a query that was made after `since`: this is a mapping that can be watched. If two threads
+    /// store a result at the same time, one of the two is kept.
     pub(crate) fn learn(&self, mapping: Range, since: Since) {
         let version = self.version.load(Ordering::Relaxed);
         let is_free = version.is_multiple_of(2);
@@ -59,7 +60,7 @@ impl Known {
         if !is_free || !mine() {
             return;
         }
-        // A thread that reads one of these words also reads that they are being written.
+        // A thread that reads one of these words also sees that they are being written.
         fence(Ordering::Release);
         let (start, end, head) = since.0.map_or((0, 0, 0), |head| (mapping.start(), mapping.end(), head));
         for (word, value) in [(&self.start, start), (&self.end, end), (&self.head, head)] {
@@ -86,7 +87,7 @@ mod tests {
         assert!(!known.has(range(0x4000, 0x2000), Since::now(&page)), "longer than it");
         page.emit(Change::Of(range(0x9000, 0x1000)));
         assert!(!known.has(range(0x2000, 0x1000), Since::now(&page)));
-        // Asked before that change: the answer may be of before it, too.
+        // The query was made before that change, so its result may be older than the change.
         known.learn(range(0x1000, 0x4000), before);
         assert!(!known.has(range(0x2000, 0x1000), Since::now(&page)));
         page.busy.store(1, Ordering::Release);
@@ -97,7 +98,7 @@ mod tests {
     }
 }
 
-/// Loom: a thread asks the kernel about a mapping and learns the answer, while the mapping is replaced by another.
+/// Loom model: a thread queries a mapping and caches the result, while the mapping is replaced by another.
 #[cfg(all(test, loom))]
 mod model {
     use std::sync::Arc;
@@ -107,15 +108,16 @@ mod model {
     use super::*;
     use crate::journal::Change;
 
-    /// A mapping, its monitor, and what is known of it.
+    /// A mapping, its monitor, and the cached mapping.
     struct World {
         page: &'static Page,
         known: Known,
-        /// Which mapping is there: its number is the range that the kernel answers with.
+        /// The number of the current mapping, which determines the range that a query returns.
         mapping: AtomicU64,
-        /// Changes that have not been read: counted before the mapping is removed, as userfaultfd(2) does.
+        /// The number of changes that have not been read. Counted before the mapping is removed, as userfaultfd(2)
+        /// does.
         unread: AtomicU64,
-        /// Changes that have been reported in full.
+        /// The number of changes that have been reported in full, plus one.
         told: AtomicU64,
     }
 
@@ -134,27 +136,27 @@ mod model {
     }
 
     impl World {
-        /// A monitor that marks the page before it reads a change, and reports the change afterwards.
+        /// A change under a monitor that marks the page before it reads a change, and reports the change afterwards.
         fn change_and_mark_first(&self) {
             self.unread.fetch_add(1, Ordering::SeqCst);
             self.mapping.fetch_add(1, Ordering::SeqCst);
             self.page.busy.store(1, Ordering::Release);
             self.page.emit(Change::Of(mapping(1)));
-            // The change is read: the thread that made it goes on.
+            // The change is read, so the thread that made it continues.
             self.unread.fetch_sub(1, Ordering::SeqCst);
             self.page.emit(Change::Of(mapping(1)));
             self.page.busy.store(0, Ordering::Release);
         }
 
-        /// A monitor that reports the change when it is over, before the thread that made it goes on.
+        /// A change under a monitor that reports it when it is over, before the thread that made it continues.
         fn change_and_tell(&self) {
             self.mapping.fetch_add(1, Ordering::SeqCst);
             self.page.emit(Change::Of(mapping(1)));
             self.told.fetch_add(1, Ordering::SeqCst);
         }
 
-        /// A monitor that reports a change when it begins, and marks the page until it is over (the kernel's, where it frees
-        /// page tables early).
+        /// A change under a monitor that reports it when it begins, and marks the page until it is over (the kernel's
+        /// monitor, where the kernel frees page tables early).
         fn tell_and_change(&self) {
             self.page.busy.store(1, Ordering::Release);
             self.page.emit(Change::Of(mapping(1)));
@@ -162,7 +164,7 @@ mod model {
             self.page.busy.store(0, Ordering::Release);
         }
 
-        /// Looks the mapping up as a miss does. Returns the known mapping, if there is one.
+        /// Looks the mapping up as a miss does. Returns the cached mapping, if there is one.
         fn look(&self) -> Option<u64> {
             let now = (self.unread.load(Ordering::SeqCst) == 0).then(|| Since::now(self.page));
             let known = now.and_then(|now| (1..=3).rev().find(|number| self.known.has(mapping(*number), now)));
@@ -185,7 +187,7 @@ mod model {
                 let world = Arc::clone(&world);
                 move || world.change_and_tell()
             });
-            // A mapping is not there any more if its removal was reported before the look-up began.
+            // If the removal of a mapping was reported before the look-up began, the mapping no longer exists.
             let told = world.told.load(Ordering::SeqCst);
             assert!(world.look().is_none_or(|known| known >= told));
             changer.join().expect("no panic");
@@ -225,7 +227,7 @@ mod model {
                 let world = Arc::clone(&world);
                 move || world.change_and_mark_first()
             });
-            // Another thread that has seen the new mapping: it may have mapped the hole itself.
+            // Stands for another thread that has seen the new mapping, which it may have mapped there itself.
             let there = world.mapping.load(Ordering::SeqCst);
             assert!(world.look().is_none_or(|known| known >= there), "it was another already");
             assert!(world.look().is_none_or(|known| known >= there), "and what was learnt meanwhile is of it");

@@ -1,10 +1,10 @@
-//! Monitors: they report that memory changed under a registration.
+//! Monitors, which report that memory changed under a registration.
 //!
 //! | monitor | what it can watch | a hit costs |
 //! |---|---|---|
 //! | [`bpf`] | every kind of memory that can be pinned, with few exceptions; root, or its helper | a comparison |
-//! | [`userfaultfd`] | sealed memory, and upon a promise private anonymous memory | a system call |
-//! | [`imported`] | what its author says | a comparison |
+//! | [`userfaultfd`] | sealed memory, and private anonymous memory if the program makes a promise | a system call |
+//! | [`imported`] | the memory that the application answers for | a comparison |
 //! | [`sealed`] | memory that it allocated itself, which cannot change | a comparison |
 //! | [`none`](Choice::None) | nothing: every registration is for one use | the registration |
 
@@ -35,8 +35,8 @@ use crate::range::Range;
 #[non_exhaustive]
 pub enum Choice {
     /// The first of [`Choice::Bpf`], [`Choice::Userfaultfd`] (if a promise lets it keep more than sealed memory) and
-    /// [`Choice::Sealed`] that can work here, else [`Choice::None`]; [`Cache::explanation`](crate::Cache::explanation)
-    /// returns which one, and why no better one.
+    /// [`Choice::Sealed`] that is available, else [`Choice::None`]. [`Cache::explanation`](crate::Cache::explanation)
+    /// returns which one was chosen, and why no better one.
     #[cfg(not(loom))]
     Best(userfaultfd::Settings),
     /// Programs in the kernel: see [`bpf`].
@@ -50,23 +50,23 @@ pub enum Choice {
     Sealed,
     /// Registrations are not kept: each is made for one use and undone after it.
     None,
-    /// The application's own, made by [`imported::Notifier::new`].
+    /// The application's own monitor, made by [`imported::Notifier::new`].
     Imported(imported::Imported),
 }
 
-/// Why a monitor that was tried cannot work here.
+/// The reason why a monitor is not available.
 #[derive(Debug, thiserror::Error)]
 #[error("the monitor {name} is not available: {source}")]
 #[non_exhaustive]
 pub struct Unavailable {
-    /// Its name.
+    /// The name of the monitor.
     pub name: &'static str,
-    /// Why not.
+    /// The error that it failed with.
     pub source: io::Error,
 }
 
 impl Unavailable {
-    /// The errno that stands for it in C, positive.
+    /// Returns the positive errno that stands for the error in C.
     #[must_use]
     pub fn errno(&self) -> i32 {
         #[cfg(not(loom))]
@@ -78,10 +78,10 @@ impl Unavailable {
 }
 
 impl Choice {
-    /// Opens the monitor. Returns it, and the better ones that are not available.
+    /// Opens the monitor. Returns it with the better ones that are not available.
     ///
     /// # Errors
-    /// Why the one that was asked for cannot work.
+    /// The reason why the requested monitor is not available.
     #[cfg(not(loom))]
     pub(crate) fn open(self) -> Result<(Box<dyn Monitor>, Vec<Unavailable>), Unavailable> {
         let named = |name| move |source| Unavailable { name, source };
@@ -115,7 +115,7 @@ impl Choice {
         Ok((found, Vec::new()))
     }
 
-    /// No monitor, for want of this one.
+    /// Returns the monitor that watches nothing, because this one is not available.
     pub(crate) fn nothing(unavailable: Unavailable) -> (Box<dyn Monitor>, Vec<Unavailable>) {
         (Box::new(NoMonitor), vec![unavailable])
     }
@@ -134,27 +134,28 @@ fn boxed(monitor: impl Monitor + 'static) -> Box<dyn Monitor> {
     Box::new(monitor)
 }
 
-/// Why a registration was made for one use only.
+/// The reasons why a registration was made for one use only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The cache keeps nothing: no monitor, no room by its limits, or the kernel refuses membarrier(2) since the cache was opened and a
-    /// lane that is not used holds up what was taken out.
+    /// The cache keeps nothing: it has no monitor, or its limits allow no registration. Or the kernel has refused
+    /// membarrier(2) since the cache was opened, and an unused lane prevents entries that were taken out from being
+    /// freed.
     NotCaching,
     /// The range alone is larger than the cache's limit of bytes.
     TooLarge,
     /// The monitor cannot report all changes of this kind of memory.
     NotWatchable,
-    /// So many registrations that were taken out are still in use that the limit of their count leaves no room.
+    /// Too many registrations that were taken out are still in use, so the limit of the count leaves no room.
     InUse,
-    /// The memory changed, or may have, while it was being registered.
+    /// The memory changed, or may have changed, while it was being registered.
     Changed,
-    /// The monitor may have missed changes: nothing is kept any more.
+    /// The monitor may have missed changes: the cache no longer keeps registrations.
     MonitorEnded,
 }
 
 impl Refusal {
-    /// Every reason, in the order of [`Refusal::index`].
+    /// All reasons, in the order of [`Refusal::index`].
     pub(crate) const ALL: [Self; 6] =
         [Self::NotCaching, Self::TooLarge, Self::NotWatchable, Self::InUse, Self::Changed, Self::MonitorEnded];
 
@@ -179,62 +180,67 @@ impl fmt::Display for Refusal {
 /// The watched file of a shared mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WatchedInode {
-    /// Which counter of the monitor's page.
+    /// The index of its counter in the monitor's page.
     pub(crate) slot: u32,
     /// The counter's value before the pages were pinned.
     pub(crate) count: u64,
 }
 
-/// What a monitor does for a range that is about to be registered.
+/// The resources that a monitor uses for a range that is about to be registered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watched {
-    /// The file of a shared mapping. Its pages are watched separately.
+    /// The file of a shared mapping, whose pages are watched separately.
     pub(crate) inode: Option<WatchedInode>,
-    /// The range that is locked for as long as the registration is kept.
+    /// The range that stays locked for as long as the registration is kept.
     pub(crate) locked: Option<Range>,
 }
 
-/// A monitor, as the cache sees it. Called on misses only, but for [`Monitor::allowed`].
+/// A monitor, as used by the cache. Only [`Monitor::allowed`] is called on hits; all other functions are called on
+/// misses.
 pub(crate) trait Monitor: fmt::Debug + Send + Sync {
-    /// Its name, for people.
+    /// Returns the name of the monitor, for messages.
     fn name(&self) -> &'static str;
 
-    /// The page in which the monitor reports changes; `None` if it never reports any.
+    /// Returns the page in which the monitor reports changes; `None` if it never reports any.
     fn page(&self) -> Option<&'static Page>;
 
-    /// Whether it marks the page busy before it knows what changed (see [`crate::journal`]).
+    /// Returns whether the monitor marks the page busy before it has read which addresses changed (see
+    /// [`crate::journal`]).
     fn marks_first(&self) -> bool {
         false
     }
 
-    /// The userfaultfd that hits ask whether a change is under way that the page does not show yet.
+    /// Returns the userfaultfd that hits query for a change that is under way and that the page does not show yet.
     fn asked(&self) -> Option<BorrowedFd<'static>> {
         None
     }
 
-    /// Whether hits ask [`Self::allowed`], because a change of rights is not reported.
+    /// Returns whether hits call [`Self::allowed`], because the monitor does not report changes of rights.
     fn checks_rights(&self) -> bool {
         false
     }
 
-    /// Whether the process has, now and over the whole range, the rights that a registration with `_access` needs.
+    /// Returns whether the process has, now and over the whole range, the rights that a registration with `_access`
+    /// needs.
     fn allowed(&self, _range: Range, _access: Access) -> bool {
         true
     }
 
-    /// The bell that wakes threads that wait for changes; `None` if the monitor never reports any.
+    /// Returns the bell that wakes threads that wait for changes; `None` if the monitor never reports any.
     fn bell(&self) -> Option<&dyn Bell>;
 
-    /// Starts to watch the range: changes are reported from the moment when this returns. Never called under a lock.
+    /// Starts to watch the range: changes are reported from the moment when this function returns. Never called under a
+    /// lock.
     ///
     /// # Errors
-    /// Why it must not be kept.
+    /// The reason why the registration must not be kept.
     fn watch(&self, range: Range, access: Access) -> Result<Watched, Refusal>;
 
-    /// Takes back one [`Self::watch`] that answered with a file at this place.
+    /// Undoes one [`Self::watch`] that returned a file with this slot.
     fn unwatch(&self, _inode: u32) {}
 
-    /// Takes back the lock of one [`Self::watch`] of this range, if it made one; no registration of that time is left.
+    /// Undoes the lock of one [`Self::watch`] of this range, if there was one. The registration made then has been
+    /// unpinned.
     fn unlock(&self, _range: Range) {}
 }
 

@@ -1,12 +1,13 @@
-//! Memory that cannot change: allocated here, and sealed against changes by any code in the process.
+//! Memory that cannot change: it is allocated here and sealed against changes by any code in the process.
 //!
-//! A memfd that can neither shrink nor grow, and that can be written only through the one mapping that exists, which in turn
-//! cannot be unmapped, moved, replaced or protected otherwise (mseal(2), kernel 6.10). Its descriptor is closed. So its pages
-//! are the same for as long as the process lives, and a registration of them needs no watching at all. The price is that the
-//! memory is never given back to the kernel: what is dropped is used for the next [`Sealed`].
+//! The memory is a memfd that can neither shrink nor grow. It can be written only through its single mapping, which
+//! cannot be unmapped, moved, replaced or given other protection (mseal(2), kernel 6.10). The descriptor is closed. So
+//! the pages are the same for as long as the process lives, and registrations of them need no watching. The price is
+//! that the memory is never returned to the kernel: a [`Sealed`] that is dropped is reused for later ones.
 //!
-//! A forked child shares the memory with its parent. The child has a pool of its own, so neither process allocates what the other has; but
-//! memory that the child inherits belongs to both, and their code has to prevent conflicting use ([`Sealed`]).
+//! A forked child shares the memory with its parent. The child has a pool of its own, so neither process allocates
+//! memory of the other. But memory that the child inherits belongs to both processes, and their code has to prevent
+//! conflicting use ([`Sealed`]).
 
 #![expect(unsafe_code, reason = "one mapping and its seals; each block states its own reason")]
 
@@ -27,11 +28,11 @@ use crate::calls::named;
 use crate::journal::{Bell, OfProcess, Page};
 use crate::range::{Range, page_size};
 
-/// Sealed memory: zeroed, page-aligned, whole pages, for one owner.
+/// Sealed memory: zeroed, page-aligned, in whole pages, with one owner.
 ///
-/// The memory is shared with forked children, not copied: each process sees what the other writes. A program that forks (which is `unsafe`
-/// in Rust; this is one of the obligations) must ensure that the child does not use the memory that it inherits. The child may drop it,
-/// which does nothing there.
+/// The memory is shared with forked children, not copied: each process sees the writes of the other. A program that
+/// forks (which is `unsafe` in Rust; this is one of its obligations) must ensure that the child does not use the memory
+/// that it inherits. The child may drop it, which has no effect there.
 pub struct Sealed {
     start: NonNull<u8>,
     len: usize,
@@ -44,20 +45,21 @@ unsafe impl Send for Sealed {}
 unsafe impl Sync for Sealed {}
 
 impl Sealed {
-    /// Allocates at least so many bytes.
+    /// Allocates at least so many bytes, rounded up to whole pages.
     ///
     /// # Errors
-    /// `Unsupported` where the kernel cannot seal mappings (before 6.10), and what the kernel says when memory is short.
+    /// `Unsupported` if the kernel cannot seal mappings (before 6.10), or an error of the system calls if memory is
+    /// short.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let len = bytes.max(1).checked_next_multiple_of(page_size() as usize).ok_or(io::ErrorKind::OutOfMemory)?;
         let start = pool().take(len)?;
         let mut sealed = Self { start, len };
-        // The previous owner's bytes are still there.
+        // The bytes of the previous owner are still in the memory.
         sealed.fill(0);
         Ok(sealed)
     }
 
-    /// The addresses of the memory.
+    /// Returns the addresses of the memory.
     #[must_use]
     pub fn range(&self) -> Range {
         Range::between(self.start.addr().get() as u64, (self.start.addr().get() + self.len) as u64)
@@ -69,9 +71,9 @@ impl Deref for Sealed {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes are mapped for ever and initialised. In this process they are this owner's alone; another process has them
-        // only if it is a fork of this one, or this one of it, and the code that forks ensures that not both use them, as the type's
-        // documentation requires.
+        // SAFETY: `len` bytes are mapped permanently and initialised. In this process only this value's owner uses
+        // them. Another process has them only if one of the two is a fork of the other, and the code that forks ensures
+        // that not both use them, as the type's documentation requires.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -98,7 +100,7 @@ impl fmt::Debug for Sealed {
 /// All sealed memory of the process.
 #[derive(Debug)]
 struct Pool {
-    /// Every arena.
+    /// All arenas.
     arenas: Vec<Range>,
     /// Free ranges by their start: adjoining ranges of one arena are merged.
     free: BTreeMap<usize, (Ptr, usize)>,
@@ -108,18 +110,18 @@ struct Pool {
 #[derive(Clone, Copy, Debug)]
 struct Ptr(NonNull<u8>);
 
-// SAFETY: only an address; the thread that takes it from the pool has it alone.
+// SAFETY: the value is only an address; the thread that takes it from the pool is its only user.
 unsafe impl Send for Ptr {}
 
 static POOL: OfProcess<Pool> = OfProcess::new();
 
-/// This process' pool.
+/// Locks the pool of this process.
 fn pool() -> MutexGuard<'static, Pool> {
-    // No system call: each miss asks here.
+    // Locking makes no system call, since each miss comes here.
     POOL.lock(|| Pool { arenas: Vec::new(), free: BTreeMap::new() })
 }
 
-/// Bytes of an arena, unless more are asked for.
+/// The size of an arena in bytes, unless a larger allocation is requested.
 const ARENA: usize = 4 << 20;
 
 impl Pool {
@@ -140,7 +142,7 @@ impl Pool {
         };
         self.free.remove(&start);
         if free > len {
-            // SAFETY: the rest lies in the same mapping.
+            // SAFETY: the address lies in the same mapping.
             let rest = unsafe { at.0.add(len) };
             self.free.insert(start + len, (Ptr(rest), free - len));
         }
@@ -149,7 +151,7 @@ impl Pool {
 
     fn give(&mut self, at: NonNull<u8>, len: usize) {
         let start = at.addr().get();
-        // A fork that drops what it inherited: the parent still has it.
+        // In a fork that drops inherited memory, the range is not in the pool: the parent still has it.
         if !self.holds(Range::between(start as u64, (start + len) as u64).unwrap_or(Range::ALL)) {
             return;
         }
@@ -168,7 +170,7 @@ impl Pool {
         self.free.insert(start, (Ptr(at), len));
     }
 
-    /// Whether both addresses lie in one arena: neighbours of two may touch, but are two mappings.
+    /// Returns whether both addresses lie in one arena. Two arenas may adjoin, but are two mappings.
     fn one_arena(&self, one: usize, other: usize) -> bool {
         let inside = |arena: &&Range| arena.start() <= one as u64 && (one as u64) < arena.end();
         self.arenas.iter().find(inside).is_some_and(|arena| (other as u64) < arena.end())
@@ -179,16 +181,16 @@ impl Pool {
     }
 }
 
-/// A sealed mapping.
+/// Maps and seals an arena.
 fn arena(len: usize) -> io::Result<NonNull<u8>> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(c"pindown", flags).map_err(named("memfd_create"))?;
-    // The kernel ends a process by SIGXFSZ that makes a file longer than it may.
+    // The kernel ends a process by SIGXFSZ if it makes a file longer than its limit.
     let may_be =
         crate::calls::limit(libc::RLIMIT_FSIZE).map(|limits| limits.rlim_cur).is_none_or(|limit| len as u64 <= limit);
     let resized = if may_be { rustix::fs::ftruncate(&file, len as u64) } else { Err(Errno::FBIG) };
     resized.map_err(named("ftruncate"))?;
-    // Now rather than by SIGBUS at the first touch.
+    // Allocate the pages now, so that a lack of memory is not reported by SIGBUS at the first access.
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64).map_err(named("fallocate"))?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
@@ -198,17 +200,17 @@ fn arena(len: usize) -> io::Result<NonNull<u8>> {
     let sealed =
         rustix::fs::fcntl_add_seals(&file, seals).map_err(named("fcntl")).and_then(|()| mseal(start.addr(), len));
     if let Err(error) = sealed {
-        // SAFETY: the mapping was made above, and no other code knows its address.
+        // SAFETY: the mapping was made above, and no other code has its address.
         unsafe { rustix::mm::munmap(start, len) }?;
         return Err(error);
     }
     NonNull::new(start.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// mseal(2): libc has no number for it yet; it is the same on every architecture.
+/// mseal(2). libc does not define its number yet, which is the same on every architecture.
 fn mseal(start: usize, len: usize) -> io::Result<()> {
     const SYS_MSEAL: libc::c_long = 462;
-    // SAFETY: sealing takes rights away and touches no byte.
+    // SAFETY: sealing only removes rights and changes no bytes.
     if unsafe { libc::syscall(SYS_MSEAL, start, len, 0) } == 0 {
         return Ok(());
     }
@@ -222,18 +224,20 @@ fn mseal(start: usize, len: usize) -> io::Result<()> {
     Err(error)
 }
 
-/// Watches nothing, since nothing of what it answers for can change.
+/// The monitor that watches nothing, since the memory for which it answers cannot change.
 #[derive(Debug)]
 pub(crate) struct SealedMonitor;
 
 impl SealedMonitor {
+    /// Checks that memory can be sealed.
+    ///
     /// # Errors
-    /// Why memory cannot be sealed here.
+    /// The reason why memory cannot be sealed.
     pub(crate) fn probe() -> io::Result<Self> {
         Sealed::new(1).map(|_| Self)
     }
 
-    /// Whether the range is sealed memory.
+    /// Returns whether the range is sealed memory.
     pub(crate) fn holds(range: Range) -> bool {
         pool().holds(range)
     }
@@ -261,7 +265,8 @@ impl Monitor for SealedMonitor {
 mod tests {
     use super::*;
 
-    /// Allocates sealed memory. `None` on a kernel without mseal, with the reason printed: the test is then skipped.
+    /// Allocates sealed memory. Returns `None` on a kernel without mseal and prints the reason; the test is then
+    /// skipped.
     fn sealed(bytes: usize) -> Option<Sealed> {
         match Sealed::new(bytes) {
             Ok(sealed) => Some(sealed),
@@ -284,7 +289,8 @@ mod tests {
             assert_eq!(result, -1, "{what}");
             assert!(memory.iter().all(|byte| *byte == 7), "{what}");
         };
-        // SAFETY: the calls are refused, which is what is tested; had one succeeded, the test would fail before any use.
+        // SAFETY: the test expects the kernel to refuse these calls. If one succeeded, the test would fail before any
+        // use.
         refused("munmap", unsafe { libc::munmap(start.cast(), len) });
         // SAFETY: as above.
         refused("mprotect", unsafe { libc::mprotect(start.cast(), len, libc::PROT_READ) });

@@ -1,4 +1,4 @@
-//! Threads of the library's own.
+//! Threads that the library starts.
 
 #![expect(unsafe_code, reason = "maps memory and blocks signals; each block states its own reason")]
 
@@ -10,13 +10,13 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::calls::named;
 
-/// The address space that a thread takes: its stack, unless RUST_MIN_STACK says otherwise, and its signal stack.
+/// The address space that a thread takes: its stack, unless RUST_MIN_STACK sets another size, and its signal stack.
 const BYTES: usize = (2 << 20) + (64 << 10);
 
-/// Starts a thread that never runs a handler of the program's: every signal is blocked in it.
+/// Starts a thread that never runs a signal handler of the program, since every signal is blocked in it.
 ///
 /// # Errors
-/// Which call was refused, and what to do about it.
+/// The call that failed, and what to do about it.
 pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     room()?;
     let thread = Builder::new().name(name.to_owned());
@@ -24,8 +24,9 @@ pub(super) fn start(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
     started.map_err(|why| named("starting a thread (clone3)")(Errno::from_io_error(&why).unwrap_or(Errno::AGAIN)))
 }
 
-/// Whether the address space has room for a thread. One that finds room for its stack and none for its signal stack ends the process: the
-/// standard library panics where nothing can unwind. What other threads map meanwhile may still take the room.
+/// Checks that the address space has room for a thread. A thread that finds room for its stack but not for its signal
+/// stack ends the process, because the standard library panics where unwinding is impossible. Mappings that other
+/// threads make meanwhile may still take the room.
 ///
 /// # Errors
 /// The address space has no room.
@@ -34,7 +35,7 @@ pub(in crate::monitor) fn room() -> io::Result<()> {
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
     match unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), BYTES, allowed, MapFlags::PRIVATE) } {
         Ok(stack) => {
-            // SAFETY: just mapped, and its address is known to no other code. Where the call is refused the mapping
+            // SAFETY: the memory was just mapped, and no other code has its address. If the call fails, the mapping
             // stays.
             unsafe { rustix::mm::munmap(stack, BYTES) }.ok();
             Ok(())
@@ -44,17 +45,17 @@ pub(in crate::monitor) fn room() -> io::Result<()> {
     }
 }
 
-/// Runs `start` with every signal blocked: a thread that it starts has them blocked, too.
+/// Runs `start` with every signal blocked. A thread that it starts inherits this.
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: a set of signals is a number of bits, and none is one.
+    // SAFETY: a signal set is a set of bits, and all zero is the empty set.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
     let mut before = all;
-    // SAFETY: it is a set.
+    // SAFETY: `all` is a valid set.
     unsafe { libc::sigfillset(&raw mut all) };
-    // SAFETY: both are sets, and live through the call.
+    // SAFETY: both are valid sets, and live through the call.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
     let answer = start();
-    // SAFETY: the set that this thread had.
+    // SAFETY: `before` is the set that this thread had.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     answer
 }

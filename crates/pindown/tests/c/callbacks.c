@@ -1,13 +1,13 @@
-/* Callbacks that call the library, that block, and that return what they must not. */
+/* Callbacks that call the library, that block, and that return invalid values. */
 #include "check.h"
 
 /* A device with callbacks that use the cache that calls them. */
 struct caller {
 	struct device device;
 	struct pindown_cache *cache;
-	/* Another lane than the one that they are called for. */
+	/* Another lane than the one for which the callbacks are called. */
 	struct pindown_lane *lane;
-	/* How deep the calls are, so that they end. */
+	/* The depth of nested calls, which limits the recursion. */
 	int depth;
 	uint64_t bad;
 	/* The pin callback waits here for another thread. */
@@ -36,7 +36,7 @@ static int calling_pin(void *context, void *address, size_t length, uint32_t acc
 		caller->bad += pindown_changed(caller->cache, PLACE(20), 10) != 0;
 		caller->bad += pindown_flush(caller->cache) != 0;
 		caller->bad += pindown_read_stats(caller->cache, &stats) != 0;
-		/* The lane of another use can neither be closed nor end what is not its own. */
+		/* The cache cannot be closed while lanes are open. */
 		caller->bad += pindown_close(caller->cache) != -EBUSY;
 	}
 	caller->depth--;
@@ -77,7 +77,7 @@ static void close_caller(struct caller *caller, struct pindown_lane *lane)
 
 	CHECK(pindown_lane_close(lane) == 0);
 	CHECK(pindown_lane_close(caller->lane) == 0);
-	/* The last unpins are not to call a cache that is being closed. */
+	/* The last unpins must not call a cache that is being closed. */
 	caller->cache = NULL;
 	CHECK(pindown_close(cache) == 0);
 	CHECK(device_pinned(&caller->device) == 0);
@@ -111,7 +111,7 @@ void callbacks(void)
 		CHECK(pindown_changed(caller.cache, PLACE(turn % 5), 10) == 0);
 		CHECK(pindown_sweep(caller.cache) == 0);
 	}
-	/* What the callbacks registered was unpinned by and by. */
+	/* The registrations of the callbacks have been unpinned meanwhile. */
 	CHECK(pindown_flush(caller.cache) == 0);
 	CHECK(pindown_sweep(caller.cache) == 0);
 	CHECK(device_pinned(&caller.device) == 0);
@@ -123,7 +123,7 @@ void callbacks(void)
 	CHECK(pthread_barrier_init(&caller.entered, NULL, 2) == 0);
 	CHECK(pthread_barrier_init(&caller.leave, NULL, 2) == 0);
 	caller.blocks = 1;
-	/* No callback calls from here on: which thread's it is would be a race. */
+	/* From here on the callbacks do not call the library, since several threads would race for the lane. */
 	caller.depth = 1;
 	CHECK(pthread_create(&thread, NULL, looks_up, &caller) == 0);
 	pthread_barrier_wait(&caller.entered);
@@ -137,7 +137,7 @@ void callbacks(void)
 	CHECK(pthread_barrier_destroy(&caller.entered) == 0);
 	CHECK(pthread_barrier_destroy(&caller.leave) == 0);
 
-	/* A number that is no errno, and one that is none of the system's. */
+	/* A number that is not an errno, and one that the system does not define. */
 	caller.device.fails = 1;
 	REFUSED(pindown_get(lane, PLACE(4), 10, 0, &use), EIO, "returned 1");
 	caller.device.fails = -100000;

@@ -1,4 +1,4 @@
-/* Shared by the parts of the program: checks that are printed, and a device that pins by counting. */
+/* Shared by the parts of the program: functions that print checks, and a device that counts pins. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -14,33 +14,33 @@
 
 #include "pindown.h"
 
-/* Prints what was found, and ends the program if it is not well. */
+/* Prints a check, and ends the program if it failed. */
 void check_that(int well, const char *what, const char *file, int line);
 
 #define CHECK(what) check_that(!!(what), #what, __FILE__, __LINE__)
 
-/* A call that must be refused with this code, and with a reason in words that has `word` in it. */
+/* Checks that a call failed with this code, and that the reason contains `word`. */
 void refused_with(int code, int expected, const char *word, const char *what, const char *file, int line);
 
 #define REFUSED(call, code, word) refused_with((call), -(code), (word), #call, __FILE__, __LINE__)
 
-/* What could not be tried here, and why. */
+/* Prints that a test was skipped, and why. */
 void skip(const char *what, const char *why);
 
-/* A device: it counts, and refuses on request. */
+/* A device that counts, and fails on request. */
 struct device {
 	pthread_mutex_t lock;
 	uint64_t pins;
 	uint64_t unpins;
-	/* Pins at the same time at most; then -ENOMEM. */
+	/* The maximum number of pins at a time; beyond it, pinning fails with -ENOMEM. */
 	uint64_t room;
-	/* What the next pins return, unless 0. */
+	/* The result of the next pins, unless 0. */
 	int fails;
-	/* The last one pinned. */
+	/* The last pinned range. */
 	void *address;
 	size_t length;
 	uint32_t access;
-	/* The latest pins: those that a forked child inherits are not lost to valgrind. */
+	/* The latest pins, kept so that valgrind does not report those that a forked child inherits as lost. */
 	void *latest[4];
 };
 
@@ -49,22 +49,22 @@ struct device {
 int device_pin(void *context, void *address, size_t length, uint32_t access, struct pindown_pinned *pinned);
 void device_unpin(void *context, void *pin);
 
-/* Pinned now. */
+/* Returns the number of current pins. */
 uint64_t device_pinned(struct device *device);
 
-/* A cache over the device with this monitor, opened. */
+/* Opens a cache over the device with this monitor. */
 struct pindown_cache *open_with(struct device *device, const char *monitor);
 
-/* Its counts. */
+/* Returns the counts of the cache. */
 struct pindown_stats stats_of(struct pindown_cache *cache);
 
-/* One look-up that must succeed, ended at once. */
+/* Makes one look-up, which must succeed, and ends it at once. */
 struct pindown_use use_once(struct pindown_lane *lane, const void *address, size_t length, uint32_t access);
 
-/* Bytes of a page. */
+/* Returns the page size in bytes. */
 size_t page(void);
 
-/* Addresses for monitors that do not look at them. */
+/* Addresses for monitors that do not access them. */
 #define PLACE(n) ((void *)(uintptr_t)(0x7f0000000000 + (uintptr_t)(n) * 0x10000))
 
 void opening(void);

@@ -1,4 +1,4 @@
-/* The device, and how checks are reported. */
+/* The device, and the output of checks. */
 #include "check.h"
 
 void check_that(int well, const char *what, const char *file, int line)
@@ -45,7 +45,7 @@ int device_pin(void *context, void *address, size_t length, uint32_t access, str
 		device->access = access;
 		pinned->local_key = device->pins;
 		pinned->remote_key = device->pins << 32;
-		/* Valgrind reports one that is lost. */
+		/* Valgrind reports pins that are lost. */
 		pinned->pin = malloc(8);
 		device->latest[device->pins % 4] = pinned->pin;
 	}

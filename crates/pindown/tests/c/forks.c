@@ -1,9 +1,9 @@
-/* MON-019: a child uses nothing of its parent's, and gets errors. */
+/* MON-019: a child uses none of its parent's registrations, and gets errors. */
 #include "check.h"
 
 static struct device device = DEVICE_INIT;
 
-/* What the child does; it ends with 0 if all is as it should be. */
+/* Runs in the child, which exits with 0 if all checks succeed. */
 static void child(struct pindown_cache *cache, struct pindown_lane *lane, struct pindown_use *use, uint64_t registration)
 {
 	struct pindown_stats stats = { .size = sizeof(stats) };
@@ -35,7 +35,7 @@ static void child(struct pindown_cache *cache, struct pindown_lane *lane, struct
 	CHECK(pindown_lane_close(lane) == 0);
 	CHECK(pindown_close(cache) == 0);
 	CHECK(device.unpins == unpins);
-	/* Its own. */
+	/* A cache of the child's own. */
 	cache = open_with(&device, "imported");
 	CHECK(pindown_lane_open(cache, &lane) == 0);
 	CHECK(pindown_get(lane, PLACE(1), 1, 0, use) == 0);
@@ -71,7 +71,7 @@ void forks(void)
 		child(cache, lane, &use, one.handle);
 	CHECK(waitpid(pid, &status, 0) == pid);
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-	/* The parent goes on, and was not notified of the changes that the child tried to report. */
+	/* The parent continues, and was not notified of the changes that the child tried to report. */
 	CHECK(use_once(lane, PLACE(1), 1, 0).local_key == 2);
 	CHECK(pindown_check(cache, &handle) == 0);
 	CHECK(pindown_wait(cache, 0, &handle) == 0);

@@ -1,5 +1,7 @@
-/* Every function of pindown.h, its refusals, two threads and a fork. Prints a line for each thing that is well, ends with 1
- * at the first that is not. */
+/*
+ * Tests every function of pindown.h, its errors, two threads and a fork. Prints a line for each check that succeeds,
+ * and exits with 1 at the first that does not.
+ */
 #include "check.h"
 
 /* Longer than it takes under valgrind on a busy machine. */

@@ -1,7 +1,7 @@
-/* What each monitor keeps, and what it does not. */
+/* The memory that each monitor keeps, and the memory that it does not. */
 #include "check.h"
 
-/* Answers for one place only. */
+/* Accepts one address only. */
 static int answers(void *context, const void *address, size_t length, uint32_t access)
 {
 	(void)context;
@@ -36,7 +36,7 @@ void imported(void)
 	CHECK(pindown_changed_everything(cache) == 0);
 	CHECK(use_once(lane, PLACE(1), 1, 0).local_key == 4);
 	CHECK(stats_of(cache).invalidations == 2 && stats_of(cache).flushes == 1);
-	/* No such range: something has changed, so nothing that was kept is used again. */
+	/* The range is invalid: something has changed, so no kept registration is used again. */
 	REFUSED(pindown_changed(cache, PLACE(1), 0), EINVAL, "0 bytes");
 	CHECK(use_once(lane, PLACE(1), 1, 0).local_key == 5);
 	REFUSED(pindown_changed(cache, PLACE(1), SIZE_MAX), EINVAL, "past the end");
@@ -79,7 +79,7 @@ void sealed(void)
 			break;
 	CHECK(n == 3 * page());
 	memset(memory, 5, 3 * page());
-	/* It cannot be unmapped or protected. */
+	/* Sealed memory cannot be unmapped or protected. */
 	CHECK(munmap(memory, page()) == -1);
 	CHECK(mprotect(memory, page(), PROT_NONE) == -1);
 

@@ -1,4 +1,4 @@
-/* Opening and closing: attributes, names, refusals. */
+/* Opening and closing: attributes, names and errors. */
 #include "check.h"
 
 static struct device device = DEVICE_INIT;
@@ -13,7 +13,7 @@ static struct pindown_attr attributes(void)
 	return attr;
 }
 
-/* An open that must work, closed again. */
+/* Opens a cache, which must succeed, and closes it. */
 static void opens(const struct pindown_attr *attr)
 {
 	struct pindown_cache *cache = NULL;

@@ -1,4 +1,4 @@
-/* Registrations of the application's own: handles, check and wait. */
+/* Registrations that the application makes itself: handles, check and wait. */
 #include "check.h"
 
 void own_registrations(void)
@@ -9,7 +9,7 @@ void own_registrations(void)
 	uint64_t handle = 99;
 	char *place = PLACE(1);
 
-	/* MON-036 to MON-038: three, of which two overlap. */
+	/* MON-036 to MON-038: three registrations, of which two overlap. */
 	CHECK(pindown_register(cache, place, 2 * page(), PINDOWN_LOCAL_WRITE, &one) == 0);
 	CHECK(pindown_register(cache, place + page(), page(), PINDOWN_REMOTE_READ, &two) == 0);
 	CHECK(pindown_register(cache, place + 4 * page(), 1, 0, &three) == 0);
@@ -27,7 +27,7 @@ void own_registrations(void)
 	CHECK(pindown_check(cache, &handle) == 1);
 	CHECK(handle == one.handle || handle == two.handle);
 	CHECK(pindown_check(cache, &handle) == 0);
-	/* RCACHE-027: reported, and still pinned. MON-039. */
+	/* RCACHE-027: the registration is reported, and still pinned. MON-039. */
 	CHECK(device_pinned(&device) == 3);
 	CHECK(pindown_deregister(cache, one.handle) == 0);
 	REFUSED(pindown_deregister(cache, one.handle), ENOENT, "deregistered before");
@@ -47,7 +47,7 @@ void own_registrations(void)
 	CHECK(pindown_close(cache) == 0);
 	CHECK(device_pinned(&device) == 0);
 
-	/* Changes of this one are not reported. */
+	/* Changes of this registration are not reported. */
 	cache = open_with(&device, "none");
 	CHECK(pindown_register(cache, place, 1, 0, &one) == 0);
 	CHECK(one.unwatched == PINDOWN_NOT_CACHING);
@@ -84,7 +84,7 @@ void waiting(void)
 	REFUSED(pindown_wait(cache, -2, &handle), EINVAL, "-1 waits");
 	CHECK(pindown_wait(cache, 0, &handle) == 0);
 	CHECK(pindown_wait(cache, 20, &handle) == 0);
-	/* MON-051: now, and the next to come. */
+	/* MON-051: ends a wait that is under way, and the next one. */
 	CHECK(pindown_interrupt(cache) == 0);
 	REFUSED(pindown_wait(cache, -1, &handle), ECANCELED, "interrupted");
 	CHECK(pthread_create(&thread, NULL, interrupts, cache) == 0);

@@ -1,4 +1,7 @@
-/* Two threads that use one cache, each by its lane, while a third reports changes: every use ends, nothing stays pinned. */
+/*
+ * Two threads use one cache, each with its own lane, while a third reports changes. Every use ends, and nothing stays
+ * pinned.
+ */
 #include "check.h"
 
 #define TURNS 20000
@@ -25,7 +28,7 @@ static void *works(void *argument)
 			user->bad += pindown_end(lane, &uses[n]) != 0;
 	}
 	user->bad += pindown_lane_close(lane) != 0;
-	/* A refusal is its thread's alone. */
+	/* An error text belongs to one thread. */
 	user->bad += pindown_last_error()[0] != 0;
 	return NULL;
 }

@@ -1,4 +1,4 @@
-/* Uses: hits, misses, rights, refusals, and the two limits. */
+/* Uses: hits, misses, rights, errors, and the two limits. */
 #include "check.h"
 
 void uses(void)
@@ -13,7 +13,7 @@ void uses(void)
 	CHECK(pindown_lane_open(cache, &other) == 0);
 	REFUSED(pindown_lane_open(cache, NULL), EINVAL, "lane is NULL");
 
-	/* RCACHE-001, RCACHE-003: one registration serves all that lies in its pages. */
+	/* RCACHE-001, RCACHE-003: one registration serves all ranges in its pages. */
 	CHECK(pindown_get(lane, place + 100, 5000, PINDOWN_LOCAL_WRITE, &use) == 0);
 	CHECK(!(use.ticket & PINDOWN_USE_SINGLE));
 	CHECK(use.local_key == 1 && use.remote_key == UINT64_C(1) << 32);
@@ -25,7 +25,7 @@ void uses(void)
 	CHECK(device.pins == 1);
 	CHECK(use_once(lane, place + page(), 8, 0).local_key == 1);
 	CHECK(stats_of(cache).slow_hits == 1);
-	/* More rights than it has. */
+	/* More rights than the registration has. */
 	CHECK(use_once(lane, place + 100, 1, PINDOWN_REMOTE_READ | PINDOWN_REMOTE_WRITE).local_key == 2);
 	CHECK(device.access == (PINDOWN_REMOTE_READ | PINDOWN_REMOTE_WRITE));
 
@@ -39,7 +39,7 @@ void uses(void)
 	REFUSED(pindown_end(other, &use), EINVAL, "another lane");
 	REFUSED(pindown_lane_close(lane), EBUSY, "under way");
 
-	/* RCACHE-010, RCACHE-026: what is in use stays pinned, and is found no more. */
+	/* RCACHE-010, RCACHE-026: a registration in use stays pinned, and is no longer found. */
 	CHECK(pindown_flush(cache) == 0);
 	CHECK(device_pinned(&device) == 2);
 	CHECK(stats_of(cache).retired == 2);
@@ -68,7 +68,7 @@ void uses(void)
 	CHECK(stats_of(cache).failures == 3);
 	CHECK(stats_of(cache).entries == 1 && stats_of(cache).bytes == page());
 
-	/* RCACHE-010, RCACHE-023: what is held keeps itself pinned, and nothing else. */
+	/* RCACHE-010, RCACHE-023: a held use keeps only its own registration pinned. */
 	CHECK(pindown_get(lane, place, 1, 0, &use) == 0);
 	CHECK(pindown_hold(lane, &use) == 0);
 	CHECK(pindown_hold(lane, &use) == 0);

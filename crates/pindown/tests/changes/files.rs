@@ -1,4 +1,4 @@
-//! Files and segments: truncated, punched, detached, remapped.
+//! Files and segments are truncated, punched, detached and remapped.
 
 use std::ffi::c_long;
 
@@ -8,7 +8,7 @@ use crate::oracle::{Memory, Outcome, PAGE, World, advise, done, far_addresses, m
 fn mon_012_mon_018_mon_023_files_are_truncated_and_punched() {
     let Some(world) = World::open() else { return };
     let name = c"/pindown-changes";
-    // Any name will do for a shared memory object; an old one of a killed test is as good.
+    // Any name will do for a shared memory object, including that of an object left by a killed test.
     let path = std::path::Path::new("/dev/shm").join(name.to_str().expect("a name").trim_start_matches('/'));
     let object = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
     let object = object.expect("a shared memory object");
@@ -96,7 +96,7 @@ fn mon_016_mon_057_system_v_segments() {
 fn mon_012_remapped_pages_of_a_file_are_noticed() {
     let Some(world) = World::open() else { return };
     let (memory, _) = Memory::shared(4);
-    // Its first page shows what the second does from then on.
+    // From then on the first page shows the second page of the file.
     let first = world.across(memory.start, PAGE, || done(libc::SYS_remap_file_pages, [memory.start, PAGE, 0, 1, 0, 0]));
     assert_eq!(first, Outcome::Renewed);
 }

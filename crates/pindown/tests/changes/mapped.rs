@@ -1,4 +1,4 @@
-//! Mappings are unmapped, moved, replaced, protected, advised.
+//! Mappings are unmapped, moved, replaced, protected and advised.
 
 use std::ffi::c_long;
 
@@ -41,7 +41,8 @@ fn mon_003_munmap_of_a_part() {
 fn mon_006_mon_007_mon_008_neighbours_are_left_alone() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(8);
-    // A neighbour in the same mapping; its middle; growth in place. Twice, so that a split mapping is watched as well.
+    // Changes a neighbour in the same mapping, then its middle, then lets it grow in place. Done twice, so that a split
+    // mapping is watched as well.
     for _ in 0..2 {
         let outcome = world.across(memory.page(2), PAGE, || unmap(memory.page(4), PAGE));
         assert_eq!(outcome, Outcome::Kept);
@@ -57,7 +58,7 @@ fn mon_006_mon_007_mon_008_neighbours_are_left_alone() {
         let grow = [memory.page(2), 2 * PAGE, 4 * PAGE, 0, 0, 0];
         assert_eq!(must(libc::SYS_mremap, grow), memory.page(2));
     });
-    // mremap names the old range and not whether it stayed: a needless renewal does no harm.
+    // The report of mremap contains the old range, and not whether it stayed. Renewing needlessly does no harm.
     assert_ne!(grown, Outcome::Renewed);
     world.transfers(memory.page(2), 4 * PAGE, 9);
 }
@@ -69,7 +70,7 @@ fn mon_009_mon_010_mremap_moves_shrinks_and_replaces() {
     let keeping = fixed | libc::MREMAP_DONTUNMAP as u64;
     let (memory, other) = (Memory::new(4), Memory::new(4));
     let remap = |from: u64, to: u64, flags: u64| done(libc::SYS_mremap, [from, 4 * PAGE, 4 * PAGE, flags, to, 0]);
-    // The old address, mapped anew.
+    // The old address, which is mapped again.
     let away = world.across(memory.start, memory.len, || {
         remap(memory.start, other.start, fixed);
         world.transfers(other.start, other.len, 7);
@@ -151,7 +152,7 @@ fn mon_014_mon_055_protection() {
     assert!(line(&after).is_some_and(|line| line.contains("rw-p")));
     world.lane.end(used);
     assert!(load(memory.start, memory.len).iter().all(|&byte| byte == 0), "nor contents");
-    // The right to write is gone: the device must not write there on the process' behalf.
+    // The right to write is gone, so the device must not write there on behalf of the process.
     protect(1, 1, libc::PROT_READ as u64);
     let whole = range(memory.start, memory.len);
     assert!(world.lane.get(whole, Access::LOCAL_WRITE).is_err(), "io_uring pins nothing that cannot be written");
@@ -161,7 +162,7 @@ fn mon_014_mon_055_protection() {
     world.cache.flush();
     // Neighbours of the changed page stay as they were.
     assert_eq!(world.across(memory.page(2), 2 * PAGE, || protect(0, 1, 0)), Outcome::Kept);
-    // No right is lost.
+    // No right is removed.
     assert_eq!(world.across(memory.page(2), 2 * PAGE, || protect(2, 1, READ_WRITE)), Outcome::Kept);
 }
 
@@ -181,7 +182,7 @@ fn mon_017_mon_052_locking_and_paging_change_nothing() {
     assert_eq!(world.oracle.registered(), 0);
     assert_eq!(locked(), before, "the program's own lock stays");
     assert_eq!(world.across(memory.start, memory.len, || lock(libc::SYS_munlock)), Outcome::Kept);
-    // The kernel is asked to swap the pages out, and to move them.
+    // Requests the kernel to swap the pages out, and to move them.
     for advice in [libc::MADV_PAGEOUT, libc::MADV_COLD, libc::MADV_WILLNEED] {
         assert_eq!(world.across(memory.start, memory.len, || advise(memory.start, memory.len, advice)), Outcome::Kept);
     }
@@ -226,7 +227,7 @@ fn mon_031_calls_answer_as_without_a_cache() {
             (libc::SYS_mmap, [at, PAGE, READ_WRITE, (ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64, u64::MAX, 0]),
         ];
         let answers = calls.map(|(number, arguments)| {
-            // The whole, if it is still there; else what is left of it.
+            // The whole range, if it is still there; else the rest of it.
             if registered && let Ok(used) = world.lane.get(range(at, len), Access::LOCAL_WRITE) {
                 world.lane.end(used);
             }

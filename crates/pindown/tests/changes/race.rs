@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::oracle::{Memory, PAGE, World, advise, done, map_anew, map_at};
 
-/// A page that one thread replaces again and again, while another transfers through the cache: what is carried is never
-/// older than what was in the page before the look-up.
+/// One thread replaces a page again and again, while another transfers through the cache. The transferred bytes are
+/// never older than the page's content before the look-up.
 #[test]
 fn mon_046_mon_050_rcache_021_rcache_026_transfers_race_with_changes() {
     let Some(world) = World::open() else { return };
@@ -39,13 +39,13 @@ fn mon_046_mon_050_rcache_021_rcache_026_transfers_race_with_changes() {
                 }
             });
             let deadline = Instant::now() + Duration::from_secs(60);
-            // The other thread may not have had a processor by then.
+            // The other thread may not have run until then.
             while right < 4000 || world.cache.stats().invalidations == before.invalidations {
                 assert!(Instant::now() < deadline, "{right} transfers in a minute");
                 let least = published.load(Ordering::SeqCst);
                 let sent = world.send(at, 8);
                 let carried = sent.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
-                // A new page holds 0, unless it shows what the object held.
+                // A new page contains 0, unless it shows the contents of the object.
                 if carried < least && carried != 0 {
                     stop.store(true, Ordering::Relaxed);
                     panic!(

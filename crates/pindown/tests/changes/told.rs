@@ -1,4 +1,4 @@
-//! What a cache reports of changes: checks, waits, the limits of pinned memory.
+//! The reports of a cache about changes: checks, waits, and the limits of pinned memory.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn mon_035_two_caches_are_both_told() {
     };
     store(memory.start, &pattern(memory.len, 1));
     assert!(send() == pattern(memory.len, 1) && world.send(memory.start, memory.len) == pattern(memory.len, 1));
-    // What one has taken in is still news to the other.
+    // A change that one cache has processed is still new to the other.
     advise(memory.start, PAGE, libc::MADV_DONTNEED);
     world.transfers(memory.start, memory.len, 2);
     world.cache.sweep();
@@ -84,7 +84,7 @@ fn mon_045_mon_046_mon_047_a_check_sees_what_happened_before_it() {
         assert_eq!(world.cache.check(), Some(*handle));
         assert_eq!(world.cache.check(), None);
     }
-    // More than the ring of records holds.
+    // More changes than the ring of records holds.
     let burst = Memory::new(1);
     for _ in 0..5000 {
         map_anew(burst.start, PAGE);

@@ -1,4 +1,4 @@
-//! The clients: this program, started once more as another user, with a role.
+//! The clients: this program, started again as another user, with a role.
 
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,7 +10,7 @@ use pindown::monitor::bpf::{Change, Monitor, Unavailable, Unwatchable, Watch};
 use crate::support::PAGE;
 use crate::{fuzz, hostile};
 
-/// The client's process: connects, prints the result, and then does what the test requests.
+/// The process of a client: it connects, prints the result, and then does what the test requests.
 #[test]
 #[ignore = "started by the other tests, as another user"]
 fn client_process() {
@@ -20,7 +20,7 @@ fn client_process() {
         return;
     }
     if role == "hidden" {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) }, 0);
     }
     if role == "impostor" {
@@ -57,12 +57,12 @@ fn client_process() {
     }
 }
 
-/// Whether a thread that waits is woken by a change of another's.
+/// Returns whether a waiting thread is woken by a change that another thread makes.
 fn is_woken(monitor: &Monitor) -> bool {
     let seen = monitor.page().head();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| monitor.wait(seen, Duration::from_secs(20)).expect("it can wait"));
-        // Long enough to be asleep, most of the time; it would find the change either way.
+        // Long enough for the thread to be asleep, most of the time; it would find the change in either case.
         std::thread::sleep(Duration::from_millis(100));
         reports_a_change(monitor) && waiter.join().expect("it ends")
     })
@@ -79,17 +79,17 @@ pub(crate) fn map(flags: i32, fd: i32) -> *mut libc::c_void {
 pub(crate) fn reports_a_change(monitor: &Monitor) -> bool {
     let start = map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
     let seen = monitor.page().head();
-    // SAFETY: the mapping is this function's own.
+    // SAFETY: the mapping belongs to this function.
     assert_eq!(unsafe { libc::munmap(start, PAGE) }, 0);
     let range = start as u64..start as u64 + PAGE as u64;
     monitor.page().drain(seen).any(|change| change == Change::Range(range.clone()))
 }
 
-/// Whether a shared file's truncation moved its number; or why it cannot be watched.
+/// Returns whether the truncation of a shared file changed its count; or the reason why the file cannot be watched.
 pub(crate) fn watches_a_file(monitor: &Monitor) -> Result<bool, Unwatchable> {
     // SAFETY: the name is a string.
     let fd = unsafe { libc::memfd_create(c"client".as_ptr(), libc::MFD_CLOEXEC) };
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     assert_eq!(unsafe { libc::ftruncate(fd, PAGE as i64) }, 0);
     let start = map(libc::MAP_SHARED, fd);
     // SAFETY: mapped above, for this function alone.
@@ -97,18 +97,18 @@ pub(crate) fn watches_a_file(monitor: &Monitor) -> Result<bool, Unwatchable> {
     let watch = monitor.watch(start as u64..start as u64 + PAGE as u64)?;
     let Watch::Inode(slot) = watch else { panic!("a shared mapping has an inode") };
     let before = monitor.page().inode(slot);
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     assert_eq!(unsafe { libc::ftruncate(fd, 0) }, 0);
     let told = monitor.page().inode(slot) == before + 1;
     monitor.unwatch(slot);
-    // SAFETY: the mapping is this function's own.
+    // SAFETY: the mapping belongs to this function.
     assert_eq!(unsafe { libc::munmap(start, PAGE) }, 0);
-    // SAFETY: the descriptor is this function's own.
+    // SAFETY: the descriptor belongs to this function.
     assert_eq!(unsafe { libc::close(fd) }, 0);
     Ok(told)
 }
 
-/// Copies of the links, which a thread holds in a descriptor table of its own.
+/// Returns copies of the links, which a thread holds in a separate descriptor table.
 fn links_of_the_keeper() -> Vec<OwnedFd> {
     let tasks = fs::read_dir("/proc/self/task").expect("own threads").flatten().map(|task| task.path());
     let is_keeper =
@@ -117,23 +117,24 @@ fn links_of_the_keeper() -> Vec<OwnedFd> {
     let id: i64 = keeper.file_name().and_then(|id| id.to_str()?.parse().ok()).expect("a number");
     let owned = |answer: i64| {
         assert!(answer >= 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: made for this call alone.
+        // SAFETY: the descriptor was made for this call alone.
         unsafe { OwnedFd::from_raw_fd(answer as i32) }
     };
-    // SAFETY: no pointers. (PIDFD_THREAD, Linux 6.9.)
+    // SAFETY: the call takes no pointers. (PIDFD_THREAD, Linux 6.9.)
     let thread = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, id, libc::O_EXCL) });
     let copy = |number: i64| {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, thread.as_raw_fd(), number, 0) })
     };
     let numbers = fs::read_dir(keeper.join("fd")).expect("its descriptors").flatten();
     numbers.filter_map(|number| number.file_name().to_str()?.parse().ok()).map(copy).collect()
 }
 
-/// What an unprivileged process gets when it tries to write, detach, replace or find what the helper made.
+/// Returns the errors that an unprivileged process gets when it tries to write, detach, replace or find the objects
+/// that the helper made.
 fn attacks() -> Vec<(&'static str, i32)> {
     let bpf = |command: i32, words: &mut [u32; 32]| {
-        // SAFETY: 128 zeroed bytes with descriptors or numbers in them, no addresses.
+        // SAFETY: the attribute is 128 zeroed bytes with descriptors or numbers in them, and no addresses.
         let answer = unsafe { libc::syscall(libc::SYS_bpf, command, words.as_mut_ptr(), 128) };
         if answer < 0 { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { 0 }
     };
@@ -177,12 +178,13 @@ fn attacks() -> Vec<(&'static str, i32)> {
     let maps = fs::read_to_string("/proc/self/maps").expect("own mappings");
     let mapped = Vec::from_iter(maps.lines().filter(|line| line.contains("bpf-map")));
     let (ours, theirs): (Vec<&str>, Vec<&str>) = mapped.into_iter().partition(|line| line.contains(" rw-s "));
-    // How far it has read its bell, and: the page, how far the bell was written.
+    // The writable mapping is the bell's read position; the read-only ones are the page and the bell's written
+    // position.
     assert_eq!((ours.len(), theirs.len()), (1, 2), "{maps}");
     for page in theirs {
         let start = usize::from_str_radix(page.split('-').next().unwrap_or(""), 16).expect("an address");
         let at = std::ptr::with_exposed_provenance_mut(start);
-        // SAFETY: a permission more on the page's mapping breaks nothing, if it were granted.
+        // SAFETY: an additional permission on the page's mapping would break nothing if it were granted.
         let answer = unsafe { libc::mprotect(at, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
         let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
         outcomes.push(("write", if answer == 0 { 0 } else { error }));

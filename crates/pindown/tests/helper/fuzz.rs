@@ -1,10 +1,11 @@
-//! A fuzzer of hostile clients beside an honest one of another user.
+//! A fuzzer of hostile clients, which runs beside an honest client of another user.
 //!
-//! The *arena* is the first process of a PID namespace, as user `nobody`. It forks clients that speak the protocol and break one rule each
-//! ([`rules::RULES`]), and kills, stops and continues them at random. The *honest* client, of another user, connects from ever new
-//! processes and keeps one monitor; it counts what it should not see: a refusal, a change that was not reported, a page that is busy, so
-//! that nothing may be kept. Latencies are printed and judged by no test: alone, beside hostile clients of another helper, which take as
-//! much of the processors, and beside hostile clients of its own.
+//! The *arena* is the first process of a PID namespace and runs as user `nobody`. It forks clients that speak the
+//! protocol and break one rule each ([`rules::RULES`]), and kills, stops and continues them at random. The *honest*
+//! client runs as another user. It connects from new processes again and again, and keeps one monitor. It counts what
+//! it should not see: a refusal, a change that was not reported, or a page that is busy, so that nothing may be kept.
+//! Latencies are printed, and no test checks them: alone; beside hostile clients of another helper, which use as much
+//! of the processors; and beside hostile clients of its own helper.
 
 mod rules;
 
@@ -23,12 +24,12 @@ use crate::hostile::fork;
 use crate::support::{NOBODY, Place, Talker, client, command, helper};
 use rules::{RULES, Random};
 
-/// The user of the honest client.
+/// The user id of the honest client.
 const HONEST: u32 = 65533;
-/// Hostile clients at a time.
+/// The number of hostile clients at a time.
 const CROWD: usize = 24;
 
-/// Plays a role, if it is one of these.
+/// Plays a role, if it is one of this module's. Returns whether it is.
 pub(crate) fn play(role: &str, socket: &Path) -> bool {
     match role {
         "arena" => arena(socket),
@@ -43,43 +44,43 @@ fn number(name: &str) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).expect("a number")
 }
 
-/// Runs a command as the first process of a new PID namespace: all processes of the namespace end with it.
+/// Makes a command run as the first process of a new PID namespace: all processes of the namespace end with it.
 fn in_a_namespace(command: &mut Command) -> &mut Command {
     let enter = || {
-        // SAFETY: no pointers. The next child of this process is the first of a new namespace.
+        // SAFETY: the call takes no pointers. The next child of this process is the first process of a new namespace.
         if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
             return Err(std::io::Error::last_os_error());
         }
-        // SAFETY: between fork and exec, where only this thread exists.
+        // SAFETY: this runs between fork and exec, where only this thread exists.
         match unsafe { libc::fork() } {
             -1 => return Err(std::io::Error::last_os_error()),
             0 => {}
             child => {
                 let mut status = 0;
-                // SAFETY: no pointers. The closed descriptors include the pipe that the test reads to its end to see
-                // that the program has started.
+                // SAFETY: the call takes no pointers. The closed descriptors include the pipe that the test reads to
+                // its end to detect that the program has started.
                 unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
-                // SAFETY: the status is written.
+                // SAFETY: the call only writes the status.
                 unsafe { libc::waitpid(child, &raw mut status, 0) };
-                // SAFETY: ends this process, which has nothing to clean up.
+                // SAFETY: the call ends this process, which has nothing to clean up.
                 unsafe { libc::_exit(libc::WEXITSTATUS(status) | i32::from(libc::WIFSIGNALED(status))) };
             }
         }
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         for change in [libc::SYS_setgid, libc::SYS_setuid] {
-            // SAFETY: no pointers.
+            // SAFETY: the call takes no pointers.
             if unsafe { libc::syscall(change, NOBODY) } != 0 {
                 return Err(std::io::Error::last_os_error());
             }
         }
         Ok(())
     };
-    // SAFETY: the closure makes system calls alone.
+    // SAFETY: the closure only makes system calls.
     unsafe { command.pre_exec(enter) }
 }
 
-/// Forks hostile clients until there were enough of them.
+/// Forks hostile clients until enough of them have run.
 fn arena(socket: &Path) {
     let (clients, mut random) = (number("PINDOWN_CLIENTS"), Random::new(number("PINDOWN_SEED")));
     let mut alive: BTreeMap<libc::pid_t, usize> = BTreeMap::new();
@@ -96,7 +97,7 @@ fn arena(socket: &Path) {
             started += 1;
         }
         let mut status = 0;
-        // SAFETY: the status is written.
+        // SAFETY: the call only writes the status.
         while let child @ 1.. = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
             if let Some(rule) = alive.remove(&child) {
                 broken[rule] += u64::from(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
@@ -113,7 +114,7 @@ fn arena(socket: &Path) {
             };
             killed += u64::from(signal == libc::SIGKILL);
             stopped += u64::from(signal == libc::SIGSTOP);
-            // SAFETY: a child that was not waited for yet.
+            // SAFETY: the process is a child that was not waited for yet.
             unsafe { libc::kill(pid, signal) };
         }
         std::thread::sleep(std::time::Duration::from_millis(2));
@@ -126,7 +127,7 @@ fn arena(socket: &Path) {
     );
 }
 
-/// What one look of the honest client found.
+/// The results of one look of the honest client.
 #[derive(Clone, Copy, Debug, Default)]
 struct Look {
     refused: u64,
@@ -135,7 +136,7 @@ struct Look {
     watch: u64,
 }
 
-/// A process of its own that connects, has a change reported and a file watched.
+/// Runs a separate process that connects, has a change reported and a file watched.
 fn look(socket: &Path) -> Look {
     let (from, to) = rustix::pipe::pipe().expect("a pipe");
     let child = fork(|| {
@@ -163,12 +164,12 @@ fn look(socket: &Path) -> Look {
     let got = rustix::io::read(&from, bytes.as_flattened_mut());
     let ended = crate::hostile::wait(child);
     let [refused, wrong, connect, watch] = bytes.map(u64::from_le_bytes);
-    // A look that ends without an answer is an effect, too.
+    // A look that ends without a result is an effect of the hostile clients, too.
     let lost = self::wrong("the look's answer and end", (got, ended), (Ok(32), 0));
     Look { refused, wrong: wrong + lost, connect, watch }
 }
 
-/// 1 if something was found that should not be.
+/// Returns 1, and prints both values, if `found` differs from `expected`.
 fn wrong<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> u64 {
     if found == expected {
         return 0;
@@ -177,7 +178,7 @@ fn wrong<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> u
     1
 }
 
-/// Looks again and again, in phases that end when the test sends a line; ends with the test.
+/// Looks again and again, in phases that end when the test sends a line. Ends with the test.
 fn honest(socket: &Path) {
     let monitor = Monitor::from_helper(socket).expect("served before the others come");
     // The latency without other clients.
@@ -241,7 +242,8 @@ fn mon_034_hostile_clients_have_no_effect_on_an_honest_one() {
     let mut honest = Talker::start(command(&place, "honest").uid(HONEST).gid(HONEST));
     assert_eq!(honest.line(), "ready");
     eprintln!("{}", honest.line());
-    // What the clients take of the processors and of the kernel, beside what they take of the helper.
+    // A separate helper, to measure how the clients affect the processors and the kernel, apart from their effect on
+    // the helper.
     let elsewhere = Place::new();
     let other = helper(&elsewhere, &["--per-user", "64"]).expect("a second one where there is a first");
     for (what, at) in [("clients of another helper", &elsewhere), ("clients of the same helper", &place)] {
@@ -256,6 +258,6 @@ fn mon_034_hostile_clients_have_no_effect_on_an_honest_one() {
     }
     drop(other);
     assert!(served.child.try_wait().expect("it is this test's child").is_none(), "the helper has ended");
-    // What the hostile user had is given back.
+    // The resources of the hostile user are released.
     while client(&place, "plain").line() != "ready" {}
 }

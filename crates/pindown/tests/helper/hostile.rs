@@ -9,11 +9,11 @@ use std::process::Command;
 use crate::parked::Parked;
 use crate::protocol::{HELLO, Link, Page, SharedFile, UNWATCH, WATCHED};
 
-/// Where descriptors lie that are kept over exec.
+/// The number of a descriptor that is kept over exec.
 const SOCKET: i32 = 100;
 const PAGE_MAP: i32 = 101;
 
-/// Plays a role, if it is one of these.
+/// Plays a role, if it is one of this module's. Returns whether it is.
 pub(crate) fn play(role: &str, socket: &Path) -> bool {
     match role {
         "unwatch-from-child" => unwatch_from_child(socket),
@@ -36,15 +36,15 @@ fn wait_for_a_line() {
     std::io::stdin().lock().read_line(&mut String::new()).expect("the test talks");
 }
 
-/// A child process that runs `work` and returns what it returns. In a fork nothing but that runs.
+/// Forks a child process that runs `work` and exits with its result. Only `work` runs in the child.
 pub(crate) fn fork(work: impl FnOnce() -> i32) -> libc::pid_t {
-    // SAFETY: the child makes system calls and ends; glibc has its allocator ready in it.
+    // SAFETY: the child makes system calls and ends; glibc makes its allocator usable in the child.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let code = work();
-        // SAFETY: ends the child.
+        // SAFETY: the call ends the child.
         unsafe { libc::_exit(code) };
     }
     assert!(child > 0);
@@ -54,12 +54,12 @@ pub(crate) fn fork(work: impl FnOnce() -> i32) -> libc::pid_t {
 /// Waits for a child. Returns its exit code, or -1.
 pub(crate) fn wait(child: libc::pid_t) -> i32 {
     let mut status = 0;
-    // SAFETY: the status is written.
+    // SAFETY: the call only writes the status.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 }
 }
 
-/// A forked child has the socket, and another address space.
+/// A forked child uses the socket from another address space.
 fn unwatch_from_child(socket: &Path) {
     let link = Link::open(socket).expect("it listens");
     let page = link.join().expect("a page");
@@ -79,7 +79,7 @@ fn keep_over_exec(socket: &Path) {
     println!("> ready {}", page.busy());
     wait_for_a_line();
     for (fd, at) in [(link.0.as_raw_fd(), SOCKET), (page.fds[0].as_raw_fd(), PAGE_MAP)] {
-        // SAFETY: no pointers; the copies are not closed at exec.
+        // SAFETY: the call takes no pointers. Such copies are not closed at exec.
         assert_eq!(unsafe { libc::dup2(fd, at) }, at);
     }
     let mut command = Command::new(std::env::current_exe().expect("this program"));
@@ -92,7 +92,7 @@ fn kept_over_exec() {
     let (busy, head) = (page.busy(), page.head());
     println!("> busy {busy:#x}");
     wait_for_a_line();
-    // SAFETY: the descriptor was kept for this.
+    // SAFETY: the descriptor was kept for this purpose.
     let link = Link(unsafe { std::os::fd::FromRawFd::from_raw_fd(SOCKET) });
     let answers = [0, 1].map(|slot| link.ask([UNWATCH, slot, 0, 0]));
     println!("> answers {answers:?} moved {}", page.head() - head);
@@ -123,13 +123,13 @@ fn linger(socket: &Path) {
     };
     set(60);
     let hello = HELLO.map(u64::to_le_bytes).concat();
-    // Read by the helper, and left unread.
+    // The helper reads the first message, and leaves the second unread.
     let (first, second) = (Link::open(socket).expect("it listens"), Link::open(socket).expect("it listens"));
     let mut sent = first.send_bytes(&hello, &[stream.as_raw_fd()]).is_ok();
     second.send_bytes(&[], &[]).ok();
     sent |= second.send_bytes(&hello, &[stream.as_raw_fd()]).is_ok();
     if !sent {
-        // The kernel refused it: this process closes the socket itself.
+        // The kernel refused the message, so this process closes the socket itself.
         set(0);
     }
     drop((first, second, stream));
@@ -138,7 +138,7 @@ fn linger(socket: &Path) {
     drop(listener);
 }
 
-/// Says Hello from many connections while a thread is inside a call.
+/// Sends Hello on many connections while a thread is inside a call.
 fn never_quiet(socket: &Path) {
     let Some(parked) = Parked::new(1) else { return println!("> no userfaultfd") };
     let links: Vec<_> = (0..40).map(|_| Link::open(socket).expect("it listens")).collect();
@@ -153,7 +153,8 @@ fn never_quiet(socket: &Path) {
     parked.release();
 }
 
-/// Has threads inside a call when the helper gives the client up: more of them, one after the other, than any table has room for.
+/// Keeps threads inside a call while the helper ends the client's page. In total there are more threads than any table
+/// has room for.
 fn parked_and_gone(socket: &Path) {
     const EACH: usize = 512;
     let mut threads = 0;
@@ -163,7 +164,7 @@ fn parked_and_gone(socket: &Path) {
         assert_eq!(answer[0], 2, "{answer:?}");
         let Some(parked) = Parked::new(EACH) else { return println!("> no userfaultfd") };
         drop(link);
-        // When this is answered the helper has seen the other connection's end.
+        // When this request is answered, the helper has noticed the end of the other connection.
         for _ in 0..2 {
             assert_eq!(Link::open(socket).expect("it listens").ask([1, 77, 0, 0])[..2], [10, 1]);
         }
@@ -173,7 +174,7 @@ fn parked_and_gone(socket: &Path) {
     println!("> {threads} threads");
 }
 
-/// As many clients as one user may have, and one more.
+/// Starts as many clients as one user may have, and one more.
 fn crowd(socket: &Path) {
     let mut children = Vec::new();
     let (mut granted, mut last) = (0, [0; 4]);
@@ -184,7 +185,7 @@ fn crowd(socket: &Path) {
             let answer = link.as_ref().map_or([1; 4], |link| link.join().err().unwrap_or([0; 4]));
             rustix::io::write(&to, answer.map(u64::to_le_bytes).as_flattened()).ok();
             loop {
-                // SAFETY: no pointers.
+                // SAFETY: the call takes no pointers.
                 unsafe { libc::pause() };
             }
         }));
@@ -196,7 +197,7 @@ fn crowd(socket: &Path) {
     println!("> {granted} granted, then {last:?}");
     wait_for_a_line();
     for child in children {
-        // SAFETY: a child of this process, not yet waited for.
+        // SAFETY: the process is a child of this one, and was not waited for yet.
         unsafe { libc::kill(child, libc::SIGKILL) };
         wait(child);
     }
@@ -222,7 +223,7 @@ fn many_files(socket: &Path) {
             let said = [count, refused[0], refused[1]].map(u64::to_le_bytes);
             rustix::io::write(&to, said.as_flattened()).ok();
             loop {
-                // SAFETY: no pointers.
+                // SAFETY: the call takes no pointers.
                 unsafe { libc::pause() };
                 assert!(page.fds.len() > 1);
             }
@@ -250,7 +251,7 @@ fn one_file(socket: &Path) {
             let said = if answer[0] == WATCHED { [0; 2] } else { [answer[0], answer[1]] };
             rustix::io::write(&to, said.map(u64::to_le_bytes).as_flattened()).ok();
             loop {
-                // SAFETY: no pointers.
+                // SAFETY: the call takes no pointers.
                 unsafe { libc::pause() };
                 assert!(page.fds.len() > 1);
             }

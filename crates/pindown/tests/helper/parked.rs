@@ -1,5 +1,5 @@
-//! Threads that are inside `madvise(MADV_DONTNEED)` for as long as the test needs: a userfaultfd of their own process holds
-//! them.
+//! Threads that stay inside `madvise(MADV_DONTNEED)` for as long as the test needs: they wait for a userfaultfd of
+//! their own process.
 
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -25,24 +25,24 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// `count` threads, all of them inside the call. `None` if the system forbids userfaultfd.
+    /// Starts `count` threads that are all inside the call. Returns `None` if the system forbids userfaultfd.
     pub(crate) fn new(count: usize) -> Option<Self> {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let fd =
             unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY) };
         if fd < 0 {
             return None;
         }
-        // SAFETY: just made.
+        // SAFETY: the descriptor was just made.
         let uffd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
         let memory = map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1) as u64;
-        // SAFETY: mapped above.
+        // SAFETY: the memory was mapped above.
         unsafe { (memory as *mut u8).write_volatile(1) };
         let mut api = [UFFD_API, UFFD_FEATURE_EVENT_REMOVE, 0];
-        // SAFETY: the request's structure has three words.
+        // SAFETY: the structure of the request has three words.
         let known = unsafe { libc::ioctl(uffd.as_raw_fd(), UFFDIO_API, api.as_mut_ptr()) };
         let mut register = [memory, PAGE as u64, UFFDIO_REGISTER_MODE_MISSING, 0];
-        // SAFETY: the request's structure has four words.
+        // SAFETY: the structure of the request has four words.
         let registered = unsafe { libc::ioctl(uffd.as_raw_fd(), UFFDIO_REGISTER, register.as_mut_ptr()) };
         if (known, registered) != (0, 0) {
             return None;
@@ -52,7 +52,7 @@ impl Parked {
             let begun = Arc::clone(&begun);
             let call = move || {
                 begun.fetch_add(1, Ordering::Relaxed);
-                // SAFETY: the memory is this test's own, and no code reads it.
+                // SAFETY: the memory belongs to this test, and no code reads it.
                 unsafe { libc::syscall(libc::SYS_madvise, memory, PAGE, libc::MADV_DONTNEED) };
             };
             thread::Builder::new().stack_size(64 << 10).spawn(call).expect("a thread")
@@ -64,7 +64,7 @@ impl Parked {
         Some(Self { uffd, threads })
     }
 
-    /// Lets the threads go, and waits until they have ended.
+    /// Lets the threads continue, and waits until they have ended.
     pub(crate) fn release(self) {
         let mut event = [0_u8; 32];
         for thread in self.threads {
@@ -78,7 +78,8 @@ impl Parked {
     }
 }
 
-/// Threads of this process that cannot be interrupted: those that the userfaultfd holds, or that wait for the lock before.
+/// Returns the number of this process's threads in uninterruptible sleep: those that the userfaultfd holds, and those
+/// that wait for the lock before.
 fn inside() -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("own threads").flatten();
     let sleeps = |stat: String| stat.rsplit(") ").next().is_some_and(|state| state.starts_with('D'));

@@ -1,4 +1,4 @@
-//! The helper's protocol, spoken by hand, so that its rules can be broken.
+//! The helper's protocol, implemented by hand, so that its rules can be broken.
 
 use std::io;
 use std::mem;
@@ -17,7 +17,8 @@ pub(crate) const WATCH: u64 = 5;
 pub(crate) const WATCHED: u64 = 6;
 pub(crate) const UNWATCH: u64 = 8;
 
-/// Milliseconds until an answer is taken for lost: no test of the helper's speed, but of whether it answers.
+/// The number of milliseconds after which a missing answer counts as lost. The tests do not check the helper's speed,
+/// only that it answers.
 const WAIT: i32 = 20_000;
 
 /// An answer.
@@ -42,27 +43,27 @@ impl Link {
     pub(crate) fn send_bytes(&self, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
         let mut space = [0_u64; 140];
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        // SAFETY: all zeros are a header without any buffers.
+        // SAFETY: an all-zero header has no buffers.
         let mut header: libc::msghdr = unsafe { mem::zeroed() };
         header.msg_iov = &raw mut part;
         header.msg_iovlen = 1;
         if !fds.is_empty() {
             let len = mem::size_of_val(fds) as u32;
             header.msg_control = space.as_mut_ptr().cast();
-            // SAFETY: it only computes a length.
+            // SAFETY: the call only computes a length.
             header.msg_controllen = unsafe { libc::CMSG_SPACE(len) } as usize;
             assert!(header.msg_controllen <= size_of_val(&space));
             // SAFETY: the header has a control buffer.
             let control = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
-            // SAFETY: the control buffer is large enough for it, and this function's own.
+            // SAFETY: the control buffer is large enough for the header, and belongs to this function.
             let control = unsafe { &mut *control };
             control.cmsg_level = libc::SOL_SOCKET;
             control.cmsg_type = libc::SCM_RIGHTS;
-            // SAFETY: it only computes a length.
+            // SAFETY: the call only computes a length.
             control.cmsg_len = unsafe { libc::CMSG_LEN(len) } as usize;
-            // SAFETY: only computes the address of what follows the header.
+            // SAFETY: the call only computes the address of the data after the header.
             let data = unsafe { libc::CMSG_DATA(control) };
-            // SAFETY: the control buffer has room for them, as asserted.
+            // SAFETY: the control buffer has room for the descriptors, as asserted.
             unsafe { ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), data, len as usize) };
         }
         // SAFETY: the header describes buffers of this function.
@@ -74,16 +75,16 @@ impl Link {
         self.send_bytes(&words.map(u64::to_le_bytes).concat(), &[])
     }
 
-    /// The next answer: `None` if the connection has ended, or nothing comes for a long time.
+    /// Returns the next answer; `None` if the connection has ended, or no answer arrives for a long time.
     pub(crate) fn receive(&self) -> Option<Answer> {
         let mut waited = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor.
+        // SAFETY: the array has one descriptor.
         if unsafe { libc::poll(&raw mut waited, 1, WAIT) } <= 0 {
             return None;
         }
         let (mut words, mut space) = ([0_u64; 4], [0_u64; 64]);
         let mut part = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: 32 };
-        // SAFETY: all zeros are a header without any buffers.
+        // SAFETY: an all-zero header has no buffers.
         let mut header: libc::msghdr = unsafe { mem::zeroed() };
         header.msg_iov = &raw mut part;
         header.msg_iovlen = 1;
@@ -93,7 +94,7 @@ impl Link {
             // SAFETY: the header describes buffers of this function.
             unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) }
         };
-        // A helper that closed before it read what was sent: its answer comes after the error.
+        // If the helper closed before it read what was sent, its answer comes after the error.
         let got = match receive() {
             -1 if io::Error::last_os_error().kind() == io::ErrorKind::ConnectionReset => receive(),
             got => got,
@@ -104,30 +105,30 @@ impl Link {
         let mut fds = Vec::new();
         // SAFETY: the kernel has filled the header.
         let control = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
-        // SAFETY: null, or a header in the control buffer.
+        // SAFETY: the pointer is null, or refers to a header in the control buffer.
         if let Some(control) = unsafe { control.as_ref() } {
-            // SAFETY: it only computes a length.
+            // SAFETY: the call only computes a length.
             let empty = unsafe { libc::CMSG_LEN(0) } as usize;
             for index in 0..(control.cmsg_len - empty) / 4 {
-                // SAFETY: only computes the address of what follows the header.
+                // SAFETY: the call only computes the address of the data after the header.
                 let data = unsafe { libc::CMSG_DATA(control) }.cast::<libc::c_int>();
-                // SAFETY: the kernel wrote as many descriptors.
+                // SAFETY: the kernel wrote this number of descriptors.
                 let fd = unsafe { data.wrapping_add(index).read_unaligned() };
-                // SAFETY: the kernel has made it for this message.
+                // SAFETY: the kernel has made the descriptor for this message.
                 fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
         Some(Answer { words, fds })
     }
 
-    /// Sends, and receives the answer's words; zeros if none comes.
+    /// Sends a message, and returns the words of the answer; zeros if none arrives.
     pub(crate) fn ask(&self, words: [u64; 4]) -> [u64; 4] {
-        // A helper that has refused may have closed before this: its answer is there all the same.
+        // A helper that has refused may have closed the connection before. Its answer can be read all the same.
         self.send(words).ok();
         self.receive().map_or([0; 4], |answer| answer.words)
     }
 
-    /// Says Hello and meets the challenge. The page, or the words of another answer than the grant.
+    /// Sends Hello and does the challenge. Returns the page, or the words of the answer if it is not the grant.
     pub(crate) fn join(&self) -> Result<Page, [u64; 4]> {
         let challenge = self.ask(HELLO);
         if challenge[0] != CHALLENGE {
@@ -142,13 +143,13 @@ impl Link {
     }
 }
 
-/// The call that the challenge demands.
+/// Makes the system call that the challenge requires.
 pub(crate) fn protect(start: u64, len: u64) {
-    // SAFETY: no process has memory there.
+    // SAFETY: no process has memory at these addresses.
     unsafe { libc::syscall(libc::SYS_mprotect, start, len, libc::PROT_NONE) };
 }
 
-/// The page of reports, as a client maps it; and all descriptors that came with it.
+/// The page of reports, as mapped by a client, and all descriptors that came with it.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub(crate) fds: Vec<OwnedFd>,
@@ -160,13 +161,13 @@ impl Page {
         Self { words: Self::map(fds[0].as_raw_fd()), fds }
     }
 
-    /// A page by a descriptor that was kept.
+    /// Maps the page of a descriptor that was kept.
     pub(crate) fn kept(fd: RawFd) -> Self {
         Self { words: Self::map(fd), fds: Vec::new() }
     }
 
     fn map(fd: RawFd) -> *const AtomicU64 {
-        // SAFETY: a new mapping, of which the first page is read; it is never unmapped.
+        // SAFETY: a new mapping, whose first page is read; it is never unmapped.
         let start = unsafe { libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, fd, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         start.cast()
@@ -174,7 +175,7 @@ impl Page {
 
     fn word(&self, index: usize) -> u64 {
         assert!(index < 512);
-        // SAFETY: mapped for ever, and aligned.
+        // SAFETY: the word is aligned, and mapped permanently.
         unsafe { &*self.words.wrapping_add(index) }.load(Ordering::Acquire)
     }
 
@@ -186,7 +187,7 @@ impl Page {
         self.word(8)
     }
 
-    /// The word that names the ring.
+    /// Returns the word that identifies the ring.
     pub(crate) fn name(&self) -> u64 {
         self.word(12)
     }
@@ -196,7 +197,7 @@ impl Page {
     }
 }
 
-/// A shared file of one page, and where it is mapped.
+/// A shared file of one page, and the address at which it is mapped.
 #[derive(Debug)]
 pub(crate) struct SharedFile {
     pub(crate) fd: RawFd,
@@ -208,14 +209,14 @@ impl SharedFile {
         // SAFETY: the name is a string.
         let fd = unsafe { libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0);
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         assert_eq!(unsafe { libc::ftruncate(fd, 4096) }, 0);
         Self::of(fd)
     }
 
     pub(crate) fn of(fd: RawFd) -> Self {
         let start = crate::client::map(libc::MAP_SHARED, fd);
-        // SAFETY: mapped for this function alone.
+        // SAFETY: the memory was mapped for this function alone.
         unsafe { start.cast::<u8>().write_volatile(1) };
         Self { fd, start: start as u64 }
     }
@@ -225,7 +226,7 @@ impl SharedFile {
     }
 
     pub(crate) fn truncate(&self) {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         assert_eq!(unsafe { libc::ftruncate(self.fd, 0) }, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! What honest clients get.
+//! The service that honest clients get.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +20,7 @@ fn mon_034_a_client_without_privilege_sees_its_own_changes_only() {
     let (mut one, mut other) = (client(&place, "plain"), client(&place, "plain"));
     assert_eq!((one.line(), other.line()), ("ready".into(), "ready".into()));
     assert_eq!(one.ask("change"), "true");
-    // Whatever its standard library does at first has been done.
+    // The standard library of the client has made its first allocations by now.
     one.ask("head");
     let before = one.ask("head");
     for _ in 0..20 {
@@ -49,7 +49,7 @@ fn mon_048_a_client_that_waits_is_woken_and_no_other() {
     let (mut one, mut other) = (client(&place, "plain"), client(&place, "plain"));
     assert_eq!((one.line(), other.line()), ("ready".into(), "ready".into()));
     assert_eq!(one.ask("wait"), "true");
-    // Nothing happens to the one, whatever the other does.
+    // Nothing that the second client does affects the first.
     one.ask("head");
     one.tell("sleep");
     for _ in 0..20 {
@@ -84,7 +84,7 @@ fn mon_045_reports_go_on_when_the_helper_was_killed() {
     assert_eq!(one.ask("watch"), "Err(Gone)");
     assert_eq!(one.ask("change"), "true");
     assert!(matches!(Monitor::from_helper(&place.socket()), Err(Unavailable::NoHelper { .. })));
-    // Its socket is still there: the next helper takes it over.
+    // The socket of the killed helper is still there: the next helper replaces it.
     let Some(_next) = crate::support::helper(&place, &[]) else { return };
     let mut two = client(&place, "plain");
     assert_eq!(two.line(), "ready");

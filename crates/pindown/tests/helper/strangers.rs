@@ -1,4 +1,4 @@
-//! What clients that break a rule do to others: nothing.
+//! Clients that break a rule do not affect others.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ fn serves_others(place: &Place) {
 fn mon_034_a_child_that_inherits_the_connection_unwatches_nothing() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
-    // Denied, since the request comes from another address space; and the truncation is reported.
+    // The request is denied, since it comes from another address space; and the truncation is reported.
     assert_eq!(client(&place, "unwatch-from-child").line(), "answer 10, told 1");
     serves_others(&place);
 }
@@ -32,14 +32,14 @@ fn mon_034_a_page_ends_at_exec_without_the_helper_and_the_connection_serves_no_l
     let mut one = client(&place, "keep-over-exec");
     assert_eq!(one.line(), "ready 0");
     let signal = |signal| {
-        // SAFETY: the helper is this test's child, not yet waited for.
+        // SAFETY: the helper is a child of this test, and was not waited for yet.
         assert_eq!(unsafe { libc::kill(helper.child.id().cast_signed(), signal) }, 0);
     };
     signal(libc::SIGSTOP);
     let said = one.ask("go");
     signal(libc::SIGCONT);
     assert_eq!(said, "busy 0x4000000000000000");
-    // OtherAddressSpace, then the end; and nothing was reported of the new address space.
+    // The answer is OtherAddressSpace, and the connection ends. Nothing about the new address space was reported.
     let expected = format!("answers [[10, {}, 0, 0], [0, 0, 0, 0]] moved 0", Denial::OtherAddressSpace as u64);
     assert_eq!(one.ask("go"), expected);
     serves_others(&place);
@@ -82,7 +82,7 @@ fn mon_034_threads_that_outstay_their_client_leave_nothing_behind() {
     let monitor = Monitor::from_helper(&place.socket()).expect("another user is served");
     for _ in 0..64 {
         let page = crate::client::map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
-        // SAFETY: the mapping is this test's own.
+        // SAFETY: the mapping belongs to this test.
         assert_eq!(unsafe { libc::madvise(page, crate::support::PAGE, libc::MADV_DONTNEED) }, 0);
     }
     assert!(!monitor.page().busy(), "nothing may be kept any more");
@@ -96,18 +96,18 @@ fn mon_034_one_user_gets_as_many_clients_as_it_may_have_and_takes_none_of_others
     let place = Place::new();
     let mut helper = Command::new(program());
     let limit = || {
-        // SAFETY: zeros are limits.
+        // SAFETY: all zeros are valid limits.
         let mut soft: libc::rlimit = unsafe { std::mem::zeroed() };
-        // SAFETY: the limits are written.
+        // SAFETY: the call only writes the limits.
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut soft) };
         soft.rlim_cur = 1024;
-        // SAFETY: the limits are read.
+        // SAFETY: the call only reads the limits.
         match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const soft) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
     };
-    // SAFETY: the closure makes system calls alone.
+    // SAFETY: the closure only makes system calls.
     unsafe { helper.arg("--socket").arg(place.socket()).pre_exec(limit) };
     let mut helper = Talker::start(&mut helper);
     assert!(helper.raw_line().starts_with("listening at"));
@@ -117,7 +117,7 @@ fn mon_034_one_user_gets_as_many_clients_as_it_may_have_and_takes_none_of_others
     serves_others(&place);
     crowd.tell("go");
     assert_eq!(crowd.line(), "ended");
-    // What the user had is given back.
+    // The resources of the user are released.
     loop {
         match client(&place, "plain").line().as_str() {
             "ready" => break,
@@ -165,7 +165,7 @@ fn mon_033_a_signal_ends_the_helper_and_removes_its_socket() {
         let Some(mut helper) = helper(&place, &[]) else { return };
         let mut one = client(&place, "plain");
         assert_eq!(one.line(), "ready");
-        // SAFETY: the helper is this test's child, not yet waited for.
+        // SAFETY: the helper is a child of this test, and was not waited for yet.
         assert_eq!(unsafe { libc::kill(helper.child.id().cast_signed(), signal) }, 0);
         assert!(helper.child.wait().expect("it ends").success());
         assert!(!place.socket().exists(), "nothing listens there");

@@ -1,4 +1,5 @@
-//! The processes that the tests start and talk to: a helper, and clients of another user, in a directory of their own.
+//! The processes that the tests start and communicate with: a helper, and clients of another user, in a separate
+//! directory.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +15,7 @@ use crate::copied::copy_program;
 pub(crate) const NOBODY: u32 = 65534;
 pub(crate) const PAGE: usize = 4096;
 
-/// The program under test: another build of it, if `PINDOWN_HELPER` names one.
+/// Returns the program under test: another build of it if `PINDOWN_HELPER` contains a path.
 pub(crate) fn program() -> PathBuf {
     std::env::var_os("PINDOWN_HELPER").map_or_else(|| env!("CARGO_BIN_EXE_pindown-helper").into(), PathBuf::from)
 }
@@ -43,7 +44,7 @@ impl Drop for Place {
     }
 }
 
-/// A process that is killed at the end, and its output.
+/// A process, which is killed when the value is dropped, and its output.
 pub(crate) struct Talker {
     pub(crate) child: Child,
     says: BufReader<ChildStdout>,
@@ -58,21 +59,21 @@ impl Talker {
         Self { child, says, hears }
     }
 
-    /// The next line that is meant for the test. A process that ends says nothing more.
+    /// Returns the next line for the test; "ended" if the process has ended.
     pub(crate) fn line(&mut self) -> String {
         loop {
             let mut line = String::new();
             if self.says.read_line(&mut line).expect("it talks") == 0 {
                 return "ended".into();
             }
-            // The harness of the client's talks as well, and does not end its lines.
+            // The test harness of the client writes too, and does not end its lines.
             if let Some((_, said)) = line.trim().split_once("> ") {
                 return said.into();
             }
         }
     }
 
-    /// The next line as it is.
+    /// Returns the next line unchanged.
     pub(crate) fn raw_line(&mut self) -> String {
         let mut line = String::new();
         self.says.read_line(&mut line).expect("it talks");
@@ -97,7 +98,7 @@ impl Drop for Talker {
     }
 }
 
-/// A helper that listens, unless the programs cannot be loaded.
+/// Starts a helper that listens, unless the programs cannot be loaded.
 pub(crate) fn helper(place: &Place, arguments: &[&str]) -> Option<Talker> {
     if let Err(why) = loadable() {
         eprintln!("skipped: {why}");
@@ -109,12 +110,12 @@ pub(crate) fn helper(place: &Place, arguments: &[&str]) -> Option<Talker> {
     Some(helper)
 }
 
-/// The test `client_process` as a process of user `nobody`.
+/// Starts the test `client_process` as a process of user `nobody`.
 pub(crate) fn client(place: &Place, role: &str) -> Talker {
     Talker::start(command(place, role).uid(NOBODY).gid(NOBODY))
 }
 
-/// Like [`client`], but not yet started, and for any user.
+/// Like [`client`], for any user, and without starting the process.
 pub(crate) fn command(place: &Place, role: &str) -> Command {
     let mut command = Command::new(place.0.join("client"));
     command.args(["client::client_process", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);

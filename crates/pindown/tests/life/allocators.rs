@@ -1,4 +1,4 @@
-//! Memory that an allocator gives, takes back, moves and gives again.
+//! Memory that an allocator allocates, frees, moves and allocates again.
 #![expect(unsafe_code, reason = "the allocators; each block states its own reason")]
 
 use std::alloc::{Layout, alloc, dealloc, realloc};
@@ -24,14 +24,16 @@ fn mon_024_mon_053_rcache_022_fresh_memory_in_each_of_many_iterations() {
         }
     }
     let stats = world.cache.stats();
-    // A fence of all threads is paid for 64 that have gone together. All of them would have been 340,000 kB.
+    // A fence of all threads is paid for 64 registrations that were taken out together. All of them would have been
+    // 340,000 kB.
     assert!(most <= 66 * 64, "up to {most} kB were pinned, of buffers of at most 64: {stats:?}");
     assert!(stats.misses >= 9_900, "each was registered and kept: {stats:?}");
     world.cache.sweep();
     assert_eq!((pinned_kilobytes(), world.oracle.registered()), (before, 0));
 }
 
-/// Sends from blocks of all sizes that the allocator gives, gives back and gives again; returns addresses that came twice.
+/// Sends from blocks of all sizes that the allocator allocates, frees and allocates again. Returns the number of
+/// addresses that were returned twice.
 fn allocate_and_send(world: &World) -> usize {
     let mut known = std::collections::HashSet::new();
     let mut again = 0;
@@ -44,13 +46,13 @@ fn allocate_and_send(world: &World) -> usize {
             let at = block.expose_provenance() as u64;
             again += usize::from(!known.insert(at));
             let seed = (round * 5 + len % 7) as u8;
-            // Of the largest, the end, where an allocator cuts first.
+            // For the largest blocks the end, which an allocator trims first.
             let (from, part) = if len > 1 << 20 { (at + len - (256 << 10), 256 << 10) } else { (at, len) };
             world.transfers(from, part, seed);
             // SAFETY: allocated with this layout.
             unsafe { dealloc(block, layout) };
             if round % 3 == 0 {
-                // SAFETY: the C library may give back what it likes.
+                // SAFETY: the C library may give any of its memory back.
                 unsafe { libc::malloc_trim(0) };
             }
         }
@@ -72,7 +74,7 @@ fn mon_015_mon_025_the_allocator_lowers_the_break() {
     let now = must(libc::SYS_brk, [0; 6]);
     let start = now.next_multiple_of(PAGE);
     let set = |to: u64| assert_eq!(must(libc::SYS_brk, [to, 0, 0, 0, 0, 0]), to);
-    // Above what the C library has, and back before it looks again.
+    // Above the C library's part of the heap, and back before it notices.
     set(start + 8 * PAGE);
     let outcome = world.across(start, 8 * PAGE, || {
         set(start + 2 * PAGE);
@@ -90,8 +92,8 @@ fn mon_015_mon_025_the_allocator_lowers_the_break() {
 #[test]
 fn mon_026_realloc_moves_by_mremap() {
     let Some(world) = World::open() else { return };
-    // Otherwise it depends on what was freed before whether blocks of this size have mappings of their own.
-    // SAFETY: changes only where the allocator takes memory from.
+    // Otherwise earlier frees determine whether blocks of this size have mappings of their own.
+    // SAFETY: the call only changes from where the allocator takes memory.
     assert_eq!(unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10) }, 1);
     let layout = |pages: u64| Layout::from_size_align((pages * PAGE) as usize, 16).expect("a layout");
     // SAFETY: the layout has a size.
@@ -100,7 +102,7 @@ fn mon_026_realloc_moves_by_mremap() {
     for _ in 0..12 {
         let at = block.expose_provenance() as u64;
         world.transfers(at, len * PAGE, 3);
-        // What follows it is taken, so that it cannot grow where it is.
+        // The memory that follows is mapped, so that the block cannot grow in place.
         let next = (at + len * PAGE).next_multiple_of(PAGE);
         let flags = (ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
         let taken = call(libc::SYS_mmap, [next, PAGE, 0, flags, u64::MAX, 0]);
@@ -110,7 +112,7 @@ fn mon_026_realloc_moves_by_mremap() {
         moved += u32::from(now != at);
         assert!(world.send(now, len * PAGE) == pattern(len * PAGE, 3 ^ 0x55), "what it held moved with it");
         if now != at {
-            // Other memory at the old address.
+            // Other memory is mapped at the old address.
             let flags = (ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
             let old = at.next_multiple_of(PAGE);
             if call(libc::SYS_mmap, [old, 16 * PAGE, READ_WRITE, flags, u64::MAX, 0]).is_ok() {
@@ -150,7 +152,7 @@ fn mon_027_other_allocators() {
             continue;
         };
         let library = library.to_str().expect("a path").to_owned();
-        // Give memory back at once, as far as they can be asked to.
+        // Allocators give memory back at once, as far as they can be configured to.
         let at_once = [("MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0"), ("MIMALLOC_RESET_DELAY", "0")];
         println!("{}", in_child("allocators::allocator_process", &[("LD_PRELOAD", &library), at_once[0], at_once[1]]));
         tried += 1;

@@ -1,5 +1,5 @@
 //! What programs also do: threads, forks, libraries, allocators, other processes. No transfer uses old pages, and the
-//! parent's cache goes on. Skipped with the reason where the programs cannot be loaded.
+//! parent's cache continues to work. Skipped with the reason if the programs cannot be loaded.
 #![expect(unsafe_code, reason = "forks; each block states its own reason")]
 
 mod allocators;
@@ -17,24 +17,24 @@ fn range(at: u64, len: u64) -> Range {
     Range::new(at, len).expect("a range")
 }
 
-/// Whole pages of some bytes.
+/// Returns the whole pages within some bytes.
 fn inner_pages(at: u64, len: u64) -> (u64, u64) {
     let start = at.next_multiple_of(PAGE);
     (start, (at + len - start) / PAGE * PAGE)
 }
 
-/// Runs `work` in a forked child, and returns its answer.
+/// Runs `work` in a forked child, and returns its result.
 fn forked(work: impl FnOnce() -> u8) -> u8 {
-    // SAFETY: the child calls only what takes no lock that another thread of the test may have.
+    // SAFETY: the child makes only calls that take no lock which another thread of the test may hold.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let answer = work();
-        // SAFETY: the child ends without running anything of the parent's.
+        // SAFETY: the child ends without running the parent's destructors.
         unsafe { libc::_exit(answer.into()) };
     }
     assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
     let mut status = 0;
-    // SAFETY: the child is this test's own.
+    // SAFETY: the child belongs to this test.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status), "the child was killed: {status:#x}");
     libc::WEXITSTATUS(status) as u8

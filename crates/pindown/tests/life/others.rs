@@ -1,4 +1,4 @@
-//! Others change the memory: another process, and io_uring.
+//! Another process, or io_uring, changes the memory.
 #![expect(unsafe_code, reason = "io_uring; each block states its own reason")]
 
 use crate::forked;
@@ -43,7 +43,7 @@ fn mon_019_a_child_is_not_given_sealed_memory_that_its_parent_has() {
     let parents = memory.range();
     let mut inherited = Some(memory);
     let answer = forked(|| {
-        // Dropping it does nothing here.
+        // Dropping the value has no effect here.
         drop(inherited.take());
         let Some(mut own) = sealed() else { return 1 };
         own.fill(9);
@@ -64,18 +64,19 @@ fn io_uring_process() {
     let Some(world) = World::open() else { return };
     let mut ring = IoUring::new(4).expect("io_uring is there");
     let mut submit = |entry: io_uring::squeue::Entry| {
-        // SAFETY: the memory that entries name is the test's own.
+        // SAFETY: the memory that entries refer to belongs to the test.
         unsafe { ring.submission().push(&entry) }.expect("there is room");
         ring.submit_and_wait(1).expect("it is submitted");
         assert_eq!(ring.completion().next().expect("it has completed").result(), 0);
     };
-    // By a worker: the hole is seen, and caching goes on.
+    // A worker punches the hole: the change is reported, and caching continues.
     let (shared, fd) = Memory::shared(4);
     let hole = || opcode::Fallocate::new(types::Fd(fd as i32), PAGE).offset(PAGE).mode(3).build();
     let outcome = world.across(shared.start, shared.len, || submit(hole()));
     assert_eq!(outcome, Outcome::Renewed);
     assert_eq!(world.across(shared.start, shared.len, || submit(hole())), Outcome::Renewed);
-    // The kernel does not report when a worker has ended: nothing is kept any more, and every transfer is correct.
+    // The kernel does not report when a worker has finished: no registration is kept any more, and every transfer is
+    // correct.
     let memory = Memory::new(4);
     let advice = || opcode::Madvise::new(address(memory.page(1)), PAGE as i64, libc::MADV_DONTNEED).build();
     assert_eq!(world.across(memory.start, memory.len, || submit(advice())), Outcome::Renewed);

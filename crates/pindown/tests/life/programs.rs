@@ -1,4 +1,4 @@
-//! Libraries that come and go, and programs that have none.
+//! Libraries that are loaded and unloaded, and programs that use none.
 #![expect(unsafe_code, reason = "dlopen; each block states its own reason")]
 
 use std::ffi::{CStr, CString};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::oracle::{Memory, Outcome, PAGE, World, map_anew, unmap};
 
-/// A directory that is removed at the end.
+/// A directory that is removed when the value is dropped.
 struct Place(PathBuf);
 
 impl Place {
@@ -24,7 +24,7 @@ impl Drop for Place {
     }
 }
 
-/// A library with memory of its own, that unmaps by system calls.
+/// A library with memory of its own, which it unmaps by system calls.
 const LIBRARY: &str = "
 long drop(void *at, long len) {
     long answer;
@@ -46,7 +46,7 @@ fn mon_028_libraries_come_and_go() {
     }
     let path = CString::new(library.to_str().expect("a path")).expect("no zero");
     let open = || {
-        // SAFETY: the library's beginning does nothing.
+        // SAFETY: the library has no initialiser.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null());
         handle
@@ -61,7 +61,7 @@ fn mon_028_libraries_come_and_go() {
     let at = symbol(handle, c"memory").expose_provenance() as u64;
     let memory = Memory::new(4);
     let function = symbol(handle, c"drop");
-    // SAFETY: the library defines it so.
+    // SAFETY: the library defines the function with this type.
     let drop_pages: extern "C" fn(u64, u64) -> i64 = unsafe { std::mem::transmute(function) };
     let outcome = world.across(memory.start, memory.len, || {
         assert_eq!(drop_pages(memory.start, memory.len), 0);
@@ -69,7 +69,7 @@ fn mon_028_libraries_come_and_go() {
     });
     assert_eq!(outcome, Outcome::Renewed);
     let outcome = world.across(at, 16 * PAGE, || {
-        // SAFETY: nothing of it is used any more.
+        // SAFETY: nothing of the library is used any more.
         assert_eq!(unsafe { libc::dlclose(handle) }, 0);
         map_anew(at, 16 * PAGE);
     });
@@ -77,7 +77,7 @@ fn mon_028_libraries_come_and_go() {
     unmap(at, 16 * PAGE);
 }
 
-/// The smallest program that caches: linked to nothing that could be interposed.
+/// A minimal program that caches. It is linked to nothing that could be interposed.
 const STATIC: &str = include_str!("../oracle/static_program.rs");
 
 #[test]
@@ -88,7 +88,7 @@ fn mon_032_a_statically_linked_program() {
     let place = Place::new("static");
     let (source, program) = (place.0.join("program.rs"), place.0.join("program"));
     std::fs::write(&source, STATIC).expect("written");
-    // The libraries lie beside this program.
+    // The libraries are in the directory of this program.
     let here = std::env::current_exe().expect("this program");
     let here = here.parent().expect("a directory");
     let mut libraries = Vec::from_iter(std::fs::read_dir(here).expect("it can be read").filter_map(|entry| {

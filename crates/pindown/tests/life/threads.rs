@@ -20,13 +20,13 @@ fn mon_019_mon_034_fork_leaves_the_parent_its_registrations() {
         let answer = lane.get(range(memory.start, memory.len), Access::LOCAL_WRITE);
         let refused = matches!(answer, Err(LookupError::Forked));
         let same = load_byte(memory.start) == pattern(1, 1)[0];
-        // What the child does to its own copy does not affect the parent.
+        // Changes that the child makes to its copy do not affect the parent.
         call(libc::SYS_munmap, [memory.start, memory.len, 0, 0, 0, 0]).ok();
         u8::from(refused) | u8::from(same) << 1
     };
     let outcome = world.across(memory.start, memory.len, || assert_eq!(forked(|| child(&world.lane)), 3));
     assert_eq!(outcome, Outcome::Kept);
-    // The parent writes while the child lives: the copy is the child's.
+    // The parent writes while the child lives, so the child gets a copy of the page.
     let used = world.kept(memory.start, memory.len);
     let (gate, other) = pipe();
     // SAFETY: the child only reads a byte from the pipe.
@@ -41,7 +41,7 @@ fn mon_019_mon_034_fork_leaves_the_parent_its_registrations() {
     assert!(world.oracle.carry(used.local_key(), memory.start, memory.len) == pattern(memory.len, 9));
     world.transfers(memory.start, memory.len, 10);
     done(libc::SYS_write, [other, c"x".as_ptr() as u64, 1, 0, 0, 0]);
-    // SAFETY: the child is this test's own.
+    // SAFETY: the child belongs to this test.
     assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
     world.lane.end(used);
     for fd in [gate, other] {
@@ -49,7 +49,7 @@ fn mon_019_mon_034_fork_leaves_the_parent_its_registrations() {
     }
 }
 
-/// Pins nothing.
+/// A registrar that pins nothing.
 struct Nothing;
 
 impl Registrar for Nothing {
@@ -62,7 +62,7 @@ impl Registrar for Nothing {
     fn unpin(&self, _pin: ()) {}
 }
 
-/// Closes the descriptors of this process that have `name` in their names in /proc. Returns how many there were.
+/// Closes the descriptors of this process whose names in /proc contain `name`. Returns their number.
 fn close_all(name: &str) -> usize {
     let all = std::fs::read_dir("/proc/self/fd").expect("is there").flatten();
     let named =
@@ -70,18 +70,19 @@ fn close_all(name: &str) -> usize {
     let numbers = named.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let numbers: Vec<i32> = numbers.collect();
     for number in &numbers {
-        // SAFETY: in a child that ends soon. What is asked of its objects after this is whether they notice.
+        // SAFETY: the child ends soon. The test only checks whether the owners of the descriptors notice.
         unsafe { libc::close(*number) };
     }
     numbers.len()
 }
 
-/// The application has closed what the monitor, or the wait, needs: a wait ends when its time is up all the same.
+/// The application has closed a descriptor that the monitor, or the wait, needs: a wait still ends when its timeout
+/// expires.
 #[test]
 fn mon_048_a_wait_ends_in_time_when_the_descriptors_are_gone() {
     for name in ["userfaultfd", "eventfd"] {
         let ended = forked(|| {
-            // SAFETY: a call that takes a number. It ends a child that waits for ever.
+            // SAFETY: the call takes a number. It ends a child that would wait for ever.
             unsafe { libc::alarm(60) };
             let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
             let userfaultfd = Choice::Userfaultfd(Settings::new(Unseen::NeverMade));
@@ -90,7 +91,7 @@ fn mon_048_a_wait_ends_in_time_when_the_descriptors_are_gone() {
             assert!(close_all(name) > 0);
             let ended =
                 matches!(cache.wait(Some(Duration::from_millis(300))), Ok(Waited::TimedOut | Waited::Changed(_)));
-            // Their descriptors are closed.
+            // The descriptors of these values are closed.
             std::mem::forget((cache, notifier));
             ended.into()
         });
@@ -102,21 +103,21 @@ fn mon_048_a_wait_ends_in_time_when_the_descriptors_are_gone() {
     }
 }
 
-/// A child that is forked while another thread opens the first cache of a monitor opens one itself: it waits for no lock that the
-/// thread has.
+/// A child that is forked while another thread opens the first cache of a monitor opens one itself. It does not wait
+/// for a lock that the thread holds.
 #[test]
 fn mon_019_mon_034_a_child_opens_a_cache_whatever_other_threads_were_doing() {
     const ROUNDS: usize = 60;
     let open = |choice: Choice| Cache::builder(Nothing).monitor_or_none(choice).open().map(drop).is_ok();
     let userfaultfd = || Choice::Userfaultfd(Settings::new(Unseen::NeverMade));
-    // A monitor is begun once in a process: so each round has a process of its own.
+    // A monitor is started once in a process, so each round has a separate process.
     for _ in 0..ROUNDS {
         let all_opened = forked(|| {
             let thread = std::thread::spawn(move || open(userfaultfd()) && open(Choice::Sealed));
             let children: Vec<bool> = (0..8)
                 .map(|_| {
                     forked(|| {
-                        // SAFETY: a call that takes a number. It ends a child that waits for ever.
+                        // SAFETY: the call takes a number. It ends a child that would wait for ever.
                         unsafe { libc::alarm(60) };
                         u8::from(open(userfaultfd()) && open(Choice::Sealed) && open(Choice::None))
                     }) == 1
@@ -128,9 +129,9 @@ fn mon_019_mon_034_a_child_opens_a_cache_whatever_other_threads_were_doing() {
     }
 }
 
-/// Without an allocation.
+/// Loads a byte without an allocation.
 fn load_byte(at: u64) -> u8 {
-    // SAFETY: the tests name memory of their own.
+    // SAFETY: the tests pass their own memory.
     unsafe { std::ptr::with_exposed_provenance::<u8>(at as usize).read_volatile() }
 }
 
@@ -145,7 +146,7 @@ fn mon_020_vfork_and_exec() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let outcome = world.across(memory.start, memory.len, || {
-        // The library starts it by clone(CLONE_VM | CLONE_VFORK): vfork(2) under another name.
+        // The library starts it with clone(CLONE_VM | CLONE_VFORK), which is equivalent to vfork(2).
         let (program, mut child) = (c"/bin/true".as_ptr(), 0);
         let arguments = [program.cast_mut(), std::ptr::null_mut()];
         let (actions, attributes) = (std::ptr::null(), std::ptr::null());
@@ -156,7 +157,7 @@ fn mon_020_vfork_and_exec() {
         };
         assert_eq!(answer, 0);
         let mut status = 0;
-        // SAFETY: the child is this test's own.
+        // SAFETY: the child belongs to this test.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "it ended well");
     });
@@ -167,7 +168,7 @@ fn mon_020_vfork_and_exec() {
 #[test]
 fn mon_021_mon_029_a_thread_ends_and_its_stack_goes() {
     let Some(world) = World::open() else { return };
-    // More than the C library keeps for the next thread (40 MiB): these are unmapped.
+    // More than the C library keeps for the next thread (40 MiB), so these stacks are unmapped.
     const LARGE: usize = 64 << 20;
     let mut places = std::collections::HashMap::new();
     for round in 0..16_u8 {
@@ -221,7 +222,7 @@ fn mon_022_the_stack_is_used_again() {
     }
     let first = deeper(&world, 1);
     let used = world.cache.stats().misses;
-    // What lies below the stack pointer is given back, but for what the call itself uses.
+    // The memory below the stack pointer is given back, except the part that the call itself uses.
     advise(first, 12 * PAGE, libc::MADV_DONTNEED);
     assert_eq!(deeper(&world, 2), first);
     assert!(world.cache.stats().misses > used, "registered anew");

@@ -1,6 +1,7 @@
-//! A registrar that shows which pages a registration reaches: io_uring's fixed buffers. The kernel pins their pages as
-//! it does for an RDMA adapter, and a transfer through a buffer reaches those pages, whatever lies at the address by
-//! now. So what a transfer carries, compared with what the processor sees at the address, shows a stale registration.
+//! A registrar that shows which pages a registration reaches, made of the fixed buffers of io_uring. The kernel pins
+//! their pages as it does for an RDMA adapter, and a transfer through a buffer reaches these pages, whatever is mapped
+//! at the address now. So a stale registration is detected by comparing the transferred bytes with those that the
+//! processor reads at the address.
 #![allow(dead_code, reason = "each test program uses a part")]
 #![allow(unsafe_code, reason = "io_uring, mappings and raw system calls; each block states its own reason")]
 
@@ -13,15 +14,15 @@ use io_uring::{IoUring, opcode, types};
 use pindown::monitor::Choice;
 use pindown::{Access, Cache, Lane, Pinned, Range, Registrar, Use};
 
-/// Bytes of a page of memory.
+/// The page size in bytes.
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
 pub(crate) const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const NO_FILE: u64 = u64::MAX;
-/// Buffers that the ring can hold.
+/// The number of buffers that the ring can hold.
 const BUFFERS: u32 = 4096;
 
-/// A raw system call, without the C library. Returns its result, or the error.
+/// Makes a raw system call, without the C library's wrapper. Returns its result or its errno.
 pub(crate) fn call(number: c_long, arguments: [u64; 6]) -> Result<u64, i32> {
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: the tests pass memory that they made for this, and calls that the program survives.
@@ -29,12 +30,12 @@ pub(crate) fn call(number: c_long, arguments: [u64; 6]) -> Result<u64, i32> {
     if answer == -1 { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(answer as u64) }
 }
 
-/// Like [`call`], but must succeed.
+/// Like [`call`], but the call must succeed.
 pub(crate) fn must(number: c_long, arguments: [u64; 6]) -> u64 {
     call(number, arguments).unwrap_or_else(|error| panic!("system call {number} failed with {error}"))
 }
 
-/// Like [`must`], but without a result.
+/// Like [`must`], but discards the result.
 pub(crate) fn done(number: c_long, arguments: [u64; 6]) {
     must(number, arguments);
 }
@@ -43,13 +44,13 @@ pub(crate) fn unmap(at: u64, len: u64) {
     done(libc::SYS_munmap, [at, len, 0, 0, 0, 0]);
 }
 
-/// New memory at this very address.
+/// Maps new memory at exactly this address.
 pub(crate) fn map_at(at: u64, len: u64, flags: i32, fd: u64, offset: u64) {
     let flags = (flags | libc::MAP_FIXED) as u64;
     assert_eq!(must(libc::SYS_mmap, [at, len, READ_WRITE, flags, fd, offset]), at);
 }
 
-/// Like [`map_at`], but without a file.
+/// Like [`map_at`], for memory without a file.
 pub(crate) fn map_anew(at: u64, len: u64) {
     map_at(at, len, ANONYMOUS, NO_FILE, 0);
 }
@@ -58,21 +59,21 @@ pub(crate) fn advise(at: u64, len: u64, advice: i32) {
     done(libc::SYS_madvise, [at, len, advice as u64, 0, 0, 0]);
 }
 
-/// A new file of memory.
+/// Creates a memfd.
 pub(crate) fn memfd(len: u64) -> u64 {
     let fd = must(libc::SYS_memfd_create, [c"pindown".as_ptr() as u64, 0, 0, 0, 0, 0]);
     done(libc::SYS_ftruncate, [fd, len, 0, 0, 0, 0]);
     fd
 }
 
-/// Addresses that were never used before, far below those that the kernel chooses: what another thread of the harness
-/// maps meanwhile never lands in a hole that a test makes there and closes again.
+/// Returns addresses that were never used before, far below those that the kernel chooses. So a mapping that another
+/// thread of the harness makes meanwhile never lands in a hole that a test makes there and closes again.
 pub(crate) fn far_addresses(len: u64) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(64 << 30);
     NEXT.fetch_add(len.next_multiple_of(1 << 20), Ordering::Relaxed)
 }
 
-/// Mapped memory with a page of nothing on both sides, unmapped at the end, whatever lies there then.
+/// Mapped memory between two inaccessible pages. Whatever is at these addresses is unmapped when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) start: u64,
@@ -84,7 +85,7 @@ impl Memory {
         Self::of(pages, ANONYMOUS, NO_FILE)
     }
 
-    /// Of a file.
+    /// Maps a file.
     pub(crate) fn of(pages: u64, flags: i32, fd: u64) -> Self {
         let len = pages * PAGE;
         let hole = far_addresses(len + 2 * PAGE);
@@ -95,7 +96,7 @@ impl Memory {
         Self { start, len }
     }
 
-    /// Of a new file of memory, shared.
+    /// Maps a new memfd, shared.
     pub(crate) fn shared(pages: u64) -> (Self, u64) {
         let fd = memfd(pages * PAGE);
         (Self::of(pages, libc::MAP_SHARED, fd), fd)
@@ -112,19 +113,19 @@ impl Drop for Memory {
     }
 }
 
-/// Bytes that differ from page to page and from seed to seed.
+/// Returns bytes that differ from page to page and from seed to seed.
 pub(crate) fn pattern(len: u64, seed: u8) -> Vec<u8> {
     (0..len).map(|n| (n % 251) as u8 ^ (n / PAGE) as u8 ^ seed.wrapping_mul(37)).collect()
 }
 
-/// Stores bytes, as the program does.
+/// Stores bytes at an address, as the program does.
 pub(crate) fn store(at: u64, bytes: &[u8]) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
-    // SAFETY: the tests name memory of their own, mapped for writing, that no Rust value lies in.
+    // SAFETY: the tests pass their own writable memory, which contains no Rust value.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
 }
 
-/// What the program sees.
+/// Returns the bytes that the program reads.
 pub(crate) fn load(at: u64, len: u64) -> Vec<u8> {
     let from = std::ptr::with_exposed_provenance::<u8>(at as usize);
     let mut bytes = vec![0; len as usize];
@@ -133,7 +134,7 @@ pub(crate) fn load(at: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// Kilobytes that the kernel counts as pinned for this process.
+/// Returns the kilobytes that the kernel counts as pinned for this process.
 pub(crate) fn pinned_kilobytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("it is told");
@@ -147,11 +148,11 @@ struct Table {
 
 struct Inner {
     table: Mutex<Table>,
-    /// What transfers carry to and from.
+    /// The file that transfers read and write.
     wire: u64,
 }
 
-/// The registrar. Clones are the same.
+/// The registrar. Clones share one state.
 #[derive(Clone)]
 pub(crate) struct Oracle(Arc<Inner>);
 
@@ -167,7 +168,7 @@ impl Oracle {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registrations now.
+    /// Returns the current number of registrations.
     pub(crate) fn registered(&self) -> u32 {
         BUFFERS - self.table().free.len() as u32
     }
@@ -175,11 +176,11 @@ impl Oracle {
     fn update(&self, table: &Table, slot: u32, start: u64, len: u64) -> io::Result<()> {
         let iov_base = std::ptr::with_exposed_provenance_mut(start as usize);
         let buffer = libc::iovec { iov_base, iov_len: len as usize };
-        // SAFETY: the kernel pins the pages; transfers into them write what the tests own.
+        // SAFETY: the kernel pins the pages; transfers into them write memory that the tests own.
         unsafe { table.ring.submitter().register_buffers_update(slot, &[buffer], None) }
     }
 
-    /// What the device sends through the registration `key`.
+    /// Returns the bytes that the device sends through the registration `key`.
     pub(crate) fn carry(&self, key: u64, at: u64, len: u64) -> Vec<u8> {
         let mut table = self.table();
         let from = std::ptr::with_exposed_provenance::<u8>(at as usize);
@@ -190,7 +191,7 @@ impl Oracle {
         bytes
     }
 
-    /// The device receives these bytes through the registration.
+    /// Makes the device receive these bytes through the registration.
     pub(crate) fn deliver(&self, key: u64, at: u64, bytes: &[u8]) {
         let mut table = self.table();
         let len = bytes.len() as u64;
@@ -231,13 +232,13 @@ impl Registrar for Oracle {
     }
 }
 
-/// One test at a time: all share the address space.
+/// Runs one test at a time, since all share the address space.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A cache over the kernel tier, with the oracle as registrar.
+/// A cache with the kernel monitor, and with the oracle as registrar.
 pub(crate) struct World {
     pub(crate) lane: Lane<Oracle>,
     pub(crate) cache: Cache<Oracle>,
@@ -245,19 +246,19 @@ pub(crate) struct World {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// What a change did.
+/// The effect of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The registration that was made before is used on, rightly.
+    /// The earlier registration is still used, correctly.
     Kept,
-    /// A new one is used, and had to be.
+    /// A new registration is used, and is needed.
     Renewed,
-    /// A new one is used, although the old one was still good.
+    /// A new registration is used, although the earlier one was still valid.
     Needlessly,
 }
 
 impl World {
-    /// `None`, with the reason printed, where the kernel tier cannot work.
+    /// Opens a world. Returns `None` and prints the reason if the kernel monitor is not available.
     pub(crate) fn open() -> Option<Self> {
         let alone = alone();
         let oracle = Oracle::new();
@@ -270,14 +271,14 @@ impl World {
         }
     }
 
-    /// One look-up for sending and receiving.
+    /// Makes one look-up for sending and receiving.
     pub(crate) fn get(&self, at: u64, len: u64) -> Use {
         let range = Range::new(at, len).expect("a range");
         self.lane.get(range, Access::LOCAL_WRITE).expect("it can be registered")
     }
 
-    /// A look-up that is answered with a registration that is kept. What other threads of the harness do meanwhile may
-    /// spoil one.
+    /// Makes look-ups until one returns a registration that is kept: other threads of the harness may prevent this by
+    /// changes of their own.
     pub(crate) fn kept(&self, at: u64, len: u64) -> Use {
         for _ in 0..1000 {
             let found = self.get(at, len);
@@ -290,7 +291,7 @@ impl World {
         panic!("{len} bytes at {at:#x} are not kept: {:?}", self.cache.stats());
     }
 
-    /// What a transfer from there carries.
+    /// Returns the bytes that a transfer from there carries.
     pub(crate) fn send(&self, at: u64, len: u64) -> Vec<u8> {
         let used = self.get(at, len);
         let sent = self.oracle.carry(used.local_key(), at, len);
@@ -298,14 +299,14 @@ impl World {
         sent
     }
 
-    /// A transfer to there.
+    /// Makes a transfer to there.
     pub(crate) fn receive(&self, at: u64, bytes: &[u8]) {
         let used = self.get(at, bytes.len() as u64);
         self.oracle.deliver(used.local_key(), at, bytes);
         self.lane.end(used);
     }
 
-    /// New bytes are stored, and a transfer carries them, in either direction.
+    /// Stores new bytes and checks that a transfer carries them, in both directions.
     pub(crate) fn transfers(&self, at: u64, len: u64, seed: u8) {
         store(at, &pattern(len, seed));
         assert!(self.send(at, len) == pattern(len, seed), "sent something else than what lies at {at:#x}");
@@ -313,8 +314,8 @@ impl World {
         assert!(load(at, len) == pattern(len, seed ^ 0x55), "received elsewhere than at {at:#x}");
     }
 
-    /// Registers memory, lets `change` happen, and transfers from it and to it again. The operation that was under way
-    /// meanwhile goes on, on the pages that it began with.
+    /// Registers memory, runs `change`, and transfers from it and to it again. An earlier operation that is still under
+    /// way continues on the pages that it began with.
     pub(crate) fn across(&self, at: u64, len: u64, change: impl FnOnce()) -> Outcome {
         store(at, &pattern(len, 1));
         let old = self.kept(at, len);
@@ -334,7 +335,7 @@ impl World {
         };
         self.lane.end(old);
         self.lane.end(new);
-        // The memory's next change does not matter any more.
+        // The next change of the memory does not matter any more.
         self.cache.flush();
         self.cache.sweep();
         assert_eq!(self.oracle.registered(), 0, "what nobody uses is unpinned");
@@ -342,7 +343,7 @@ impl World {
     }
 }
 
-/// Runs an ignored test of this program in a process of its own, and returns what it printed. It must succeed.
+/// Runs an ignored test of this program in a separate process, and returns its output. It must succeed.
 pub(crate) fn in_child(test: &str, environment: &[(&str, &str)]) -> String {
     let program = std::env::current_exe().expect("this program");
     let mut command = std::process::Command::new(program);

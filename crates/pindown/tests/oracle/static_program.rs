@@ -1,4 +1,4 @@
-//! A program without dynamic linking: it registers memory, replaces it by system calls, and is not served the old
+//! A program without dynamic linking: it registers memory, replaces it by system calls, and must not get the old
 //! registration. Compiled by a test.
 
 use std::io;
@@ -26,7 +26,7 @@ impl Registrar for Counting {
 }
 
 fn main() {
-    // A static program has no loader.
+    // A static program has no dynamic loader.
     let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     assert!(!maps.contains("libc.so") && !maps.contains("ld-linux"), "{maps}");
     let cache = Cache::builder(Counting(AtomicU64::new(0))).monitor(Choice::Bpf).open().expect("the kernel tier");

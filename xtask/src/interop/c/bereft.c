@@ -1,5 +1,7 @@
-/* Of two processes that know each other one is killed by SIGKILL. The other, with a receive from it and a long send to it under way,
- * must see both fail; it says after how long. It does not wait beyond the limit. */
+/*
+ * Two connected processes, of which one is killed by SIGKILL. The other one, with a receive from it and a long send to it in
+ * progress, must get errors for both. It prints the time until the errors, and does not wait beyond the limit.
+ */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -59,7 +61,7 @@ static void open_all(void)
 	fi_freeinfo(hints);
 }
 
-/* Sends this rank's address to the other, and receives its address. */
+/* Sends this rank's address to the other rank, and receives its address. */
 static void meet(int to, int from)
 {
 	char name[128] = { 0 };
@@ -72,7 +74,7 @@ static void meet(int to, int from)
 	needs(fi_av_insert(av, name, 1, &peer, 0, NULL) == 1 && peer == 0, "fi_av_insert");
 }
 
-/* One operation's end: 0, or its error. */
+/* Returns the result of one operation: 0 or its error. */
 static int next_end(double until)
 {
 	struct fi_cq_tagged_entry entry;
@@ -128,7 +130,7 @@ int main(void)
 		meet(back[1], there[0]);
 	else
 		meet(there[1], back[0]);
-	/* A message each way: they are connected. */
+	/* After a message in each direction they are connected. */
 	post(receive, doomed == 0 ? doomed_in : in);
 	post(send_short, out);
 	for (int ends = 0; ends < 2; ends++)

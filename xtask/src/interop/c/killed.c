@@ -1,5 +1,7 @@
-/* The last rank is killed by SIGKILL while each of the others waits for it, in a receive or (even ranks, where they are asked to) in a long send:
- * every one of them must get an error, and prints after how long. No rank waits beyond the limit. */
+/*
+ * The last rank is killed by SIGKILL while each of the other ranks waits for it in a receive or, for even ranks on request, in a
+ * long send. Each of them must get an error, and prints the time until then. No rank waits beyond the limit.
+ */
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,7 +35,7 @@ int main(int argc, char **argv)
 	last = size - 1;
 	memset(buffer, 1, LONG);
 	if (rank == last) {
-		/* After this, all ranks are connected, and the others know that this one is about to end. */
+		/* After this, all ranks are connected, and the others know that this rank is about to end. */
 		for (int other = 0; other < last; other++) {
 			MPI_Recv(buffer, 8, MPI_BYTE, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 			MPI_Send(buffer, 8, MPI_BYTE, other, 0, MPI_COMM_WORLD);
@@ -56,6 +58,6 @@ int main(int argc, char **argv)
 	took = MPI_Wtime() - start;
 	printf("rank %d: an error after %.0f ms, %d wrong\n", rank, took * 1e3, code == MPI_SUCCESS);
 	fflush(stdout);
-	/* Without the one that died there is no finalizing. */
+	/* MPI_Finalize is impossible without the rank that died. */
 	_exit(code == MPI_SUCCESS);
 }

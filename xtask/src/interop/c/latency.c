@@ -1,4 +1,4 @@
-/* Half a round trip between two ranks, in microseconds: the median of many short runs, for each size that is asked for. */
+/* Half of the round-trip time between two ranks in microseconds: the median of many short runs for each requested size. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Ranks in pairs: messages of every size there and back, blocking and not, early and late, every byte looked at. */
+/* Pairs of ranks exchange messages of every size, blocking and nonblocking, early and late, and check every byte. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void check(const unsigned char *from, size_t len, unsigned seed, const ch
 	}
 }
 
-/* There and back again. */
+/* One message in each direction. */
 static void exchange(int rank, int peer, size_t len, unsigned char *out, unsigned char *in)
 {
 	for (unsigned times = 0; times < (len > 100000 ? 3u : 20u); times++) {
@@ -42,7 +42,7 @@ static void exchange(int rank, int peer, size_t len, unsigned char *out, unsigne
 	}
 }
 
-/* Many at once both ways; the receives come last, and take any tag. */
+/* Many messages in both directions at once. The receives are posted last and accept any tag. */
 static void flood(int rank, int peer, unsigned char *out, unsigned char *in)
 {
 	enum { EACH = 5000 };
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
-	/* One left over talks to itself, by halves that do not wait for each other. */
+	/* A rank without a partner sends to itself with nonblocking calls. */
 	peer = (rank ^ 1) < size ? rank ^ 1 : rank;
 	for (size_t len = 0; peer != rank && len <= MOST; len = len ? len * 2 : 1) {
 		exchange(rank, peer, len, out, in);

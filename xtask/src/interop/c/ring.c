@@ -1,5 +1,7 @@
-/* A token that grows goes round all ranks, and each adds its mark: at the end the token must hold the marks of all
- * ranks. */
+/*
+ * A token that grows passes through all ranks, and each rank adds its mark. At the end the token must contain the marks of all
+ * ranks.
+ */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +35,7 @@ int main(int argc, char **argv)
 		MPI_Recv(token, MOST, MPI_BYTE, before, round, MPI_COMM_WORLD, &status);
 		MPI_Get_count(&status, MPI_BYTE, &got);
 		wrong += (size_t)got != len;
-		/* All ranks before this one have added 1. */
+		/* All previous ranks have added 1. */
 		for (size_t at = 0; at < len; at++)
 			wrong += token[at] != (unsigned char)((round & 0x7f) + (rank == 0 ? size - 1 : rank - 1));
 		for (size_t at = 0; at < len; at++)

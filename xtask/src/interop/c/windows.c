@@ -42,7 +42,7 @@ static void fenced(MPI_Win window, uint64_t *memory, uint64_t *own, int rank, in
 	}
 }
 
-/* All add to words of rank 0: nothing is lost. */
+/* All ranks add to words of rank 0. No addition may be lost. */
 static void added(MPI_Win window, uint64_t *memory, int rank, int size, int swaps)
 {
 	const uint64_t one = 1, mine = (uint64_t)rank + 1;
@@ -57,14 +57,16 @@ static void added(MPI_Win window, uint64_t *memory, int rank, int size, int swap
 		check(n == 0 || before > last, "fetch and add");
 		last = before;
 	}
-	/* A lock of one word, taken by the rank that finds it free. */
+	/* A lock in one word, which a rank takes when it finds the lock free. */
 	for (int n = 0; swaps && n < TIMES / 10; n++) {
 		int any;
 		do {
 			MPI_Compare_and_swap(&mine, &none, &before, MPI_UINT64_T, 0, 2, window);
 			MPI_Win_flush(0, window);
-			/* Operations of a rank on itself do not make progress in every library; without progress, the lock's holder
-			 * cannot free it. */
+			/*
+			 * In some libraries the operations of a rank on itself make no progress. Without progress, the holder
+			 * of the lock cannot release it.
+			 */
 			MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE);
 		} while (before != 0);
 		MPI_Get(&sum, 1, MPI_UINT64_T, 0, 3, 1, MPI_UINT64_T, window);

@@ -1,13 +1,13 @@
-//! Which cases there are, and how the programs of each are called.
+//! The list of cases, and the arguments of the programs of each case.
 
-/// How the programs of a case are run.
+/// The way in which the programs of a case are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// One program.
     Alone,
-    /// One program with a wrong argument, which must find nothing.
+    /// One program with a wrong argument, which must not find a provider.
     Refused,
-    /// A server and a client, which exchange their addresses over a socket.
+    /// A server and a client that exchange their addresses over a socket.
     Datagrams,
     /// A server that listens and a client that connects.
     Connected,
@@ -17,30 +17,30 @@ pub(super) enum Shape {
     Beside,
     /// A server that runs until it is ended, and a client that reads its requests from this file.
     Served(&'static str),
-    /// A server, and a client with a list of tests, in which `PROVIDER` stands for the provider's name.
+    /// A server, and a client with a list of tests. In the list, `PROVIDER` stands for the provider's name.
     Listed(&'static str),
-    /// So many processes with the same arguments.
+    /// This number of processes with the same arguments.
     Ranks(usize),
 }
 
-/// A case. Where a program or an option is of one generation, so is the case.
+/// A case. A case with a program or an option that only one generation has belongs to that generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Case {
-    /// The program's name without its prefix, and what it is told; `%` was replaced.
+    /// The program's name without its prefix, and its arguments. `%` was replaced.
     pub(super) line: String,
     pub(super) shape: Shape,
 }
 
-/// Which fabtests there are: programs were renamed and options added.
+/// The generation of fabtests. Programs were renamed and options were added between generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Generation {
-    /// Of libfabric 1.
+    /// The fabtests of libfabric 1.
     Older,
-    /// Of libfabric 2.
+    /// The fabtests of libfabric 2.
     Newer,
 }
 
-/// Cases of a shape; `%` stands for each of the ways behind it.
+/// Cases of one shape. `%` stands for each of the variants that follow.
 type List = (Shape, &'static [(&'static str, &'static [&'static str])]);
 
 const COMMON: [List; 13] = [
@@ -88,7 +88,7 @@ const COMMON: [List; 13] = [
         Shape::Connected,
         &[
             ("rdm_shared_av", &[]),
-            // It counts the messages with which the two tell each other their addresses.
+            // The program counts the messages that exchange the addresses.
             ("rdm_deferred_wq -T %", &["msg", "tagged", "rma", "atomic", "f_atomic", "c_atomic"]),
             ("cm_data", &[]),
             ("msg", &[]),
@@ -102,7 +102,7 @@ const COMMON: [List; 13] = [
             ("multi_recv -e msg -I 5", &[]),
         ],
     ),
-    // These two tell each other their addresses themselves, once they know the server's.
+    // In these programs the two processes exchange their addresses themselves, once they have the server's address.
     (
         Shape::Bound,
         &[
@@ -132,7 +132,7 @@ const OLDER: [List; 5] = [
             ("bw -e rdm -v -T 1%", &["", " -U"]),
         ],
     ),
-    // It exchanges nothing beside the fabric.
+    // The program exchanges no data outside the fabric.
     (Shape::Bound, &[("poll -t %", &["queue", "counter"])]),
     (Shape::Connected, &[("cq_data -e msg", &[]), ("bw -e msg -v -T 1", &[])]),
     (Shape::Beside, &[("multi_ep -e msg -v", &[])]),
@@ -154,7 +154,8 @@ const NEWER: [List; 5] = [
             ("rdm_bw -I 5%", &["", " -v -U"]),
             ("rdm_bw_mt -I 20 -n %", &["2", "8", "8 -g"]),
             ("unmap_mem -e rdm", &[]),
-            // Of EFA, not of all builds. What it expects of a target that closes its regions are EFA's own error numbers.
+            // A program of EFA, which not all builds contain. It expects EFA's own error numbers from a target that
+            // closes its regions.
             ("mr_abort -T abort -o % -S 65536 -W 64 -N 4", &["write", "read", "writedata"]),
             ("mr_abort -T partial -o write -S 65536 -W 64", &[]),
         ],
@@ -163,10 +164,10 @@ const NEWER: [List; 5] = [
     (Shape::Beside, &[("multi_ep -e msg -O 127.0.0.1 -v%", &WAYS)]),
 ];
 
-/// Of multi_ep: a shared address vector, shared queues, the threading without locks.
+/// Variants of multi_ep: a shared address vector, shared queues, and threading without locks.
 const WAYS: [&str; 5] = ["", " -A", " -Q", " -A -Q", " -A -Q --threading completion"];
 
-/// Of inject_test: by the endpoint's flags and by a call's.
+/// Variants of inject_test: with the endpoint's flags and with a call's flags.
 const INJECT: [&str; 4] = [" -A inject", " -N -A inject", " -A inj_complete", " -N -A inj_complete"];
 
 const STRESS: &str = include_str!("configs/stress.json");
@@ -178,7 +179,7 @@ const REMOTE: &str = include_str!("configs/remote.test");
 const ATOMICS: &str = include_str!("configs/atomics.test");
 
 impl Generation {
-    /// All cases, those of one shape together.
+    /// Returns all cases. Those of one shape are together.
     pub(super) fn cases(self) -> Vec<Case> {
         let own: &[List] = match self {
             Self::Older => &OLDER,
@@ -189,7 +190,7 @@ impl Generation {
     }
 }
 
-/// A line in each of its ways.
+/// Returns a line in each of its variants.
 fn each_way<'a>(line: &'a str, ways: &'a [&str]) -> impl Iterator<Item = String> {
     let ways = if ways.is_empty() { &[""] } else { ways };
     ways.iter().map(|way| line.replace('%', way))

@@ -1,10 +1,11 @@
-//! libfabric's own test programs (fabtests), built by the user, run over the provider and over libfabric's shm and tcp providers.
+//! libfabric's own test programs (fabtests), built by the user. They run over the provider and over libfabric's shm and
+//! tcp providers.
 //!
 //! * [`cases`]: the list of cases
-//! * `run`: runs one case over one provider, and judges how it ended
+//! * `run`: runs one case over one provider and evaluates its result
 //!
-//! Their stock runner ends every process on the machine with a name that begins like theirs; here each case is run by itself, and ended by its own
-//! process IDs.
+//! The runner of fabtests ends every process on the machine whose name begins like one of theirs. Here each case runs
+//! separately and is ended by its own process IDs.
 
 mod cases;
 mod run;
@@ -25,17 +26,18 @@ use std::time::Instant;
 #[derive(Serialize)]
 struct Row {
     case: String,
-    /// Over each provider.
+    /// The result over each provider.
     endings: BTreeMap<&'static str, Ending>,
-    /// Why it did not pass over percale; or what is not excluded, but failed, elsewhere.
+    /// The reason why the case did not pass over percale, or why it failed (and was not excluded) over another
+    /// provider.
     why: String,
-    /// Of all runs.
+    /// The time of all runs.
     seconds: f64,
 }
 
-/// Finds the programs in `directory`, and the libfabric that goes with them.
+/// Finds the programs in `directory`, and the libfabric that belongs to them.
 pub(super) fn site(place: &Place, provider: PathBuf, directory: &Path, libfabric: Option<&Path>) -> Outcome<Site> {
-    // Clients run in another directory.
+    // Clients run in another directory, so the paths must be absolute.
     let absolute = |path: &Path| path.canonicalize().map_err(Failure::during(path.display()));
     let programs = absolute(directory)?;
     let beside = programs.join("../lib");
@@ -46,7 +48,7 @@ pub(super) fn site(place: &Place, provider: PathBuf, directory: &Path, libfabric
     Ok(Site { programs, libfabric, provider, said })
 }
 
-/// Runs the cases that `wanted` selects over these providers, or over all.
+/// Runs the cases that `wanted` selects over these providers, or over all providers.
 pub(super) fn run(site: &Site, over: &[Over], wanted: impl Fn(&str) -> bool, json: bool) -> Outcome<bool> {
     let over = if over.is_empty() { &Over::ALL } else { over };
     let is_newer = site.programs.join("fi_flood").exists();

@@ -1,4 +1,4 @@
-//! Running one case over one provider, and judging how it ended.
+//! Runs one case over one provider and evaluates its result.
 
 use super::cases::{Case, Shape};
 use crate::client::Client;
@@ -15,26 +15,26 @@ use std::process::ExitStatus;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longer than any case takes that does not hang.
+/// Longer than any case takes unless it hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The same of a list of tests.
+/// The same for a list of tests.
 const LIST_LIMIT: Duration = Duration::from_secs(240);
-/// Longer than the others take to notice that one has ended badly.
+/// Longer than the other processes take to notice that one has failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(3);
-/// multinode's first rank listens here, and nowhere else: 8228 in the wrong byte order.
+/// The port of multinode's first rank, which cannot be changed: 8228 in the wrong byte order.
 const RANKS_PORT: u16 = 8228_u16.swap_bytes();
 const HERE: &str = "127.0.0.1";
 
-/// Which provider a case runs over.
+/// The provider over which a case runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Over {
-    /// percale, which takes shared memory
+    /// percale, which selects shared memory
     PercaleShm,
-    /// percale, told to use TCP
+    /// percale, restricted to TCP
     PercaleTcp,
     /// libfabric's shm
     Shm,
-    /// libfabric's tcp; with ofi_rxm above it where tcp alone lacks what a case wants
+    /// libfabric's tcp, with ofi_rxm above it if tcp alone lacks a feature that a case needs
     Tcp,
 }
 
@@ -50,7 +50,7 @@ impl Over {
         }
     }
 
-    /// percale's transport.
+    /// Returns percale's transport.
     pub(super) fn transport(self) -> Option<Transport> {
         match self {
             Self::PercaleShm => Some(Transport::Shm),
@@ -59,7 +59,7 @@ impl Over {
         }
     }
 
-    /// What it is called when asked for; the next is asked where one lacks what is wanted.
+    /// Returns the names that are requested. The next name is tried if the provider lacks a required feature.
     fn asked(self) -> &'static [&'static str] {
         match self {
             Self::PercaleShm | Self::PercaleTcp => &["percale"],
@@ -69,18 +69,18 @@ impl Over {
     }
 }
 
-/// How a case ended.
+/// The result of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Passed,
-    /// With what was seen last.
+    /// The case failed. Contains the last output.
     Failed(String),
-    /// The program reports that the provider lacks what it requires; with percale's own message about it.
+    /// The program reported that the provider lacks a required feature. Contains percale's message about it.
     Excluded(String),
 }
 
 impl Ending {
-    /// Why it did not pass.
+    /// Returns the reason why the case did not pass.
     pub(super) fn why(&self) -> &str {
         match self {
             Self::Passed => "",
@@ -105,28 +105,28 @@ impl Serialize for Ending {
     }
 }
 
-/// Where the programs are, and what they run with.
+/// The directory of the programs, and the files that they run with.
 pub(crate) struct Site {
     pub(super) programs: PathBuf,
     /// The directory of the libfabric, if it is not the system's.
     pub(super) libfabric: Option<PathBuf>,
     pub(super) provider: PathBuf,
-    /// What was said lies here.
+    /// The directory of the output files.
     pub(super) said: PathBuf,
 }
 
 impl Site {
-    /// The program of a case.
+    /// Returns the program of a case.
     pub(super) fn program(&self, case: &Case) -> PathBuf {
         self.programs.join(format!("fi_{}", case.line.split(' ').next().unwrap_or_default()))
     }
 
-    /// One case over one provider.
+    /// Runs one case over one provider.
     pub(super) fn run(&self, case: &Case, over: Over) -> Outcome<Ending> {
         let mut ending = Ending::Excluded(String::new());
         for asked in over.asked() {
             ending = Run::prepare(self, case, over, asked)?.end()?;
-            // Another process was given a port meanwhile.
+            // Another process took the port in the meantime.
             if matches!(&ending, Ending::Failed(why) if why.contains("Address already in use")) {
                 ending = Run::prepare(self, case, over, asked)?.end()?;
             }
@@ -138,13 +138,13 @@ impl Site {
     }
 }
 
-/// A case over a provider, under the name that is asked for.
+/// A run of a case over a provider, under the requested name.
 struct Run<'a> {
     site: &'a Site,
     case: &'a Case,
     over: Over,
     asked: &'a str,
-    /// Begins the names of files of this run.
+    /// The prefix of the names of this run's files.
     said: PathBuf,
     deadline: Instant,
 }
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
         Ok(Self { site, case, over, asked, said, deadline: Instant::now() + limit })
     }
 
-    /// Starts the program of this case, with the case's arguments and these.
+    /// Starts the program of this case with the arguments of the case and these arguments.
     fn start(&self, which: &str, words: &[&str]) -> Outcome<Client> {
         let mut program = Program::new(self.site.program(self.case)).without("FI_PROVIDER");
         if !matches!(self.case.shape, Shape::Listed(_)) {
@@ -176,7 +176,7 @@ impl<'a> Run<'a> {
         Client::start(program, &self.said.with_extension(which))
     }
 
-    /// Runs it to its end.
+    /// Runs the case to its end.
     fn end(self) -> Outcome<Ending> {
         let [port, other, third] = ports()?;
         let exchange = format!("-E={port}");
@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
                 let status = alone.wait_until(self.deadline);
                 Ok(if status.is_some_and(says_excluded) { Ending::Passed } else { failed(&[alone], &[status]) })
             }
-            // The older ones bind to a port that is always the same unless they are told another.
+            // Without an argument, older programs always bind to the same port.
             Shape::Datagrams => self.pair(port, &[&exchange, "-B", &its], &[&exchange, "-B", &another, HERE]),
             Shape::Connected => self.pair(port, &["-s", HERE, "-B", &number], &["-s", HERE, "-P", &number, HERE]),
             Shape::Bound => {
@@ -204,7 +204,7 @@ impl<'a> Run<'a> {
                 let mut server = self.start("server", &["-s", HERE, "-B", &number])?;
                 self.pause(&mut server);
                 let client = self.start("client", &["-u", &asks, "-P", &number, HERE])?;
-                // The server serves on.
+                // The server must still be running.
                 self.judge(vec![client], |_| server.is_running())
             }
             Shape::Listed(tests) => {
@@ -227,7 +227,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A server, and once it listens on this port a client.
+    /// Runs a server and, once it listens on this port, a client.
     fn pair(self, port: u16, server: &[&str], client: &[&str]) -> Outcome<Ending> {
         let mut server = self.start("server", server)?;
         listening(&mut server, port);
@@ -235,14 +235,14 @@ impl<'a> Run<'a> {
         self.judge(vec![server, client], |_| true)
     }
 
-    /// A file with this in it, for a program to read.
+    /// Writes a file with this text for a program to read.
     fn file(&self, text: &str) -> Outcome<String> {
         let path = self.said.with_extension("asks");
         fs::write(&path, text)?;
         Ok(path.to_string_lossy().into_owned())
     }
 
-    /// Waits until a server that listens nowhere in particular has surely started.
+    /// Waits long enough for a server to start whose port is not known.
     fn pause(&self, server: &mut Client) {
         let enough = Instant::now() + Duration::from_secs(1);
         while server.is_running() && Instant::now() < enough {
@@ -250,11 +250,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits until all have ended; `is_good` looks at what the last one said.
+    /// Waits until all clients have ended. `is_good` checks the output of the last one.
     fn judge(&self, mut all: Vec<Client>, is_good: impl FnOnce(&str) -> bool) -> Outcome<Ending> {
         let mut deadline = self.deadline;
         while all.iter_mut().any(Client::is_running) && Instant::now() < deadline {
-            // A process that fails leaves the others waiting.
+            // When a process fails, the others keep waiting for it.
             let is_bad = |one: &mut Client| one.ended().is_some_and(|status| !status.success());
             if all.iter_mut().any(is_bad) {
                 deadline = deadline.min(Instant::now() + AFTER_FAILURE);
@@ -271,7 +271,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Finds unused ports.
+/// Returns unused ports.
 fn ports() -> Outcome<[u16; 3]> {
     loop {
         let ports = [processes::free_port()?, processes::free_port()?, processes::free_port()?];
@@ -281,12 +281,12 @@ fn ports() -> Outcome<[u16; 3]> {
     }
 }
 
-/// FI_ENODATA and FI_ENOSYS, as exit codes: negative ones as well.
+/// Returns whether an exit code is FI_ENODATA or FI_ENOSYS, positive or negative.
 fn says_excluded(status: ExitStatus) -> bool {
     status.code().is_some_and(|code| [61, 38].iter().any(|errno| code == *errno || code == 256 - errno))
 }
 
-/// What exit codes alone say.
+/// The result that follows from the exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Passed,
@@ -294,9 +294,9 @@ enum Verdict {
     Excluded,
 }
 
-/// Judges programs that ended so; `None` had to be ended.
+/// Derives the result from the exit codes of all programs. `None` is a program that had to be ended.
 ///
-/// A program that lacks something ends; its partner, which may have got further, then loses it.
+/// A program that lacks a feature exits. Its partner, which may have got further, then loses the connection.
 fn verdict(statuses: &[Option<ExitStatus>]) -> Verdict {
     let ended = || statuses.iter().flatten();
     if statuses.iter().all(|status| status.is_some_and(|status| status.success())) {
@@ -308,12 +308,12 @@ fn verdict(statuses: &[Option<ExitStatus>]) -> Verdict {
     }
 }
 
-/// Ended by a signal.
+/// Returns whether a signal ended the program.
 fn has_crashed(status: ExitStatus) -> bool {
     status.code().is_none()
 }
 
-/// With how each one ended.
+/// Returns a failure with the exit status of each program.
 fn failed(all: &[Client], statuses: &[Option<ExitStatus>]) -> Ending {
     let last = |said: &str| said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing").to_owned();
     let each = all.iter().zip(statuses).map(|(one, status)| {
@@ -323,7 +323,7 @@ fn failed(all: &[Client], statuses: &[Option<ExitStatus>]) -> Ending {
     Ending::Failed(each.collect::<Vec<_>>().join("; "))
 }
 
-/// Finds percale's reason for a refusal in libfabric's log.
+/// Returns percale's reason for a rejection from libfabric's log.
 fn refusal(said: &str) -> Option<String> {
     let reason = said.lines().find_map(|line| line.split_once("percale:")?.1.split_once("no answer: "));
     reason.map(|(_, reason)| reason.to_owned())

@@ -1,4 +1,7 @@
-/* The sum of two ranks' doubles, in both: how long one takes the slower rank, in nanoseconds; the median of rounds of many. */
+/*
+ * The sum of two ranks' doubles, returned to both: the time of one operation at the slower rank in nanoseconds, as the median
+ * of many rounds.
+ */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

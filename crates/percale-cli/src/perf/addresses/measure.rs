@@ -12,15 +12,16 @@ use super::{Line, What};
 use crate::failure::{Failure, Result, percale};
 use crate::perf::generator::next;
 
-/// Rounds of each comparison.
+/// The number of rounds of each comparison.
 pub(super) const ROUNDS: usize = 5;
-/// Rounds of libfabric, which take some seconds each for a million addresses.
+/// The number of rounds of libfabric, which take some seconds each for a million addresses.
 pub(super) const PEER_ROUNDS: usize = 3;
-/// Services of each node of a symmetric insertion.
+/// The number of services of each node of a symmetric insertion.
 pub(super) const SERVICES: usize = 100;
-/// Lookups that are timed.
+/// The number of lookups that are timed.
 const LOOKUPS: u64 = 2_000_000;
-/// Ranges that are timed together, each in a vector of its own: a single range would mostly measure the cost of timing.
+/// The number of ranges that are timed together, each in its own vector. Timing a single range would mostly measure the
+/// cost of timing.
 const RANGES: usize = 1000;
 /// The first address: 10.0.0.0.
 const FIRST: u32 = 0x0a00_0000;
@@ -35,9 +36,9 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Times `f` on the result of `make`; the memory of both is counted while their results exist.
+    /// Times `f` on the result of `make`. The memory of both is counted while their results exist.
     fn add<T>(&mut self, make: impl FnOnce() -> Result<T>, f: impl FnOnce(&T) -> Result<()>) -> Result<T> {
-        // Memory that the allocator has kept would be reused, and its growth would not show.
+        // Free memory that the allocator keeps would be reused, and hide the growth.
         give_back();
         let before = resident()?;
         let made = make()?;
@@ -55,7 +56,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// Times the second of two passes: the first brings back into the caches what other rows have displaced.
+    /// Times the second of two passes. The first pass loads the caches with data that other rows have displaced.
     fn time_again<T>(&mut self, mut f: impl FnMut() -> Result<T>) -> Result<()> {
         f()?;
         self.time(f)
@@ -79,12 +80,12 @@ pub(super) fn vector(expected: usize) -> Result<AddressVector> {
         .map_err(percale("making an address vector"))
 }
 
-/// So many IPv4 addresses.
+/// Returns `count` IPv4 addresses.
 pub(super) fn addresses(count: usize) -> Vec<SocketAddr> {
     (FIRST..).take(count).map(|bits| SocketAddr::new(Ipv4Addr::from_bits(bits).into(), PORT)).collect()
 }
 
-/// Measures one number of addresses. Memory is reported only for the largest, which comes first.
+/// Measures one number of addresses. Memory is reported only for the largest number, which comes first.
 pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Result<Vec<Line>> {
     let v4 = addresses(count);
     let v6 = (0xfd00u128 << 112..).take(count).map(|bits| SocketAddr::new(Ipv6Addr::from_bits(bits + 1).into(), PORT));
@@ -108,7 +109,7 @@ pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Resul
     for round in 0..ROUNDS {
         let flat = insert.add(|| vector(count), |vector| put(vector, &v4))?;
         let _six = insert_v6.add(|| vector(count), |vector| put(vector, &v6))?;
-        // Empty vectors have memory of their own: only the memory that a range adds counts.
+        // Empty vectors use memory too; only the memory that a range adds is counted.
         let empty = (0..RANGES).map(|_| vector(count)).collect::<Result<Vec<_>>>()?;
         let symmetric = range.add(|| Ok(empty), |all| all.iter().try_for_each(put_range))?;
         lookup.time_again(|| Ok(look_up(&flat, count as u64)))?;
@@ -148,7 +149,7 @@ pub(super) fn measure(count: usize, largest: bool, peer: Option<&Peer>) -> Resul
     ])
 }
 
-/// Looks up any of the addresses, many times.
+/// Looks up random addresses, out of `count`, [`LOOKUPS`] times.
 fn look_up(vector: &AddressVector, count: u64) -> u64 {
     let mut state = 1u64;
     let mut ports = 0u64;
@@ -159,7 +160,7 @@ fn look_up(vector: &AddressVector, count: u64) -> u64 {
     black_box(ports)
 }
 
-/// The limit of look-ups: reads any word of an array that is as large as a table of IPv4 addresses.
+/// The limit of lookups: reads random words of an array that is as large as a table of IPv4 addresses.
 fn read(words: &[u64]) -> u64 {
     let words = black_box(words);
     let mut state = 1u64;
@@ -170,8 +171,8 @@ fn read(words: &[u64]) -> u64 {
     black_box(sum)
 }
 
-/// Resident memory of this process but for that of files (such as its code), in bytes. Not as /proc/self/statm has it, which may
-/// be some hundred KiB behind.
+/// Returns the resident memory of this process in bytes, without that of files (such as its code). /proc/self/statm is
+/// not used, because its value may lag by some hundred KiB.
 fn resident() -> Result<usize> {
     let file = "/proc/self/smaps_rollup";
     let text = std::fs::read_to_string(file).map_err(Failure::system(format!("reading {file}")))?;

@@ -1,8 +1,9 @@
-//! `percale perf --addresses N`: the costs of addresses in an address vector, beside libfabric's tcp provider.
+//! `percale perf --addresses N`: the costs of addresses in an address vector, next to libfabric's tcp provider.
 //!
-//! Both insert the same addresses, in turn, at N and at a hundredth and a tenth of it; the medians of the rounds count. Bytes are the growth of the
-//! process's resident memory in the first round, from before the vector was opened (of ranges: from after), when the allocator had given back all
-//! that was free. Both get the expected number of addresses. [`peer`] is the other side.
+//! Both insert the same addresses, in turn, at N and at a hundredth and a tenth of it. The results are the medians of
+//! the rounds. Bytes are the growth of the process's resident memory in the first round, from before the vector was
+//! opened (for ranges: from after), when the allocator had returned all free memory. Both receive the expected number
+//! of addresses. [`peer`] is libfabric's side.
 
 mod measure;
 mod peer;
@@ -23,13 +24,13 @@ use peer::Peer;
 pub(crate) struct Line {
     /// The measured operation.
     pub(crate) what: What,
-    /// How many addresses.
+    /// The number of addresses.
     pub(crate) addresses: usize,
-    /// Nanoseconds: of an address or a lookup, or of the whole range.
+    /// Nanoseconds per address or lookup, or for the whole range.
     pub(crate) ns: f64,
-    /// Nanoseconds of reading a plain array of such words instead.
+    /// Nanoseconds of reading a word of a plain array instead.
     pub(crate) limit_ns: Option<f64>,
-    /// The growth of memory for each address, or for the whole range.
+    /// The growth of memory per address, or for the whole range.
     pub(crate) bytes: Option<f64>,
     /// Nanoseconds of libfabric's tcp provider.
     pub(crate) peer_ns: Option<f64>,
@@ -41,15 +42,15 @@ pub(crate) struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum What {
-    /// IPv4 addresses in one call.
+    /// Insertion of IPv4 addresses in one call.
     Insert,
-    /// IPv6 addresses in one call.
+    /// Insertion of IPv6 addresses in one call.
     InsertV6,
-    /// Lookups of any of them, none of which needs the one before.
+    /// Lookups of random addresses, independent of each other.
     Lookup,
-    /// One symmetric range.
+    /// Insertion of one symmetric range.
     Range,
-    /// Lookups in it.
+    /// Lookups in the range.
     RangeLookup,
     /// Posting a message to one of the same 64 peers.
     Send,
@@ -68,13 +69,13 @@ impl What {
     }
 }
 
-/// Runs it.
+/// Runs the measurement.
 pub(super) fn run(args: &PerfArgs, count: usize) -> Result<()> {
     let peer = Peer::open();
     let mut lines = Vec::new();
     let mut counts = vec![count, count / 10, count / 100];
     counts.retain(|count| *count >= SERVICES);
-    // The largest comes first, because later ones would reuse memory that was given back.
+    // The largest number comes first, because the later ones would reuse memory that was freed.
     for &count in &counts {
         lines.extend(measure::measure(count / SERVICES * SERVICES, lines.is_empty(), peer.as_ref().ok())?);
     }
@@ -133,12 +134,12 @@ fn text(lines: &[Line]) -> String {
     )
 }
 
-/// Bytes with a digit behind the point, or many of them: `8.4 B`, `166 MB`.
+/// Formats a number of bytes: with one decimal if it is small, otherwise in megabytes: `8.4 B`, `166 MB`.
 fn memory(bytes: f64) -> String {
     if bytes < 1000.0 { format!("{bytes:.1} B") } else { format!("{:.0} MB", bytes / 1e6) }
 }
 
-/// A ratio, with as many digits as are significant.
+/// Formats a ratio with the significant digits.
 fn scale(ratio: f64) -> String {
     if ratio < 10.0 { format!("{ratio:.1}") } else { units::count(ratio.round() as u64) }
 }

@@ -1,6 +1,7 @@
-//! libfabric's tcp provider, from the installed libfabric: its library is opened, not linked.
+//! libfabric's tcp provider, from the installed libfabric. The library is opened at run time, not linked.
 //!
-//! Declares only what is needed, of structures with beginnings that are the same in every version (rdma/fabric.h).
+//! Only the necessary functions and fields are declared. The declared beginnings of structures are the same in every
+//! version (rdma/fabric.h).
 
 #![expect(unsafe_code, reason = "a C library's functions and structures; each block states its own reason")]
 
@@ -18,7 +19,7 @@ const FI_MSG: u64 = 1 << 1;
 const FI_EP_RDM: u32 = 3;
 const FI_AV_TABLE: u32 = 2;
 
-/// `struct fi_info`, from its beginning on.
+/// The beginning of `struct fi_info`.
 #[repr(C)]
 struct Info {
     next: *mut Self,
@@ -44,7 +45,7 @@ struct FabricAttr {
     prov_name: *mut c_char,
 }
 
-/// An object: a `struct fid`, and its own table.
+/// An object: a `struct fid`, and the function table of its class.
 #[repr(C)]
 struct Object<Ops> {
     class: usize,
@@ -94,27 +95,27 @@ struct AvOps {
     lookup: unsafe extern "C" fn(Pointer, u64, Pointer, *mut usize) -> c_int,
 }
 
-/// An open domain of the tcp provider's; it stays open, as does the library.
+/// An open domain of the tcp provider. The domain and the library stay open.
 pub(super) struct Peer {
     domain: *mut Object<DomainOps>,
-    /// The library's: major in the upper half.
+    /// The version of the library, with the major number in the upper half.
     version: u32,
 }
 
-/// One of its address vectors.
+/// An address vector of the provider.
 pub(super) struct Vector {
     av: *mut Object<AvOps>,
 }
 
 /// Makes the allocator return free memory to the system.
 pub(super) fn give_back() {
-    // SAFETY: it touches nothing that is in use.
+    // SAFETY: the call does not affect memory in use.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// A function of the library's.
+/// Returns a function of the library.
 fn symbol(library: Pointer, name: &CStr) -> Result<Pointer, String> {
-    // SAFETY: an open library, and a text that ends in a zero.
+    // SAFETY: the library is open, and the text ends with a zero byte.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
     if found.is_null() { Err(format!("it has no {}", name.to_string_lossy())) } else { Ok(found) }
 }
@@ -122,7 +123,7 @@ fn symbol(library: Pointer, name: &CStr) -> Result<Pointer, String> {
 impl Peer {
     /// Opens the provider, or returns the reason why it cannot be measured.
     pub(super) fn open() -> Result<Self, String> {
-        // SAFETY: a text that ends in a zero; what the library does when it is loaded is its own.
+        // SAFETY: the text ends with a zero byte. The initialization of libfabric affects only its own state.
         let library = unsafe { libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
             return Err("libfabric is not installed".into());
@@ -136,61 +137,61 @@ impl Peer {
         let get: Get = unsafe { std::mem::transmute(symbol(library, c"fi_getinfo")?) };
         // SAFETY: as above (fi_fabric(3)).
         let open: Open = unsafe { std::mem::transmute(symbol(library, c"fi_fabric")?) };
-        // SAFETY: of nothing it makes an empty info with all its parts.
+        // SAFETY: with a null pointer, the function makes an empty info with all its parts.
         let hints = unsafe { dup(std::ptr::null()) };
-        // SAFETY: ours alone, if there is one.
+        // SAFETY: if the info exists, this function has exclusive access.
         let hints = unsafe { hints.as_mut() }.ok_or("out of memory")?;
         hints.caps = FI_MSG;
         // SAFETY: the endpoint's attributes begin with their type.
         unsafe { hints.ep_attr.write(FI_EP_RDM) };
-        // SAFETY: a text that ends in a zero; the library frees the copy.
+        // SAFETY: the text ends with a zero byte. The library frees the copy.
         let name = unsafe { libc::strdup(c"tcp".as_ptr()) };
-        // SAFETY: the info has its parts.
+        // SAFETY: the info has all its parts.
         let fabric_attr = unsafe { &mut *hints.fabric_attr };
         fabric_attr.prov_name = name;
         let (mut info, mut fabric, mut domain) = (null_mut(), null_mut(), null_mut());
-        // SAFETY: hints that are whole, and room for the answer.
+        // SAFETY: the hints are complete, and `info` has room for the result.
         let code = unsafe { get(API, null_mut(), null_mut(), 0, hints, &raw mut info) };
         if code != 0 {
             return Err(format!("fi_getinfo of tcp says {code}"));
         }
-        // SAFETY: it was given.
+        // SAFETY: the call above returned the info.
         let attributes = unsafe { (*info).fabric_attr };
-        // SAFETY: the attributes that the provider gave, and room for the answer.
+        // SAFETY: the attributes come from the provider, and `fabric` has room for the result.
         let code = unsafe { open(attributes, &raw mut fabric, null_mut()) };
         if code != 0 {
             return Err(format!("fi_fabric says {code}"));
         }
-        // SAFETY: an open fabric.
+        // SAFETY: the fabric is open.
         let ops = unsafe { (*fabric).ops };
-        // SAFETY: it has its table.
+        // SAFETY: an open fabric has a function table.
         let call = unsafe { (*ops).domain };
-        // SAFETY: the fabric, its info, and room for the answer.
+        // SAFETY: the fabric is open, the info belongs to it, and `domain` has room for the result.
         let code = unsafe { call(fabric.cast(), info, &raw mut domain, null_mut()) };
         if code != 0 {
             return Err(format!("fi_domain says {code}"));
         }
         // SAFETY: this is the function's type (fi_version(3)).
         let version: unsafe extern "C" fn() -> u32 = unsafe { std::mem::transmute(symbol(library, c"fi_version")?) };
-        // SAFETY: it only returns a number.
+        // SAFETY: the function only returns a number.
         Ok(Self { domain, version: unsafe { version() } })
     }
 
-    /// The version of its interface, such as 1.20.
+    /// Returns the version of its API, such as 1.20.
     pub(super) fn version(&self) -> String {
         format!("{}.{}", self.version >> 16, self.version & 0xffff)
     }
 
-    /// A new table for so many addresses.
+    /// Makes an address vector for `count` addresses.
     pub(super) fn vector(&self, count: usize) -> Result<Vector> {
         let (name, map_addr) = (null_mut(), null_mut());
         let mut attr = AvAttr { kind: FI_AV_TABLE, rx_ctx_bits: 0, count, ep_per_node: 0, name, map_addr, flags: 0 };
         let mut av = null_mut();
-        // SAFETY: an open domain.
+        // SAFETY: the domain is open.
         let ops = unsafe { (*self.domain).ops };
-        // SAFETY: it has its table.
+        // SAFETY: an open domain has a function table.
         let open = unsafe { (*ops).av_open };
-        // SAFETY: the domain, whole attributes, and room for the answer.
+        // SAFETY: the domain is open, the attributes are complete, and `av` has room for the result.
         let code = unsafe { open(self.domain.cast(), &raw mut attr, &raw mut av, null_mut()) };
         if code == 0 { Ok(Vector { av }) } else { Err(failed("fi_av_open", code)) }
     }
@@ -202,13 +203,13 @@ fn failed(what: &str, code: c_int) -> Failure {
 
 impl Vector {
     fn ops(&self) -> &AvOps {
-        // SAFETY: an open vector.
+        // SAFETY: the vector is open.
         let ops = unsafe { (*self.av).ops };
-        // SAFETY: it has its table, for as long as it is open.
+        // SAFETY: the vector has a function table as long as it is open.
         unsafe { &*ops }
     }
 
-    /// Inserts `count` addresses from `first` on.
+    /// Inserts `count` addresses, starting with `first`.
     pub(super) fn insert(&self, first: u32, port: u16, count: usize) -> Result<()> {
         const AT_ONCE: usize = 1000;
         let mut done = 0;
@@ -222,7 +223,8 @@ impl Vector {
                 address[4..8].copy_from_slice(&bits.to_be_bytes());
                 address
             }));
-            // SAFETY: as many addresses as are said; a table need not tell their numbers.
+            // SAFETY: the array has the given number of addresses. A table (FI_AV_TABLE) need not return the numbers of
+            // addresses.
             let inserted = unsafe {
                 (self.ops().insert)(self.av.cast(), some.as_ptr().cast(), some.len(), null_mut(), 0, null_mut())
             };
@@ -238,19 +240,19 @@ impl Vector {
     pub(super) fn insert_symmetric(&self, node: &CStr, nodes: usize, service: &CStr, services: usize) -> Result<()> {
         let (insert, av) = (self.ops().insertsym, self.av.cast());
         let (node, service) = (node.as_ptr(), service.as_ptr());
-        // SAFETY: texts that end in a zero; a table need not return the numbers.
+        // SAFETY: the texts end with a zero byte. A table need not return the numbers of addresses.
         let inserted = unsafe { insert(av, node, nodes, service, services, null_mut(), 0, null_mut()) };
         if inserted == (nodes * services) as c_int { Ok(()) } else { Err(failed("fi_av_insertsym", inserted)) }
     }
 
-    /// Looks up any of so many addresses, so many times.
+    /// Looks up random addresses, out of `count` addresses, `times` times.
     pub(super) fn look_up(&self, count: u64, times: u64) -> Result<()> {
         let mut state = 1;
         let mut address = [0u8; 32];
         for _ in 0..times {
             let mut len = address.len();
             let number = next(&mut state, count);
-            // SAFETY: room for the address, as long as it says.
+            // SAFETY: there is room for an address of the given length.
             let code =
                 unsafe { (self.ops().lookup)(self.av.cast(), number, address.as_mut_ptr().cast(), &raw mut len) };
             if code != 0 {
@@ -264,11 +266,11 @@ impl Vector {
 
 impl Drop for Vector {
     fn drop(&mut self) {
-        // SAFETY: an open vector.
+        // SAFETY: the vector is open.
         let common = unsafe { (*self.av).common };
-        // SAFETY: it has its table.
+        // SAFETY: an open vector has a function table.
         let close = unsafe { (*common).close };
-        // SAFETY: it is not used any more.
+        // SAFETY: the vector is not used any more.
         let code = unsafe { close(self.av.cast()) };
         debug_assert_eq!(code, 0, "closing an address vector");
     }

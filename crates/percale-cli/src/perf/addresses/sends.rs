@@ -1,7 +1,8 @@
-//! The effect of a vector's size on sending: messages to the same 64 peers, named in vectors of different sizes.
+//! The effect of a vector's size on sending: messages to the same 64 peers, addressed through vectors of different
+//! sizes.
 //!
-//! The peers are endpoints of this process, over shared memory. Each vector has a sender of its own; they take turns, and what
-//! is timed is posting one message of eight bytes to each peer. Receiving is not.
+//! The peers are endpoints of this process, over shared memory. Each vector has its own sender, and the senders take
+//! turns. Only posting one message of eight bytes to each peer is timed, not receiving.
 
 use std::time::Instant;
 
@@ -11,14 +12,14 @@ use percale::{Domain, Endpoint, Info, PeerAddress, PostError, TransportKind};
 use super::measure::{addresses, median, vector};
 use crate::failure::{Failure, Result, percale};
 
-/// Peers that are sent to.
+/// The number of peers.
 const PEERS: usize = 64;
-/// Messages to each of them from each sender.
+/// The number of messages to each peer from each sender.
 const TURNS: usize = 3000;
-/// Of these, the first are not counted.
+/// The number of first messages that are not counted.
 const WARM: usize = 200;
 
-/// One vector, and the endpoint that sends by it.
+/// A vector, and the endpoint that sends through it.
 struct Sender {
     endpoint: Endpoint,
     peers: Vec<PeerAddress>,
@@ -27,7 +28,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Puts the peers among so many others, far from each other.
+    /// Inserts the peers among `count` other addresses, far from each other.
     fn new(domain: &Domain, peers: &[Endpoint], count: usize) -> Result<Self> {
         let mut all = addresses(count);
         let places: Vec<_> = (0..PEERS).map(|peer| peer * (count / PEERS)).collect();
@@ -64,7 +65,7 @@ impl Sender {
     }
 }
 
-/// Nanoseconds to post a message to one of the same 64 peers, for each size of the vector.
+/// Returns the nanoseconds of posting a message to one of the same 64 peers, for each size of the vector.
 pub(super) fn measure(counts: &[usize]) -> Result<Vec<f64>> {
     let info = Info::discover().map_err(percale("looking at this machine"))?;
     let domain = info.domain().transport(TransportKind::Shm).open().map_err(percale("opening a domain"))?;
@@ -81,7 +82,7 @@ pub(super) fn measure(counts: &[usize]) -> Result<Vec<f64>> {
         for sender in &mut senders {
             sender.turn(turn as u64, turn >= WARM)?;
             for peer in &peers {
-                // Its sender connects by its own progress, in this thread.
+                // The sender's progress in this thread makes the connection.
                 let receive = peer.recv(vec![0; 8]).start().map_err(percale("receiving"))?;
                 while !receive.is_ready() {
                     sender.endpoint.progress();

@@ -1,4 +1,4 @@
-//! A member's side: collectives that are posted one after the other, as programs of MPI do it, and the check of their results.
+//! The side of a member: posts collectives one after the other, as MPI programs do, and checks their results.
 
 #![expect(unsafe_code, reason = "posts raw collectives on memory that outlives them; each block says why")]
 
@@ -32,17 +32,17 @@ impl What {
     }
 }
 
-/// Collectives that are timed together.
+/// The number of collectives that are timed together.
 pub(super) const TOGETHER: u64 = 8;
 
-/// A round: the median nanoseconds of a collective, measured by this member.
+/// A round. The answer is the median time of a collective in nanoseconds, measured by this member.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) what: What,
     pub(super) bytes: usize,
-    /// A multiple of [`TOGETHER`].
+    /// The number of collectives, a multiple of [`TOGETHER`].
     pub(super) count: u64,
-    /// Makes the data unlike that of any other round.
+    /// The number of the round. It makes the data different from that of any other round.
     pub(super) number: u64,
 }
 
@@ -54,7 +54,7 @@ const CONTEXT: u64 = 7;
 /// Runs a member until its input ends.
 pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let domain = domain(Progress::default())?;
-    // Dropped after the endpoint: its operations may use it.
+    // Declared before the endpoint, and so dropped after it: operations of the endpoint may use the memory.
     let mut memory = None;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
     let endpoint = domain
@@ -93,7 +93,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     Ok(())
 }
 
-/// A member's elements, and the result.
+/// The elements of a member, and the result.
 struct Memory {
     source: Allocation,
     result: Allocation,
@@ -106,7 +106,7 @@ impl Memory {
         Ok(Self { source: memory()?, result: memory()?, bytes })
     }
 
-    /// Fills the memory before a round: for a sum every member's elements, for a broadcast those of the first.
+    /// Fills the memory before a round: for a sum, the elements of every member; for a broadcast, those of the first.
     fn fill(&mut self, job: &Job, (rank, _): (usize, usize)) {
         for at in 0..self.bytes / size_of::<f64>() {
             let own = (job.number + rank as u64) as f64 + at as f64;
@@ -121,7 +121,7 @@ impl Memory {
         let result = self.result.to_vec();
         for (at, found) in result.chunks_exact(8).take(self.bytes / 8).enumerate() {
             let first = job.number as f64 + at as f64;
-            // The ranks below this number add up to the rest.
+            // The last term is the sum of the ranks.
             let sum = size as f64 * first + (size * (size - 1) / 2) as f64;
             let wanted = if job.what == What::Allreduce { sum } else { first };
             if found != wanted.to_ne_bytes() {
@@ -133,19 +133,19 @@ impl Memory {
     }
 }
 
-/// A member that posts.
+/// The state of a member that posts collectives.
 struct Member<'a> {
     endpoint: &'a Endpoint,
     group: GroupId,
     memory: &'a Memory,
     size: usize,
-    /// Waiting yields the processor.
+    /// Whether a wait yields the processor.
     crowded: bool,
     posted: usize,
 }
 
 impl Member<'_> {
-    /// Posts one and waits until it has completed.
+    /// Posts a collective and waits until it has completed.
     fn one(&mut self, what: What) -> Result<()> {
         let bytes = self.memory.bytes;
         let what = match what {
@@ -161,7 +161,8 @@ impl Member<'_> {
             op: AtomicOp::Sum,
             datatype: Datatype::F64,
             count: bytes / size_of::<f64>(),
-            // SAFETY: the memory stays until the endpoint is closed, and is touched when nothing is under way.
+            // SAFETY: the memory stays until the endpoint is closed, and is accessed only while no operation is
+            // outstanding.
             source: unsafe { Segment::new(self.memory.source.as_ptr(), bytes) },
             // SAFETY: as above.
             result: unsafe { Segment::new(self.memory.result.as_ptr(), bytes) },
@@ -189,7 +190,7 @@ impl Member<'_> {
                 std::thread::yield_now();
             }
             if polls.is_multiple_of(GLANCE) {
-                // There may be other processes, too.
+                // Other processes may need the processor.
                 std::thread::yield_now();
                 if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
                     return Err(Failure::Stalled(PATIENCE.as_secs()));

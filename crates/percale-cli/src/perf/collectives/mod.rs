@@ -1,7 +1,8 @@
-//! `percale perf --collectives`: measures collectives between processes of this machine, beside the least time that
+//! `percale perf --collectives`: measures collectives between processes of this machine, next to the minimum time that
 //! they could take.
 //!
-//! [`member`]: collectives that are posted one after the other; [`row`]: a row of sums that a store starts.
+//! [`member`]: collectives that are posted one after the other; [`row`]: a chain of sums that starts when a
+//! counter is set.
 
 pub(super) mod member;
 pub(super) mod row;
@@ -19,7 +20,7 @@ use crate::statistics::Samples;
 use crate::units;
 use member::{Job, TOGETHER, What};
 
-/// The default of the seconds for each line.
+/// The default number of seconds for each line.
 const SECONDS: f64 = 0.5;
 
 /// The default number of processes.
@@ -28,10 +29,10 @@ const PROCESSES: u8 = 2;
 /// The default sizes.
 const SIZES: [usize; 2] = [8, 1 << 20];
 
-/// How long a round takes, about.
+/// The approximate time of a round.
 const ROUND: Duration = Duration::from_millis(10);
 
-/// The most collectives of a round.
+/// The maximum number of collectives of a round.
 const MOST: u64 = 20_000;
 
 const ROW: &str = "allreduce, a row that a store starts";
@@ -46,7 +47,7 @@ limit: p50 of a plain program in the same run, of two processes however many the
   a line's way: 8 bytes and a mark in a cache line, from one processor to another (more: a copy in, a copy out); two: there and back
   a copy: one processor copies what the other has written";
 
-/// Runs it.
+/// Runs the measurement.
 pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let time = Duration::from_secs_f64(args.seconds.unwrap_or(SECONDS));
     let processes = usize::from(args.processes.unwrap_or(PROCESSES));
@@ -63,7 +64,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let plan = sizes.iter().flat_map(|&bytes| [(What::Broadcast, bytes), (What::Allreduce, bytes)]);
     for (what, bytes) in std::iter::once((What::Barrier, 0)).chain(plan) {
         report.begin(format!("{} {}", what.name(), units::size(bytes)));
-        // Measured again next to the measurement that is compared with it, because the load of the machine varies.
+        // Measured again next to the measurement that it is compared with, because the load of the machine varies.
         let way = if bytes == 0 { small } else { line::way(bytes, time / 2)? };
         report.add([measure(&mut team, what, bytes, time, way)?])?;
     }
@@ -79,7 +80,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     draw(args.svg.as_deref(), "Collectives (p50)", &[panel("processes of one machine", Across::Sizes, &plotted, size)])
 }
 
-/// Rounds of one collective.
+/// Measures rounds of one collective.
 fn measure(team: &mut Team, what: What, bytes: usize, time: Duration, way: f64) -> Result<Figure> {
     let mut number = 0;
     let mut round = |count: u64| -> Result<f64> {
@@ -87,7 +88,7 @@ fn measure(team: &mut Team, what: What, bytes: usize, time: Duration, way: f64) 
         let took: Vec<f64> = team.ask(|_| Job { what, bytes, count, number })?;
         Ok(took.into_iter().fold(0.0, f64::max))
     };
-    // The first call connects, and shows how many collectives fill a round.
+    // The first call connects the members. The second shows how many collectives fill a round.
     let each = round(TOGETHER).and_then(|_| round(2 * TOGETHER))?;
     let count = ((ROUND.as_nanos() as f64 / each) as u64).clamp(1, MOST).next_multiple_of(TOGETHER);
     let (mut samples, since) = (Vec::new(), Instant::now());

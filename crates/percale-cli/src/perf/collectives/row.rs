@@ -1,5 +1,6 @@
-//! A chain of sums as deferred work: each waits for the counter that the one before counts in, and the first for a counter that a thread of the first
-//! process sets. After that, no thread calls the library: the sums proceed by themselves, in all processes.
+//! A chain of sums as deferred work. Each sum waits for the counter that counts the previous one, and the first waits
+//! for a counter that a thread of the first process sets. After that, no thread calls the library: the sums proceed by
+//! themselves in all processes.
 
 use std::time::{Duration, Instant};
 
@@ -10,18 +11,18 @@ use super::super::team::{Desk, PATIENCE, Part, Team, domain};
 use crate::failure::{Failure, Result, percale};
 use crate::statistics::Samples;
 
-/// Sums of a row.
+/// The number of sums of a chain.
 pub(super) const SUMS: u64 = 1000;
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Job {
-    /// Queue a row: `()`.
+    /// Queue a chain. The answer is `()`.
     Queue,
-    /// Wait for it; the first process starts it: nanoseconds.
+    /// Wait for the end of the chain. The first process starts it. The answer is nanoseconds.
     Go,
 }
 
-/// Nanoseconds of each sum, by row, measured by the first process.
+/// Returns the nanoseconds per sum of each chain, measured by the first process.
 pub(super) fn measure(processes: usize, time: Duration) -> Result<Samples> {
     let mut team = Team::start(Part::Row, processes)?;
     let (mut each, since) = (Vec::new(), Instant::now());
@@ -48,7 +49,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     while let Some(Job::Queue) = desk.next()? {
         let (start, ended) = (Counter::new(), Counter::new());
         let queue = |round: u64| {
-            // The other members begin with the first message that arrives.
+            // The other members start when the first message arrives.
             let (counter, threshold) = if round == 0 { (&start, u64::from(number == 0)) } else { (&ended, round) };
             let bytes = ((round + number) as f64).to_ne_bytes().to_vec();
             let sum = group.allreduce(AtomicOp::Sum, Datatype::F64, bytes).when(counter, threshold).counting(&ended);
@@ -68,7 +69,7 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
         done.map_err(percale("a row of sums"))?;
         for (round, sum) in (0..SUMS).zip(sums) {
             let found = sum.wait_for(PATIENCE).map_err(percale("a sum"))?.into_vec();
-            // Every member's number, and the round's as often as there are members.
+            // The sum of the numbers of all members, and for each member the number of the round.
             let wanted = (round * size + size * (size - 1) / 2) as f64;
             if found != wanted.to_ne_bytes() {
                 return Err(Failure::Data(format!("sum {round} is {found:?} and not that of {wanted}")));

@@ -1,4 +1,4 @@
-//! The ioctl that a hit makes where userfaultfd(2) reports changes, measured alone.
+//! The ioctl that a cache hit makes if userfaultfd(2) reports changes, measured alone.
 
 #![expect(unsafe_code, reason = "userfaultfd(2) and its ioctls; each block states why it is sound")]
 
@@ -15,7 +15,7 @@ const USER_MODE_ONLY: libc::c_int = 1;
 const UFFDIO_API: c_ulong = 0xC018_AA3F;
 const UFFDIO_WRITEPROTECT: c_ulong = 0xC018_AA06;
 
-/// A userfaultfd that watches nothing.
+/// A userfaultfd that monitors no memory.
 pub(super) struct Asked(OwnedFd);
 
 impl Asked {
@@ -36,11 +36,12 @@ impl Asked {
         Ok(Self(uffd))
     }
 
-    /// Requests write-protection of nothing, which is rejected: as pindown does.
+    /// Requests write protection of an empty range, which the kernel rejects. pindown makes the same call.
     #[inline]
     pub(super) fn ask(&self) {
         let nothing = [0_u64; 3];
-        // SAFETY: the ioctl's argument is a structure of these three words, which it reads; a range of no length is refused.
+        // SAFETY: the argument of the ioctl is a structure of these three words, which it only reads. An empty range is
+        // rejected.
         black_box(unsafe { libc::ioctl(self.0.as_raw_fd(), UFFDIO_WRITEPROTECT, nothing.as_ptr()) });
     }
 }

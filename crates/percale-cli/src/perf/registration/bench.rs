@@ -1,4 +1,4 @@
-//! The objects of the measurements: a device, a cache with one monitor, memory that the monitor keeps.
+//! The objects of the measurements: a device, a cache with one monitor, and memory that the monitor supports.
 
 use std::fs::File;
 use std::io;
@@ -16,10 +16,11 @@ use crate::lot::{self, Lot};
 use crate::perf::monitors::IMPORTED;
 use crate::torture;
 
-/// The part of `bpf` that kernels with late freeing of page tables need; only its cost for others is measured.
+/// The part of the monitor `bpf` that kernels with late freeing of page tables need. Only its cost for other processes
+/// is measured.
 pub(super) const RECORDS_ALONE: &str = "bpf-records-alone";
 
-/// Pins nothing.
+/// A registrar that pins nothing.
 #[derive(Clone, Copy)]
 pub(super) struct Nothing;
 
@@ -42,8 +43,8 @@ pub(super) struct Bench {
     pub(super) lane: Lane<FixedBuffers>,
 }
 
-/// Opens a cache that pins by `registrar`. Also returns the notifier by which this program has to report changes, if the
-/// monitor is [`IMPORTED`].
+/// Opens a cache that pins with `registrar`. Also returns the notifier with which this program must report changes, if
+/// the monitor is [`IMPORTED`].
 fn open<R: Registrar>(registrar: R, monitor: &str, count: u32) -> io::Result<(Cache<R>, Option<Notifier>)> {
     let (choice, notifier) = if monitor == IMPORTED {
         let (notifier, imported) = Notifier::new(|_, _| true)?;
@@ -59,7 +60,7 @@ impl Bench {
     /// Opens the device, and a cache with this monitor.
     ///
     /// # Errors
-    /// The reason why one of them is not available.
+    /// Returns the reason why one of them is not available.
     pub(super) fn open(monitor: &str) -> io::Result<Self> {
         let device = FixedBuffers::new().map_err(|error| io::Error::other(format!("io_uring: {error}")))?;
         let (cache, _) = open(device.clone(), monitor, 1024)?;
@@ -67,23 +68,23 @@ impl Bench {
         Ok(Self { monitor: monitor.into(), clock: Clock::calibrate(), device, cache, lane })
     }
 
-    /// Opens another cache, with the same monitor, that pins nothing.
+    /// Opens another cache with the same monitor, which pins nothing.
     pub(super) fn unpinned(&self, count: u32) -> io::Result<(Cache<Nothing>, Option<Notifier>)> {
         open(Nothing, &self.monitor, count)
     }
 
-    /// Allocates memory of the kind that the monitor keeps.
+    /// Allocates memory of the kind that the monitor supports.
     pub(super) fn memory(&self, bytes: usize) -> io::Result<Memory> {
         if matches!(self.monitor.as_str(), "sealed" | "userfaultfd") {
             return Sealed::new(bytes).map(Memory::Sealed);
         }
         let lot = Lot::memory(bytes as u64, libc::MAP_NORESERVE)?;
-        // A kernel without huge pages needs no advice.
+        // A kernel without huge pages does not need the advice, so an error is ignored.
         lot.advise(lot.range(), libc::MADV_NOHUGEPAGE).ok();
         Ok(Memory::Anonymous(lot))
     }
 
-    /// The nanoseconds that something takes.
+    /// Runs `work`. Returns the nanoseconds that it took, and its result.
     #[inline]
     pub(super) fn time<T>(&self, work: impl FnOnce() -> T) -> (f64, T) {
         let start = self.clock.now();
@@ -93,7 +94,7 @@ impl Bench {
     }
 }
 
-/// Memory to register, of ordinary pages.
+/// Memory to register, in pages of the base size.
 pub(super) enum Memory {
     Anonymous(Lot),
     Sealed(Sealed),
@@ -107,18 +108,18 @@ impl Memory {
         }
     }
 
-    /// Part `number` of equal ones.
+    /// Returns part `number` of equal parts of `bytes` bytes.
     pub(super) fn part(&self, number: usize, bytes: usize) -> io::Result<Range> {
         lot::range(self.range().start() + (number * bytes) as u64, bytes as u64)
     }
 
-    /// Writes to the memory by the processor, from byte `at` on.
+    /// Writes to the memory with the processor, at byte `at`.
     pub(super) fn write(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         Foreign { process, address: self.range().start() }.write(at, bytes)
     }
 
-    /// Reads the memory by the processor.
+    /// Reads the memory with the processor.
     pub(super) fn read(&self, at: usize, bytes: &mut [u8]) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_pid();
         Foreign { process, address: self.range().start() }.read(at, bytes)
@@ -135,18 +136,19 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Self::Anonymous(lot) = self {
-            // Memory that cannot be unmapped stays mapped.
+            // An error leaves the memory mapped, which is harmless.
             lot.release().ok();
         }
     }
 }
 
-/// The source of the device's bytes: zeroes, because another thread of the kernel reads files, which costs more than most transfers.
+/// Opens the source of the device's data. It is a source of zeros, because the kernel reads files in another thread,
+/// which costs more than most transfers.
 pub(super) fn source() -> io::Result<File> {
     File::open("/dev/zero")
 }
 
-/// Runs rounds until the time is up, and at least `least`. Each gets its number.
+/// Runs rounds until the time is up, and at least `least` rounds. Each round receives its number.
 pub(super) fn rounds(time: Duration, least: u32, mut round: impl FnMut(u32) -> io::Result<()>) -> io::Result<u32> {
     let start = Instant::now();
     let mut number = 0;
@@ -157,7 +159,7 @@ pub(super) fn rounds(time: Duration, least: u32, mut round: impl FnMut(u32) -> i
     Ok(number)
 }
 
-/// The median of a few.
+/// Returns the median of a few values.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

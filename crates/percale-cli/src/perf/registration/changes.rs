@@ -1,5 +1,5 @@
-//! A program that maps, registers, receives into and unmaps fresh memory again and again: the cost if the monitor's reports undo the registration,
-//! beside undoing it by hand (the paper's section VII).
+//! A program that repeatedly maps fresh memory, registers it, receives into it and unmaps it: the cost if the monitor's
+//! reports undo the registration, next to undoing it explicitly (the paper's section VII).
 
 use std::fs::File;
 use std::io;
@@ -17,10 +17,10 @@ use crate::perf::monitors::IMPORTED;
 use crate::perf::processors;
 use crate::statistics::Samples;
 
-/// Iterations of one way in its turn.
+/// The number of iterations of one way in its turn.
 const TURN: u32 = 32;
 
-/// Measures all ways in turn. Returns nothing where memory cannot change.
+/// Measures all ways in turn. Returns nothing if the memory cannot change.
 pub(super) fn measure(bench: &Bench, bytes: usize, time: Duration) -> io::Result<Vec<Line>> {
     if !matches!(bench.memory(1)?, Memory::Anonymous(_)) || bench.monitor == IMPORTED {
         return Ok(Vec::new());
@@ -59,7 +59,7 @@ fn run(bench: &Bench, bytes: usize, way: Way, samples: &mut Samples) -> io::Resu
     let threaded = matches!(way, Way::Thread | Way::ThreadOnOneProcessor);
     let cache = &bench.cache;
     let result = std::thread::scope(|scope| {
-        // The thread inherits the processor.
+        // The thread inherits the CPU affinity.
         let waiter = threaded.then(|| scope.spawn(|| deregister_what_changes(cache, &done)));
         let iterations =
             (0..TURN).try_for_each(|_| iteration(bench, bytes, way, &source).map(|time| samples.push(time)));

@@ -1,4 +1,5 @@
-//! The cost of a hit: random look-ups, and their ends, among so many registrations, by one thread and by two.
+//! The cost of a hit: random lookups, and the ends of their use, among a number of registrations, by one thread and by
+//! two.
 
 use std::hint::black_box;
 use std::io;
@@ -12,18 +13,18 @@ use super::asked::Asked;
 use super::bench::{self, Bench, Nothing, median};
 use super::lines::Line;
 
-/// Registrations.
+/// The numbers of registrations.
 const ENTRIES: [u32; 4] = [1, 64, 4096, 65_536];
 
-/// One of so many pages is registered.
+/// One of this many pages is registered.
 const APART: u64 = 16;
 
-/// The length of the list of look-ups: too long for branch predictors to learn it, and, with 2 MiB, short enough that
-/// reading the list does not count (with 16 MiB it takes a third of a nanosecond each).
+/// The length of the list of lookups. It is too long for branch predictors to learn. With 2 MiB, it is short enough
+/// that the time of reading the list is negligible (with 16 MiB, reading takes a third of a nanosecond per lookup).
 const LOOK_UPS: usize = 1 << 17;
 
-/// The number of passes through the list in a round, where a look-up makes no system call: so that two threads run at the same time. The median of
-/// rounds is used.
+/// The number of passes through the list in a round if a lookup makes no system call, so that two threads run at the
+/// same time. The median of the rounds is used.
 const PASSES: usize = 8;
 
 pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
@@ -35,7 +36,7 @@ pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
         let memory = bench.memory(page * APART as usize * entries as usize)?;
         let (cache, _notifier) = bench.unpinned(entries)?;
         let lane = cache.lane();
-        // A part of a page each, as messages are; the distances of the pages are irregular.
+        // Each range is a part of a page, as messages are. The distances of the pages are irregular.
         let range = |number: u64| {
             let place = number * APART + spread(number) % APART;
             Range::new(memory.range().start() + place * page as u64 + 64, 1024)
@@ -76,7 +77,7 @@ pub(super) fn measure(bench: &Bench, time: Duration) -> io::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Measures two threads, and returns the time of the slower one; each prepares itself first.
+/// Measures two threads, each of which prepares itself first. Returns the time of the slower one.
 fn by_two<F: FnOnce() -> io::Result<f64>>(prepare: impl Fn() -> F + Sync) -> io::Result<f64> {
     let both = Barrier::new(2);
     std::thread::scope(|scope| {
@@ -94,7 +95,7 @@ fn by_two<F: FnOnce() -> io::Result<f64>>(prepare: impl Fn() -> F + Sync) -> io:
     })
 }
 
-/// Nanoseconds of a look-up.
+/// Returns the nanoseconds of a lookup.
 fn round(lane: &Lane<Nothing>, ranges: &[Range], passes: usize) -> io::Result<f64> {
     let start = Instant::now();
     for _ in 0..passes {

@@ -20,13 +20,13 @@ impl Figures {
         Some(Self { p50_ns: summary.p50, p99_ns: summary.p99, count: summary.count as u64 })
     }
 
-    /// Its median divided by that of `base`.
+    /// Returns the median divided by that of `base`.
     pub(super) fn ratio(&self, base: &Self) -> f64 {
         self.p50_ns / base.p50_ns
     }
 }
 
-/// The process that does something.
+/// The process that does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Whose {
@@ -36,7 +36,7 @@ pub(super) enum Whose {
     Other,
 }
 
-/// Work that has nothing to do with registrations.
+/// Work that does not involve registrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Work {
@@ -52,24 +52,24 @@ impl Work {
     pub(super) const ALL: [Self; 3] = [Self::Call, Self::Mapping, Self::FilledMapping];
 }
 
-/// How a program that unmaps registered memory gets it deregistered (the paper's section VII).
+/// The way in which a program that unmaps registered memory gets it deregistered (the paper's section VII).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Way {
     /// The program deregisters it before it unmaps.
     Explicit,
-    /// The program unmaps, then asks the cache for changes.
+    /// The program unmaps, then checks the cache for changes.
     Check,
     /// The program unmaps; a thread that waits for changes deregisters.
     Thread,
-    /// As `Thread`, with both threads on one processor.
+    /// Like `Thread`, with both threads on one processor.
     ThreadOnOneProcessor,
 }
 
 impl Way {
     pub(super) const ALL: [Self; 4] = [Self::Explicit, Self::Check, Self::Thread, Self::ThreadOnOneProcessor];
 
-    /// The name in JSON.
+    /// Returns the name in JSON.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Explicit => "explicit",
@@ -84,10 +84,10 @@ impl Way {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub(super) enum Line {
-    /// Whether a monitor is available here, and if not, why.
+    /// Whether a monitor is available here, and the reason if it is not.
     Monitor { monitor: String, available: bool, reason: String },
-    /// One transfer into `bytes` of memory, including the cost of getting it registered: nothing; registering and
-    /// deregistering; a look-up.
+    /// One transfer into `bytes` of memory, including the cost of registering it: none, registering and deregistering,
+    /// or a lookup.
     Transfer {
         monitor: String,
         bytes: usize,
@@ -97,50 +97,52 @@ pub(super) enum Line {
         /// The time divided by that of `in_advance`.
         each_time_ratio: f64,
         cached_ratio: f64,
-        /// The number of look-ups that made a registration.
+        /// The number of lookups that made a registration.
         misses: u64,
-        /// The number of checked transfers; they are not among the timed ones.
+        /// The number of checked transfers. They are not timed.
         verified: u64,
     },
-    /// Registering memory, plainly and through the cache.
+    /// Registering memory, with the device directly and through the cache.
     Registration {
         monitor: String,
         bytes: usize,
-        /// The device alone.
+        /// With the device directly.
         plain: Figures,
-        /// A look-up that misses.
+        /// A lookup that misses.
         missed: Figures,
         ratio: f64,
-        /// Registering and deregistering by the device alone,
+        /// Registering and deregistering with the device directly.
         plain_and_back: Figures,
-        /// and by `Cache::register` and `deregister`.
+        /// Registering and deregistering with `Cache::register` and `deregister`.
         watched_and_back: Figures,
         and_back_ratio: f64,
     },
-    /// The cost of a miss without the registration: nothing is pinned.
+    /// The cost of a miss without the registration: no memory is pinned.
     Miss {
         monitor: String,
-        /// The whole miss. For the monitor `imported`, which makes no kernel queries, the cache's own bookkeeping.
+        /// The whole miss. For the monitor `imported`, which makes no kernel queries, only the work of the cache.
         ns: f64,
         /// One query to the kernel about the mapping at an address (PROCMAP_QUERY).
         query_ns: f64,
     },
-    /// Look-ups that hit, by each of so many threads.
+    /// Lookups that hit, by each of a number of threads.
     Hit {
         monitor: String,
         entries: u32,
         threads: u32,
         ns: f64,
-        /// The share of look-ups that had to take the cache's lock, because too many registrations belong to one line.
+        /// The share of lookups that had to take the cache's lock, because too many registrations belong to one line.
         slow: f64,
-        /// The ioctl of a userfaultfd that such a hit makes, measured alone, by as many threads in the same run.
+        /// The ioctl of a userfaultfd that such a hit makes, measured alone, by the same number of threads in the same
+        /// run.
         ioctl_ns: Option<f64>,
     },
-    /// A change that covers so many registrations: dropping one of them.
+    /// A change that covers a number of registrations: the cost of dropping one of them.
     Invalidation { monitor: String, entries: u32, ns_each: f64 },
-    /// Work that has nothing to do with registrations, without the monitor and with it.
+    /// Work that does not involve registrations, without the monitor and with it.
     Other { monitor: String, process: Whose, work: Work, without: Figures, with: Figures, ratio: f64 },
-    /// Like `Other`, with the monitor's records alone, without its reports of the beginning of calls, which some kernels need besides.
+    /// Like `Other`, with only the records of the monitor, without its reports of the beginnings of calls, which some
+    /// kernels need in addition.
     RecordsAlone { monitor: String, process: Whose, work: Work, without: Figures, with: Figures, ratio: f64 },
     /// Mapping, registering, receiving into, unmapping and deregistering fresh memory.
     Change { monitor: String, bytes: usize, way: Way, figures: Figures, ratio: f64 },

@@ -1,9 +1,10 @@
 //! `percale perf --registration`: the costs of registering memory, and the savings of a registration cache.
 //!
-//! The device is io_uring's fixed buffers. Each monitor is measured in a process of its own ([`part`]), which this process asks: [`transfers`] (the
-//! paper's figure 1), [`registrations`], [`hits`], the [`pieces`] of a miss, [`changes`]. This process itself also measures the costs of a monitor
-//! for processes that do not use it ([`others`]), while other processes have it loaded and while they have not. The two sides of a comparison are
-//! always measured in turn. [`text`] and [`picture`] show the [`lines`].
+//! The device is io_uring's fixed buffers. Each monitor is measured in its own process ([`part`]), to which this
+//! process sends jobs: [`transfers`] (the paper's figure 1), [`registrations`], [`hits`], the [`pieces`] of a miss,
+//! [`changes`]. This process also measures the costs of a monitor for processes that do not use it ([`others`]), while
+//! other processes have it loaded and while they do not. The two sides of a comparison are always measured in turn.
+//! [`text`] and [`picture`] show the [`lines`].
 
 mod asked;
 mod bench;
@@ -34,22 +35,22 @@ use lines::{Figures, Line, Whose, Work};
 use part::{Done, Job, What};
 pub(crate) use part::{PART, run as part};
 
-/// The default of the seconds for each line with a time.
+/// The default number of seconds for each line with a time.
 const SECONDS: f64 = 0.4;
 
 /// The default sizes.
 const SIZES: [usize; 8] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 
-/// The largest of these sizes that programs allocate again and again.
+/// The largest of these sizes that programs allocate repeatedly.
 const CHANGED: usize = 1 << 20;
 
-/// How often a monitor is loaded to measure its cost for others.
+/// The number of times that a monitor is loaded to measure its cost for other processes.
 const LOADINGS: u32 = 5;
 
-/// How long a part may take for one job besides the given time.
+/// The timeout of a job, in addition to its given time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Runs it.
+/// Runs the measurement.
 pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let sizes = if args.size.is_empty() { &SIZES } else { args.size.as_slice() };
     let named = |name: &&str| args.monitor.is_empty() || args.monitor.iter().any(|monitor| monitor == name);
@@ -85,12 +86,12 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     Ok(())
 }
 
-/// Whether the cost of a part of the monitor for others is measured as well.
+/// Returns whether the cost of the monitor's records for other processes is measured separately.
 fn measures_records_alone(monitor: &str) -> bool {
     monitor == monitors::BPF && matches!(pindown::monitor::bpf::reports_beginnings(), Ok(true))
 }
 
-/// The measurements at one size.
+/// Returns the measurements at one size.
 fn whats(bytes: usize) -> impl Iterator<Item = What> {
     let change = (bytes <= CHANGED).then_some(What::Change { bytes });
     [What::Transfer { bytes }, What::Registration { bytes }].into_iter().chain(change)
@@ -103,7 +104,7 @@ struct Report {
 }
 
 impl Report {
-    /// Takes a line, and prints it at once if it goes out as JSON.
+    /// Adds a line. For JSON output, prints it at once.
     fn add(&mut self, line: Line) -> Result<()> {
         if self.json {
             print_line(&serde_json::to_string(&line).map_err(Failure::system("writing JSON"))?)?;
@@ -125,10 +126,10 @@ fn open(worker: &mut Worker, monitor: &str) -> Result<(), String> {
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
-/// A process, its work, and the figures of each loading: without the monitor and with it.
+/// A process, its work, and the results of each loading: without the monitor and with it.
 type Compared = (Whose, Work, Vec<(Figures, Figures)>);
 
-/// One monitor.
+/// The measurement of one monitor.
 struct Measured<'a> {
     monitor: &'a str,
     bar: &'a ProgressBar,
@@ -160,7 +161,7 @@ impl Measured<'_> {
         Ok(())
     }
 
-    /// Measures the work of this process and of another one, which opens a cache in between.
+    /// Measures the work of this process and of another one, which opens a cache between the two runs.
     fn others(&self, monitor: &str) -> Result<Vec<Line>> {
         let alone = monitor == bench::RECORDS_ALONE;
         self.say("what others do");
@@ -180,7 +181,7 @@ impl Measured<'_> {
                     others::measure(&clock, work, time)
                         .map_err(Failure::system("what has nothing to do with registrations"))
                 };
-                // A cache without costs for other processes: the two runs should differ only in the monitor.
+                // A cache without costs for other processes, so that the two runs differ only in the monitor.
                 open(&mut worker, monitors::IMPORTED).map_err(|why| self.failed(why))?;
                 let without = (there(&mut worker)?, here()?);
                 open(&mut worker, monitor).map_err(|why| self.failed(why))?;
@@ -192,7 +193,7 @@ impl Measured<'_> {
             measured.extend([(Whose::Client, work, client), (Whose::Other, work, other)]);
         }
         let line = |(process, work, mut pairs): Compared| {
-            // Take the loading with the median ratio.
+            // Use the loading with the median ratio.
             pairs.sort_by(|a, b| a.1.ratio(&a.0).total_cmp(&b.1.ratio(&b.0)));
             let (without, with) = pairs[pairs.len() / 2];
             let (monitor, ratio) = (self.monitor.into(), with.ratio(&without));

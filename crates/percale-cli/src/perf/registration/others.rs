@@ -1,4 +1,5 @@
-//! The costs of a monitor for processes that do not use it: of a system call, and of mmap(2) and munmap(2) of memory that is not registered.
+//! The costs of a monitor for processes that do not use it: of a system call, and of mmap(2) and munmap(2) of memory
+//! that is not registered.
 
 use std::hint::black_box;
 use std::io;
@@ -9,16 +10,16 @@ use crate::clock::Clock;
 use crate::lot::Lot;
 use crate::statistics::Samples;
 
-/// System calls that are timed together.
+/// The number of system calls that are timed together.
 const CALLS: u32 = 16;
 
-/// Pages of a mapping.
+/// The number of pages of a mapping.
 const PAGES: u64 = 16;
 
 pub(super) fn measure(clock: &Clock, work: Work, time: Duration) -> io::Result<Figures> {
     let mut samples = Samples::default();
-    // Different from its neighbours, with which it would otherwise be merged into one mapping, in some processes and
-    // not in others.
+    // The flags differ from those of neighbouring mappings, with which the kernel would otherwise merge the new mapping
+    // in some processes and not in others.
     let flags = libc::MAP_NORESERVE | if work == Work::FilledMapping { libc::MAP_POPULATE } else { 0 };
     let len = PAGES * pindown::page_size();
     super::bench::rounds(time, 20, |_| {

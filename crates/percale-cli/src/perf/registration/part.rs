@@ -1,4 +1,4 @@
-//! The process that has the cache: a monitor stays loaded until its process ends, so each gets its own process.
+//! The process with the cache. A monitor stays loaded until its process ends, so each monitor has its own process.
 
 use std::io::{self, BufRead};
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::worker::answer;
 /// The hidden subcommand.
 pub(crate) const PART: &str = "registration-part";
 
-/// The jobs of the process. All but the first two need the cache.
+/// The jobs of the process. All jobs but the first two need the cache.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Job {
-    /// Does work that has nothing to do with the cache: `Result<Figures, String>`.
+    /// Does work that does not involve the cache. The answer is `Result<Figures, String>`.
     Other { work: Work, seconds: f64 },
-    /// Opens a cache with this monitor (or attaches its programs: [`RECORDS_ALONE`]), and drops the one before. Answered by a `String`: empty, or the
-    /// reason for a failure.
+    /// Opens a cache with this monitor (or attaches the programs of the monitor: [`RECORDS_ALONE`]), and drops the
+    /// previous one. The answer is a `String`, empty on success, otherwise the reason for the failure.
     Open { monitor: String },
-    /// Measures: `Result<Vec<Line>, String>`.
+    /// Measures. The answer is `Result<Vec<Line>, String>`.
     Measure { what: What, seconds: f64 },
 }
 

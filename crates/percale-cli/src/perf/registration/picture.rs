@@ -1,14 +1,14 @@
-//! The paper's figure 1 for this machine: bandwidths, and the costs of registering.
+//! A plot like the paper's figure 1 for this machine: bandwidths, and the costs of registering.
 
 use super::lines::{Figures, Line};
 use crate::failure::{Failure, Result};
 use crate::plot::{self, BLUE, GREEN, ORANGE, Panel, Series};
 use crate::units;
 
-/// Draws the picture of the best monitor that was measured.
+/// Plots the results of the best monitor that was measured.
 ///
 /// # Errors
-/// If none was.
+/// Fails if no monitor was measured.
 pub(super) fn picture(lines: &[Line]) -> Result<String> {
     let monitor = lines.iter().find_map(|line| match line {
         Line::Transfer { monitor, .. } => Some(monitor),

@@ -1,4 +1,4 @@
-//! The costs of the cache itself, with a registrar that pins nothing: misses, and dropping registrations that changed.
+//! The costs of the cache itself, with a registrar that pins nothing: misses, and dropping changed registrations.
 
 use std::hint::black_box;
 use std::io;
@@ -10,7 +10,7 @@ use pindown::mapping::Mappings;
 use super::bench::{self, Bench, median};
 use super::lines::Line;
 
-/// Misses that are timed together.
+/// The number of misses that are timed together.
 const MISSES: u32 = 1000;
 
 /// The number of registrations that a change covers.
@@ -41,7 +41,7 @@ pub(super) fn miss(bench: &Bench, time: Duration) -> io::Result<Line> {
         queries.push(nanoseconds / f64::from(MISSES));
         Ok(())
     })?;
-    // The first one had to allocate the tables.
+    // The first miss had to allocate the tables.
     misses.remove(0);
     Ok(Line::Miss { monitor: bench.monitor.clone(), ns: median(misses), query_ns: median(queries) })
 }

@@ -1,4 +1,4 @@
-//! The costs of registering: by the device alone, by a look-up that misses, and by the cache's own calls for it.
+//! The costs of registering: with the device directly, by a lookup that misses, and by the cache's calls for it.
 
 use std::io;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::lines::{Figures, Line};
 use crate::fixed_buffers::ACCESS;
 use crate::statistics::Samples;
 
-/// Bytes that are registered at a time, and the most registrations.
+/// The number of bytes that are registered at a time, and the maximum number of registrations.
 const AT_A_TIME: usize = 64 << 20;
 const MOST: usize = 48;
 
@@ -54,7 +54,7 @@ struct Timed {
     watched_and_back: Samples,
 }
 
-/// Registers so many parts of so many bytes.
+/// Registers a number of parts of a number of bytes.
 type Turn = fn(&Bench, &Memory, (usize, usize), &mut Timed) -> io::Result<()>;
 
 fn plain(bench: &Bench, memory: &Memory, (parts, bytes): (usize, usize), timed: &mut Timed) -> io::Result<()> {

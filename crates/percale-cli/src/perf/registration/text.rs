@@ -1,4 +1,4 @@
-//! The lines as tables.
+//! Formats the lines as tables.
 
 use comfy_table::{Cell, Table};
 
@@ -9,7 +9,7 @@ use crate::units;
 /// A table: its title, its head, a function that returns the cells of a line that belongs to it, and a note.
 type Shown = (&'static str, &'static [&'static str], fn(&Line) -> Option<Vec<Cell>>, &'static str);
 
-/// All tables that have lines, one below the other.
+/// Formats all tables that have lines, one below the other.
 pub(super) fn text(lines: &[Line]) -> String {
     let tables: [Shown; 6] = [
         (
@@ -186,7 +186,7 @@ fn p99(figures: &Figures) -> Cell {
     right(units::time(figures.p99_ns))
 }
 
-/// Two decimals are not enough for differences of 2 %.
+/// Formats a ratio with three decimals, because two are not enough for differences of 2 %.
 fn ratio(ratio: f64) -> Cell {
     right(format!("{ratio:.3}"))
 }

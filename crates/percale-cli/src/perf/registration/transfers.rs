@@ -1,5 +1,5 @@
 //! The paper's figure 1: transfers into memory that was registered in advance, into memory registered for each
-//! transfer, and into memory looked up in the cache. All three in turn, in short rounds, into the same memory.
+//! transfer, and into memory looked up in the cache. The three alternate in short rounds, with the same memory.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ enum Side {
     Cached,
 }
 
-/// The orders in which they take turns: each follows each other one equally often.
+/// The orders in which the three alternate. Each of them follows each other one equally often.
 const ORDERS: [[Side; 3]; 6] = {
     use Side::{Cached, EachTime, InAdvance};
     [
@@ -33,7 +33,7 @@ const ORDERS: [[Side; 3]; 6] = {
     ]
 };
 
-/// Rounds between two that are checked.
+/// The number of rounds between two checked rounds.
 const CHECK_EVERY: u32 = 64;
 
 /// The approximate number of bytes that one side receives in its turn, in at most 16 transfers.
@@ -44,7 +44,7 @@ struct Transfers<'a> {
     memory: Memory,
     range: Range,
     source: File,
-    /// The slot that was registered in advance.
+    /// The slot of the registration made in advance.
     slot: u32,
 }
 
@@ -79,7 +79,7 @@ impl Transfers<'_> {
                     self.check(side, bytes)?;
                     verified += 1;
                 } else if turn > 1 {
-                    // Untimed: brings back into the processor's caches what the other side has displaced.
+                    // Not timed: loads the processor's caches with data that the other side has displaced.
                     self.receive(side)?;
                 }
                 for _ in 0..turn {
@@ -129,7 +129,7 @@ impl Transfers<'_> {
         }
     }
 
-    /// Checks that the device's bytes arrive at both ends of the memory.
+    /// Checks that the device's data arrives at both ends of the memory.
     fn check(&self, side: Side, bytes: usize) -> io::Result<()> {
         let len = 8.min(bytes);
         for at in [0, bytes - len] {

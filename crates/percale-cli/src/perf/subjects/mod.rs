@@ -1,5 +1,6 @@
-//! Opens the subjects of measurements, in both processes: [`percale`]'s messages and [`one_sided`] operations, which are here, over a [`node`] and with
-//! memory in [`block`]s, and the plain programs that show the machine's [`limits`](crate::limits).
+//! Opens the subjects of measurements in both processes: [`percale`]'s messages and [`one_sided`] operations, which are
+//! defined here and use a [`node`] and memory in [`block`]s, and the plain programs that show the machine's
+//! [`limits`](crate::limits).
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -21,17 +22,17 @@ mod node;
 mod one_sided;
 mod percale;
 
-/// The locations of the two sides.
+/// The machines of the two sides.
 pub(crate) enum Place {
-    /// On one machine; with the memory of the limits' programs.
+    /// One machine, with the memory of the limits' programs.
     Local(OwnedFd),
-    /// On two machines; with the address, without port, of this one as the other sees it, and the authorization key if
+    /// Two machines, with the address, without port, of this machine as the other sees it, and the authorization key if
     /// there is one.
     Remote(SocketAddr, Option<Vec<u8>>),
 }
 
 impl Place {
-    /// The authorization key, if there is one.
+    /// Returns the authorization key, if there is one.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         match self {
             Self::Local(_) => None,
@@ -47,7 +48,7 @@ impl Place {
     }
 }
 
-/// Opens a subject in the process that answers; `address` is the other side's address. Returns this side's address.
+/// Opens a subject in the answering process. `address` is the other side's address. Returns this side's address.
 pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Result<(Box<dyn Bench>, Option<String>)> {
     Ok(match kind {
         Kind::Ring => (Box::new(Runner::new(Ring::new(place.shared()?, Side::Far))), None),
@@ -71,8 +72,8 @@ pub(crate) fn open_far(kind: Kind, address: Option<&str>, place: &Place) -> Resu
     })
 }
 
-/// Opens a subject in the process that measures; `exchange` opens it in the other, with this side's address, and
-/// returns the other's.
+/// Opens a subject in the measuring process. `exchange` opens it in the other process, with this side's address, and
+/// returns the address of that side.
 pub(crate) fn open_near(
     kind: Kind,
     place: &Place,

@@ -1,4 +1,5 @@
-//! An endpoint in each process, on one transport, driven by the raw posting API, as a provider or a benchmark of another library would be.
+//! An endpoint in each process, on one transport. It uses the raw posting API, as a provider or a benchmark of another
+//! library would.
 
 use percale::{AddressVector, Domain, Endpoint, Entry, Info, PeerAddress, PostError, Progress};
 
@@ -7,7 +8,7 @@ use crate::channel::watch::{Spin, Watch};
 use crate::failure::{Failure, Result, percale};
 use crate::row::Transport;
 
-/// This process' endpoint, and the other's address.
+/// The endpoint of this process, and the address of the other process.
 pub(super) struct Node {
     endpoint: Endpoint,
     vector: AddressVector,
@@ -17,7 +18,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Opens an endpoint on `transport`; its peer is not known yet.
+    /// Opens an endpoint on `transport`. Its peer is not known yet.
     fn open(transport: Transport, cma: bool, place: &Place) -> Result<Self> {
         let here = match place {
             Place::Local(_) => crate::loopback::here().to_string(),
@@ -37,15 +38,15 @@ impl Node {
         Ok(Self { endpoint, vector, domain, peer: PeerAddress::UNSPECIFIED, entries: [Entry::default(); 32] })
     }
 
-    /// Opens the endpoint of the process that answers; the other side's address is known already.
+    /// Opens the endpoint of the answering process. The other side's address is already known.
     pub(super) fn open_far(transport: Transport, cma: bool, place: &Place, address: Option<&str>) -> Result<Self> {
         let mut node = Self::open(transport, cma, place)?;
         node.meet(address)?;
         Ok(node)
     }
 
-    /// Opens the endpoint of the process that measures; `exchange` opens the other one, with this side's address, and
-    /// returns its address.
+    /// Opens the endpoint of the measuring process. `exchange` opens the other one, with this side's address, and
+    /// returns the address of the other.
     pub(super) fn open_near(
         transport: Transport,
         cma: bool,
@@ -58,7 +59,7 @@ impl Node {
         Ok(node)
     }
 
-    /// The address of this side.
+    /// Returns the address of this side.
     pub(super) fn address(&self) -> String {
         self.endpoint.address().to_string()
     }
@@ -69,7 +70,7 @@ impl Node {
         Ok(())
     }
 
-    /// Makes progress, and passes completions on. Returns whether there were any.
+    /// Makes progress, and passes completions to `take`. Returns whether there were any.
     #[inline]
     pub(super) fn poll(&mut self, mut take: impl FnMut(&Entry) -> Result<()>) -> Result<bool> {
         let count = match self.endpoint.poll(&mut self.entries) {
@@ -91,7 +92,7 @@ impl Node {
         Failure::Percale { what: "carrying messages", why }
     }
 
-    /// Calls `post` until there is room for it; passes completions on meanwhile.
+    /// Calls `post` until there is room for the operation, and meanwhile passes completions to the caller.
     #[inline]
     pub(super) fn post(
         &mut self,

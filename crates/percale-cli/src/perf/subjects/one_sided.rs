@@ -1,8 +1,9 @@
 //! percale's one-sided operations, as a subject of rounds.
 //!
-//! Each side has memory that the other may access, and sends its description to the other in a message at the start of a round. Accesses: the near
-//! side makes them, one at a time, while the far side makes progress until a message announces the end of the round, and checks the contents.
-//! Put-latency: both sides write the other's memory and poll the last 8 bytes of their own, which count the messages.
+//! Each side has memory that the other may access, and sends its description to the other in a message at the start of
+//! a round. For accesses, the near side makes them, one at a time; the far side makes progress until a message
+//! announces the end of the round, and then checks the contents. For put-latency, both sides write the other's memory
+//! and poll the last 8 bytes of their own, which count the messages.
 
 #![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
 
@@ -23,16 +24,17 @@ use crate::round::{Round, Shape};
 use crate::row::{Memory, Operation};
 use crate::subject::Subject;
 
-/// The tag of messages that name a region, and of those that end a round.
+/// The tag of messages that describe a region, and of those that end a round.
 const REGION: u64 = 0x7065_7263_616c_6510;
 const OVER: u64 = REGION + 1;
 
-/// Contexts: bits, set in `pending` while the operation is under way.
+/// Contexts of operations. Each is a bit that is set in `pending` while the operation is outstanding.
 const ACCESS: u64 = 1;
 const SEND: u64 = 2;
 const RECEIVE: u64 = 4;
 
-/// The positions of words and messages in the local memory, behind the data that is written or read: a cache line each.
+/// The offsets of words and messages in the local memory, after the data that is written or read. Each has a cache
+/// line.
 const OPERAND: usize = 0;
 const COMPARE: usize = 64;
 const RESULT: usize = 128;
@@ -43,12 +45,12 @@ const PLACES: usize = 320;
 /// The length of the polled mark at the end of a message.
 const MARK: usize = 8;
 
-/// How long the rest of a write may take to arrive after its last bytes.
+/// The time limit for the rest of a write to arrive after its last bytes.
 const ARRIVAL: Duration = Duration::from_millis(500);
 
 /// Memory that the other side may access.
 struct Exposed {
-    /// The registration; present until this is dropped.
+    /// The registration, which is present until this is dropped.
     region: Option<RawRegion>,
     block: Rc<Block>,
 }
@@ -57,7 +59,8 @@ impl Exposed {
     fn new(domain: &Domain, memory: Memory, len: usize) -> Result<Self> {
         let block = Rc::new(Block::new(domain, memory, len)?);
         let registration = domain.registration(Access::REMOTE_READ | Access::REMOTE_WRITE);
-        // SAFETY: the memory stays until the region is closed (see `drop`), and is only touched by copies and as words.
+        // SAFETY: the memory stays until the region is closed (see `drop`), and is accessed only by copies and as
+        // words.
         let region = unsafe { registration.raw(&[block.segment(0, len)], true) };
         Ok(Self { region: Some(region.map_err(percale("registering memory"))?), block })
     }
@@ -72,15 +75,15 @@ impl Drop for Exposed {
         if let Some(region) = self.region.take()
             && region.close().is_err()
         {
-            // The other side is stuck in an access, so the memory must stay.
+            // The other side is still accessing the memory, so the memory must stay.
             std::mem::forget(Rc::clone(&self.block));
         }
     }
 }
 
-/// One side.
-// The order of the fields matters: the memory that the other side may access is deregistered first; the endpoint closes, and ends all operations,
-// before the local memory is freed.
+/// One side of the measurement.
+// The order of the fields matters: the memory that the other side may access is deregistered first; the endpoint
+// closes, and ends all operations, before the local memory is freed.
 pub(super) struct OneSided {
     exposed: Exposed,
     node: Node,
@@ -90,16 +93,17 @@ pub(super) struct OneSided {
     pending: u64,
     /// The other side's memory, once its description has arrived.
     theirs: Option<RemoteMemory>,
-    /// For put-latency: the marks written and seen.
+    /// For put-latency: the number of marks written and seen.
     sent: u64,
     received: u64,
-    /// The least value that the next atomic operation may find, and whether all have found an allowed value.
+    /// The minimum value that the next atomic operation may find, and whether all operations have found an allowed
+    /// value.
     next: u64,
     in_order: bool,
 }
 
 impl OneSided {
-    /// With this endpoint.
+    /// Makes a side that uses this endpoint.
     pub(super) fn new(node: Node) -> Result<Self> {
         let shape = Shape { op: Operation::Put, bytes: 8, memory: Memory::Ordinary };
         let exposed = Exposed::new(&node.domain, shape.memory, shape.stride())?;
@@ -114,7 +118,7 @@ impl OneSided {
         self.node.poll(|entry| take(pending, entry))
     }
 
-    /// Polls until no operation of `what` is outstanding.
+    /// Polls until no operation in `what` is outstanding.
     #[inline]
     fn until(&mut self, what: u64, watch: &mut Watch) -> Result<()> {
         let mut spin = Spin::default();
@@ -136,18 +140,18 @@ impl OneSided {
     ) -> Result<()> {
         let pending = &mut self.pending;
         self.node.post(what, watch, post, |entry| take(pending, entry))?;
-        // Only `poll` finds out whether it has completed.
+        // Only `poll` reports whether the operation has completed.
         self.pending |= bit;
         Ok(())
     }
 
-    /// A position behind the local data.
+    /// Returns the offset of `place` after the local data.
     #[inline]
     const fn place(&self, place: usize) -> usize {
         self.shape.stride() + place
     }
 
-    /// Sends the description of this side's memory to the other, or announces the end of the round.
+    /// Sends the description of this side's memory to the other side, or announces the end of the round.
     fn tell(&mut self, tag: u64, watch: &mut Watch) -> Result<()> {
         self.local.write(self.place(TELL), &self.exposed.remote().to_bytes());
         let segments = self.local.segments(self.place(TELL), RemoteMemory::BYTES);
@@ -159,7 +163,7 @@ impl OneSided {
             context: SEND,
             flags: OpFlags::COMPLETION,
         };
-        // SAFETY: the memory stays, and is left alone until the completion.
+        // SAFETY: the memory stays, and is not accessed until the completion.
         self.post(SEND, "sending", watch, |endpoint| unsafe { endpoint.post_send(&work) })?;
         self.until(SEND, watch)
     }
@@ -182,7 +186,7 @@ impl OneSided {
         self.theirs.map(drop).ok_or_else(|| Failure::Protocol("too little remote memory".into()))
     }
 
-    /// A slot of the other side's memory.
+    /// Returns a slot of the other side's memory.
     #[inline]
     fn remote(&self, slot: usize) -> Result<RemoteMemory> {
         let theirs = self.theirs.ok_or_else(|| Failure::Protocol("an access before the memory was named".into()))?;
@@ -197,7 +201,7 @@ impl OneSided {
         let (peer, remote, flags) = (self.node.peer, self.remote(slot)?, OpFlags::COMPLETION);
         let local = self.local.segment(0, self.shape.bytes);
         if self.shape.op == Operation::Get {
-            // SAFETY: the memory stays, and is left alone until the completion.
+            // SAFETY: the memory stays, and is not accessed until the completion.
             self.post(ACCESS, "reading the other side's memory", watch, |endpoint| unsafe {
                 endpoint.post_read_one(peer, local, remote, ACCESS, flags)
             })
@@ -223,7 +227,7 @@ impl OneSided {
         self.post(ACCESS, "changing the other side's memory", watch, |endpoint| {
             if swaps {
                 let operands = [compare, operand];
-                // SAFETY: as in `post_rma`; the words are touched again after the completion only.
+                // SAFETY: as in `post_rma`. The words are not accessed before the completion.
                 unsafe { endpoint.post_compare_swap(peer, operands, result, remote, ACCESS, flags) }
             } else {
                 // SAFETY: as above.
@@ -242,7 +246,7 @@ impl OneSided {
         self.next = found.wrapping_add(1);
     }
 
-    /// Writes the content that the other side is to read.
+    /// Writes the content that the other side will read.
     fn fill(&self, slots: usize, round: &Round) {
         for index in round.last_of_slots(slots) {
             let slot = round.slot(index, slots);
@@ -252,12 +256,13 @@ impl OneSided {
         }
     }
 
-    /// The position of a slot in this side's memory.
+    /// Returns the offset of a slot in this side's memory.
     const fn start(&self, slot: usize) -> usize {
         slot * self.shape.stride()
     }
 
-    /// Checks what the other side has written into this side's memory; `own` additions were this side's.
+    /// Checks the data that the other side has written into this side's memory. `own` is the number of additions by
+    /// this side.
     fn verify(&self, slots: usize, round: &Round, own: u64) -> Result<()> {
         match self.shape.op {
             Operation::Put => round.last_of_slots(slots).try_for_each(|index| {

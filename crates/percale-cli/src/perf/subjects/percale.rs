@@ -1,8 +1,8 @@
 //! percale's messages, as a subject of rounds.
 //!
-//! Every message has a slot: a part of the memory to send from and one of the memory to receive into. To and fro use
-//! slot 0, streams all of the window in turn; the slot after the last is for the answer to a stream. A slot's memory is
-//! accessed only while no operation has it.
+//! Every message has a slot: a part of the memory to send from and one of the memory to receive into. Ping-pongs use
+//! slot 0, and streams use all slots of the window in turn. The slot after the last is for the answer to a stream. The
+//! memory of a slot is accessed only while no operation uses it.
 
 #![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
 
@@ -17,7 +17,7 @@ use crate::round::{Shape, WINDOW};
 use crate::row::{Memory, Operation, Pattern};
 use crate::subject::Subject;
 
-/// The tag of all measured messages, and that of answers to streams.
+/// The tag of all measured messages, and the tag of answers to streams.
 const TAG: u64 = 0x7065_7263_616c_6500;
 const ANSWER: u64 = TAG + 1;
 
@@ -33,7 +33,7 @@ const RECEIVE: u64 = 1 << 32;
 /// The messages of one direction.
 struct Slots {
     segments: Vec<Segment>,
-    /// The position of each in the block.
+    /// The offset of each slot in the block.
     starts: Vec<usize>,
     /// Whether an operation uses the slot.
     busy: [bool; LAST + 1],
@@ -44,7 +44,7 @@ struct Slots {
 }
 
 impl Slots {
-    /// `window` slots of the shape's bytes, and one of 8 bytes behind them.
+    /// Makes `window` slots of the shape's size, followed by one of 8 bytes.
     fn new(domain: &Domain, shape: &Shape, window: usize) -> Result<Self> {
         let end = window * shape.stride();
         let block = Block::new(domain, shape.memory, end + 64)?;
@@ -97,7 +97,7 @@ impl Messages {
     }
 }
 
-/// One side.
+/// One side of the measurement.
 // The order of the fields matters: the endpoint closes, and ends all operations, before the memory is freed.
 pub(super) struct Percale {
     node: Node,
@@ -110,7 +110,7 @@ pub(super) struct Percale {
 }
 
 impl Percale {
-    /// With this endpoint.
+    /// Makes a side that uses this endpoint.
     pub(super) fn new(node: Node) -> Result<Self> {
         let shape = Shape { op: Operation::TaggedLatency, bytes: 8, memory: Memory::Ordinary };
         let messages = Messages::new(&node.domain, &shape, 1)?;
@@ -139,7 +139,7 @@ impl Percale {
     fn post_send(&mut self, slot: usize, tag: Option<u64>, watch: &mut Watch) -> Result<()> {
         let (peer, segment, flags) = (self.node.peer, self.messages.out.segments[slot], OpFlags::COMPLETION);
         let post = |endpoint: &percale::Endpoint| {
-            // SAFETY: the slot's memory stays and is left alone until the completion (see `Block`).
+            // SAFETY: the slot's memory stays and is not accessed until the completion (see `Block`).
             unsafe { endpoint.post_send_one(peer, segment, tag, None, slot as u64, flags) }
         };
         self.node.post("sending", watch, post, |entry| self.messages.take(entry))?;
@@ -147,12 +147,13 @@ impl Percale {
         Ok(())
     }
 
-    /// Sends a short message by injection, so that its memory is free again at once, as programs with many of them do.
+    /// Sends a short message by injection, so that its memory is free again at once, as applications with many short
+    /// messages do.
     #[inline]
     fn inject(&mut self, slot: usize, watch: &mut Watch) -> Result<()> {
         let (peer, segment, tag) = (self.node.peer, self.messages.out.segments[slot], self.tag());
         let post = |endpoint: &percale::Endpoint| {
-            // SAFETY: the slot's memory stays for the length of the call, and is not accessed otherwise.
+            // SAFETY: the slot's memory stays for the duration of the call, and is not accessed otherwise.
             unsafe { endpoint.post_send_one(peer, segment, tag, None, 0, OpFlags::INJECT) }
         };
         self.node.post("sending", watch, post, |entry| self.messages.take(entry))
@@ -263,8 +264,8 @@ impl Subject for Percale {
 
     #[inline]
     fn stream_in(&mut self, index: u64, content: Content, watch: &mut Watch) -> Result<()> {
-        // Receives of one tag are matched in order, and messages of one peer arrive in order: message `index` is in
-        // the slot that was posted as number `index`, whatever the order of the completions.
+        // Receives of one tag are matched in order, and messages of one peer arrive in order. So message `index` is in
+        // the slot that was posted as number `index`, regardless of the order of completions.
         let slot = index as usize % self.window;
         self.until(watch, |this| !this.messages.into.busy[slot])?;
         self.compare(slot, content)?;

@@ -1,5 +1,5 @@
-//! A token that processes pass on by deferred work alone: receives, and sends that wait for them, queued before it
-//! arrives.
+//! A token that processes pass around by deferred work alone. The receives, and the sends that wait for them, are
+//! queued before the token arrives.
 
 #![expect(unsafe_code, reason = "queues raw work on memory that outlives it; each block says why")]
 
@@ -25,18 +25,18 @@ const PASSES: u64 = 500;
 
 const TAG: u64 = 1;
 
-/// The contents of the token.
+/// The content of the token.
 const TOKEN: [u8; 8] = *b"a token\n";
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Job {
-    /// Queue all passes: `()`.
+    /// Queue all passes. The answer is `()`.
     Queue,
-    /// Wait until they are over: nanoseconds. The first process starts the token.
+    /// Wait until the passes are over. The answer is nanoseconds. The first process starts the token.
     Pass,
 }
 
-/// Measures a hop, beside the transfer of a cache line.
+/// Measures a hop, next to the transfer of a cache line.
 pub(super) fn measure(processes: usize, time: Duration, line_ns: f64) -> Result<Figure> {
     let mut team = Team::start(Part::Chain, processes)?;
     let hops = PASSES * processes as u64;
@@ -53,7 +53,7 @@ pub(super) fn measure(processes: usize, time: Duration, line_ns: f64) -> Result<
 /// Runs a process of the ring.
 pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     let domain = domain(Progress::Manual)?;
-    // Dropped after the endpoint: its operations use it.
+    // Declared before the endpoint, and so dropped after it: operations of the endpoint use the memory.
     let mut memory = domain.allocate(TOKEN.len()).map_err(percale("allocating memory"))?;
     let vector = domain.address_vector().build().map_err(percale("making an address vector"))?;
     let endpoint = domain.endpoint().vector(&vector).bind_shared(crate::loopback::here().to_string());
@@ -84,21 +84,22 @@ pub(in crate::perf) fn member(desk: &mut Desk) -> Result<()> {
     Ok(())
 }
 
-/// A process's position in the ring.
+/// The position of a process in the ring.
 struct Ring {
     domain: Domain,
     endpoint: SharedEndpoint,
     next: PeerAddress,
     is_first: bool,
-    /// Stretches started, tokens received, tokens sent.
+    /// The numbers of stretches started, tokens received, and tokens sent.
     counters: [Counter; 3],
 }
 
 impl Ring {
-    /// Queues the passes of a stretch. Nothing is sent before the first process starts it.
+    /// Queues the passes of a stretch. Nothing is sent before the first process starts the stretch.
     fn queue(&self, memory: &Allocation, stretch: u64) -> Result<()> {
         let [started, received, sent] = &self.counters;
-        // SAFETY: all processes pass the same bytes on through it, and it is touched only before and after a stretch.
+        // SAFETY: all processes pass the same bytes through this memory, and it is accessed only before and after a
+        // stretch.
         let segments = Segments::one(unsafe { Segment::new(memory.as_ptr(), TOKEN.len()) });
         let (from, context, flags) = (PeerAddress::UNSPECIFIED, 0, OpFlags::empty());
         let receive = Operation::Receive(ReceiveWork { from, segments, tag: Some((TAG, 0)), context, flags });
@@ -122,7 +123,7 @@ impl Ring {
         unsafe { self.domain.queue_work(work) }.map(drop).map_err(percale("queueing deferred work"))
     }
 
-    /// Lets the token go round; returns the time that it took.
+    /// Passes the token around for one stretch. Returns the time that it took.
     fn pass(&self, stretch: u64) -> Result<Duration> {
         let [started, received, sent] = &self.counters;
         let since = Instant::now();

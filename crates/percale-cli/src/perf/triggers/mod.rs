@@ -1,7 +1,8 @@
-//! `percale perf --triggers`: the costs of operations that begin by themselves, beside the least that they could be.
+//! `percale perf --triggers`: the costs of triggered operations, next to the minimum that they could be.
 //!
-//! [`queued`]: adding counter operations to a counter's queue, and starting them; [`sent`]: a send that a counter starts; [`chain`]: a token that
-//! processes pass on by deferred work; [`written`]: sends that start when a thread or a device writes a variable.
+//! [`queued`]: adding counter operations to a counter's queue, and starting them; [`sent`]: a send that a counter
+//! starts; [`chain`]: a token that processes pass around by deferred work; [`written`]: sends that start when a thread
+//! or a device writes a variable.
 
 pub(super) mod chain;
 mod pair;
@@ -22,13 +23,13 @@ use crate::failure::Result;
 use crate::plot::Across;
 use queued::Order;
 
-/// The default of the seconds for each line.
+/// The default number of seconds for each line.
 const SECONDS: f64 = 0.5;
 
 /// The default number of processes of a ring.
 const PROCESSES: u8 = 4;
 
-/// Limits that several figures have.
+/// Limits that several results have.
 const CALL: &str = "a call";
 const LINE: &str = "a line's way";
 const SEND: &str = "an ordinary send";
@@ -45,7 +46,7 @@ limit: p50 of a plain program in the same run.
   a line's way: 8 bytes and a mark in a cache line, from one processor to another (the limit of tagged-latency)
   seen and answered: the other processor sees the store, and writes a line that the first one looks at";
 
-/// Runs it.
+/// Runs the measurement.
 pub(super) fn run(args: &PerfArgs) -> Result<()> {
     let time = Duration::from_secs_f64(args.seconds.unwrap_or(SECONDS));
     let clock = Clock::calibrate();
@@ -60,7 +61,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
         }
     }
     report.begin("a send");
-    // Measured again next to the measurements that are compared with it, because the load of the machine varies.
+    // Measured again next to the measurements that it is compared with, because the load of the machine varies.
     report.add(sent::measure(&clock, time, queued::call_ns(&clock), line::way(8, time / 2)?)?)?;
     for processes in rings {
         report.begin(format!("a token round {processes} processes"));

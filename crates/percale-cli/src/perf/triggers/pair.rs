@@ -1,6 +1,7 @@
-//! Two endpoints over shared memory, for two threads on a processor each; waits that end when the other thread has failed.
+//! Two endpoints over shared memory, for two threads on a processor each, and waits that end if the other thread has
+//! failed.
 //!
-//! A message is 8 bytes, its number, which are checked at the receiver.
+//! A message is 8 bytes and contains its number, which the receiver checks.
 
 #![expect(unsafe_code, reason = "posts raw operations on memory that this object owns; each block says why")]
 
@@ -18,20 +19,20 @@ use super::super::processors;
 use super::super::team::{PATIENCE, domain};
 use crate::failure::{Failure, Result, percale};
 
-/// Messages that may be posted ahead, each in memory of its own.
+/// The number of messages that may be posted ahead, each in its own memory.
 pub(super) const AHEAD: u64 = 128;
 
-/// The slots of messages: those that were posted before may still be in transfer.
+/// The number of message slots. Earlier messages may still be in transfer.
 const PLACES: u64 = 2 * AHEAD;
 
-/// Turns of a wait between two readings of the clock.
+/// The number of turns of a wait between two readings of the clock.
 const GLANCE: u32 = 1024;
 
 /// The context of a receive.
 const RECEIVED: u64 = 1;
 
-/// One of the two. Operations use its memory until its endpoint closes.
-// The order of the fields matters: the endpoint closes, and ends all operations, before the memory goes.
+/// One of the two endpoints. Operations use its memory until its endpoint closes.
+// The order of the fields matters: the endpoint closes, and ends all operations, before the memory is freed.
 pub(super) struct Side {
     endpoint: SharedEndpoint,
     pub(super) domain: Domain,
@@ -41,7 +42,7 @@ pub(super) struct Side {
     vector: AddressVector,
 }
 
-/// Makes the two, with each other's addresses.
+/// Makes the two endpoints and exchanges their addresses.
 pub(super) fn pair() -> Result<[Side; 2]> {
     let mut sides = [Side::open()?, Side::open()?];
     let there = [1, 0].map(|other: usize| sides[other].endpoint.address());
@@ -62,12 +63,12 @@ impl Side {
         Ok(Self { endpoint, peer: PeerAddress::UNSPECIFIED, out, into, vector, domain })
     }
 
-    /// Makes the send of a number. Numbers rise by one; when one is posted, those more than [`AHEAD`] before it have
-    /// arrived.
+    /// Makes the send of a number. Numbers increase by one. When a number is posted, messages more than [`AHEAD`]
+    /// before it have arrived.
     pub(super) fn send(&mut self, number: u64) -> SendWork {
         let at = (number % PLACES) as usize * 64;
         self.out.write(at, &number.to_ne_bytes());
-        // SAFETY: within this object's memory, and not written there until the message has arrived.
+        // SAFETY: the segment is within this object's memory, and is not written until the message has arrived.
         let segment = unsafe { Segment::new(self.out.as_ptr().wrapping_add(at), 8) };
         let (segments, flags) = (Segments::one(segment), OpFlags::empty());
         SendWork { peer: self.peer, segments, tag: Some(0), data: None, context: 0, flags }
@@ -96,7 +97,8 @@ impl Side {
 
     /// Posts a receive.
     pub(super) fn expect(&self) -> Result<()> {
-        // SAFETY: this object's, as long as the endpoint; it is read when the message has arrived.
+        // SAFETY: the memory belongs to this object as long as the endpoint, and is read only after the message has
+        // arrived.
         let segment = unsafe { Segment::new(self.into.as_ptr(), 8) };
         let (from, flags) = (PeerAddress::UNSPECIFIED, OpFlags::COMPLETION);
         // SAFETY: as above.
@@ -131,15 +133,15 @@ impl Side {
     }
 }
 
-/// How the two threads wait, and agree on batches of messages.
+/// The state with which the two threads wait for each other and coordinate batches of messages.
 pub(super) struct Waits {
-    /// One of the threads has failed.
+    /// Whether one of the threads has failed.
     failed: AtomicBool,
-    /// Batches that the near side has begun; [`OVER`] after the last.
+    /// The number of batches that the near side has begun; [`OVER`] after the last.
     begun: AtomicU64,
-    /// Batches that the far side is ready for.
+    /// The number of batches that the far side is ready for.
     ready: AtomicU64,
-    /// They share a processor.
+    /// Whether the threads share a processor.
     yielding: bool,
 }
 
@@ -147,26 +149,26 @@ pub(super) struct Waits {
 const OVER: u64 = u64::MAX;
 
 impl Waits {
-    /// The near side: begins another batch, and waits until the other side is ready for it.
+    /// For the near side: begins another batch, and waits until the far side is ready for it.
     pub(super) fn begin(&self) -> Result<()> {
         let batch = self.begun.load(Ordering::Relaxed) + 1;
         self.begun.store(batch, Ordering::Release);
         self.until(|| Ok(self.ready.load(Ordering::Acquire) == batch))
     }
 
-    /// The near side: announces that there are no more batches.
+    /// For the near side: announces that there are no more batches.
     pub(super) fn end(&self) {
         self.begun.store(OVER, Ordering::Release);
     }
 
-    /// The far side: waits until the batch after so many others has begun; returns whether there is one. Calls
-    /// `progress` meanwhile.
+    /// For the far side: waits until the batch after `before` others has begun, and calls `progress` meanwhile. Returns
+    /// whether there is such a batch.
     pub(super) fn another(&self, before: u64, mut progress: impl FnMut() -> Result<()>) -> Result<bool> {
         self.until(|| progress().map(|()| self.begun.load(Ordering::Acquire) > before))?;
         Ok(self.begun.load(Ordering::Acquire) != OVER)
     }
 
-    /// The far side: announces that it is ready for the next batch.
+    /// For the far side: announces that it is ready for the next batch.
     pub(super) fn ready(&self) {
         self.ready.fetch_add(1, Ordering::Release);
     }
@@ -196,7 +198,8 @@ impl Waits {
     }
 }
 
-/// Runs both, the first in this thread, each on a processor of its own if there are two. Of two failures, returns the one that caused the other.
+/// Runs both closures, the first in this thread, each on its own processor if there are two. Of two failures, returns
+/// the one that caused the other.
 pub(super) fn both<T>(
     near: impl FnOnce(&Waits) -> Result<T>,
     far: impl FnOnce(&Waits) -> Result<()> + Send,

@@ -1,4 +1,4 @@
-//! Counter operations that wait for a counter: adding one to its queue, and starting it.
+//! Counter operations that wait for a counter: the costs of adding one to the counter's queue, and of starting it.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -46,10 +46,10 @@ pub(super) const JUMP: &str = "fire it, all at once";
 pub(super) const STEPS: &str = "fire it, one by one";
 const PUSH: &str = "a push";
 
-/// The least that a queue must keep of each operation.
+/// The minimum data that a queue must keep for each operation.
 type Kept = [u64; 4];
 
-/// Nanoseconds of each part, by round.
+/// The nanoseconds of each part, by round.
 #[derive(Default)]
 struct Rounds {
     queue: Vec<f64>,
@@ -59,7 +59,7 @@ struct Rounds {
     call: Vec<f64>,
 }
 
-/// Measures rounds of all parts, with so many operations in the queue.
+/// Measures rounds of all parts, with `count` operations in the queue.
 pub(super) fn measure(domain: &Domain, clock: &Clock, count: u64, order: Order, time: Duration) -> Result<[Figure; 3]> {
     let thresholds = order.thresholds(count);
     let mut kept: Vec<Kept> = vec![[0; 4]; thresholds.len()];
@@ -83,7 +83,7 @@ pub(super) fn measure(domain: &Domain, clock: &Clock, count: u64, order: Order, 
     ])
 }
 
-/// Queues all, then raises the counter to the end at once; queues all again, then counts one by one.
+/// Queues all operations and raises the counter to the end at once, then queues all again and counts one by one.
 fn round(domain: &Domain, clock: &Clock, thresholds: &[u64], rounds: &mut Rounds) -> Result<()> {
     let (count, done) = (thresholds.len() as u64, Counter::new());
     let queue = |trigger: &Counter| {
@@ -112,14 +112,14 @@ fn each(clock: &Clock, count: u64, what: impl FnOnce()) -> f64 {
     clock.nanoseconds(clock.now().wrapping_sub(start)) / count as f64
 }
 
-/// Nanoseconds of a call.
+/// Returns the nanoseconds of a function call.
 pub(super) fn call_ns(clock: &Clock) -> f64 {
     const CALLS: u64 = 1000;
     let rounds: Samples = (0..1000).map(|_| each(clock, CALLS, || call(CALLS))).collect();
     rounds.summary().map_or(0.0, |summary| summary.p50)
 }
 
-/// The limit of queueing: appends the necessary data to memory that is allocated already.
+/// The limit of queueing: appends the necessary data to memory that is already allocated.
 fn push(kept: &mut Vec<Kept>, thresholds: &[u64]) {
     kept.clear();
     for &threshold in thresholds {

@@ -1,9 +1,11 @@
-//! A send of 8 bytes that a counter sets off, in turn with an ordinary one: when each has left, and how long it takes to the other processor.
+//! A send of 8 bytes that a counter triggers, in turn with an ordinary send: the time until the call has sent it, and
+//! the time until it arrives at another processor.
 //!
-//! When it has left is timed where both sides are of one thread: no line of memory comes from another processor, so the call returns as soon
-//! as its instructions are done, the last of which give up a lock. How long it takes to another processor is told by two threads that pass
-//! messages to and fro. The answers are all set off by counters: of a round trip that an ordinary send began, what is left without the answer is
-//! that send's own way.
+//! 1. The time until it is sent is measured with both sides in one thread. No cache line comes from another processor,
+//!    so the call returns as soon as its instructions are done, the last of which release a lock.
+//! 2. The time until it arrives is measured by two threads that exchange messages. All answers are triggered by
+//!    counters. The time of an ordinary send is its round trip less the time of the answer, which is half of a round
+//!    trip of triggered sends.
 
 use std::time::{Duration, Instant};
 
@@ -22,13 +24,15 @@ const SET_OFF: &str = "increment it, and a send has left";
 const POSTED_ARRIVED: &str = "post a send, and it arrives";
 const ARRIVED: &str = "increment it, and a send arrives";
 
-/// Messages of a batch, of which every other one is ordinary, and increments that are timed together.
+/// The number of messages of a batch, of which every other one is ordinary, and the number of increments that are timed
+/// together.
 const BATCH: u64 = 100;
 
-/// Nanoseconds before each post and increment that is timed: the other side has done meanwhile what it does between messages, and waits.
+/// The pause in nanoseconds before each timed post and increment. In this time the other side finishes its work between
+/// messages and waits for the next.
 const PAUSE_NS: f64 = 500.0;
 
-/// One of each kind of send.
+/// A value for each kind of send.
 struct Sends<T> {
     ordinary: T,
     set_off: T,
@@ -40,7 +44,7 @@ impl<T> Sends<T> {
     }
 }
 
-/// Means of batches: a clock may go in steps longer than what is timed.
+/// Means of batches, because the resolution of the clock may be coarser than the measured time.
 #[derive(Default)]
 struct Means {
     sum: f64,
@@ -48,7 +52,7 @@ struct Means {
 }
 
 impl Means {
-    /// What a batch took, in all.
+    /// Ends a batch. Adds its mean if `counts`.
     fn end(&mut self, counts: bool) {
         let sum = std::mem::take(&mut self.sum);
         if counts {
@@ -62,12 +66,12 @@ impl Means {
     }
 }
 
-/// Of batches: what is timed of both kinds of sends.
+/// Makes the means of both kinds of sends.
 fn means() -> Sends<Means> {
     Sends { ordinary: Means::default(), set_off: Means::default() }
 }
 
-/// The figures, beside a call and a line's way.
+/// Measures all results, with a function call and the transfer of a cache line as limits.
 pub(super) fn measure(clock: &Clock, time: Duration, call_ns: f64, line_ns: f64) -> Result<[Figure; 5]> {
     let alone = Figure::of(ALONE, alone(clock, time / 4), BATCH).beside(CALL, call_ns);
     let [near, far] = pair()?;
@@ -87,7 +91,7 @@ pub(super) fn measure(clock: &Clock, time: Duration, call_ns: f64, line_ns: f64)
     Ok([alone, posted, set_off, posted_arrived, arrived])
 }
 
-/// Increments of a counter that nothing waits for.
+/// Times increments of a counter that no operation waits for.
 fn alone(clock: &Clock, time: Duration) -> Samples {
     let (counter, mut samples, since) = (Counter::new(), Samples::default(), Instant::now());
     while since.elapsed() < time {
@@ -99,7 +103,7 @@ fn alone(clock: &Clock, time: Duration) -> Samples {
     samples
 }
 
-/// What two readings of the clock take, and calls that a message has left after, both sides being here.
+/// Times two readings of the clock, and the calls that send a message, with both sides in this thread.
 fn leave(mut near: Side, far: &Side, clock: &Clock, time: Duration, waits: &Waits) -> Result<(f64, Sends<Means>)> {
     let (trigger, mut means, mut readings) = (Counter::new(), means(), Samples::default());
     let took = |start: u64, end: u64| clock.nanoseconds(end.wrapping_sub(start));
@@ -117,14 +121,15 @@ fn leave(mut near: Side, far: &Side, clock: &Clock, time: Duration, waits: &Wait
             let start = clock.now_in_order();
             nothing += took(start, clock.now_in_order());
         }
-        // The first connects.
+        // The first batch connects the sides, so it is not counted.
         [true, false].into_iter().for_each(|ordinary| means.of(ordinary).end(number > BATCH));
         readings.push(nothing / BATCH as f64);
     }
     Ok((readings.summary().map_or(0.0, |summary| summary.p50), means))
 }
 
-/// Begins a send, after a pause: posts it, or increments the counter that it waits for. When that was called, and when it returned.
+/// Begins a send after a pause: posts it, or increments the counter that it waits for. Returns the times before and
+/// after that call.
 #[inline]
 fn begin(
     side: &mut Side,
@@ -171,7 +176,7 @@ fn ping(mut side: Side, clock: &Clock, time: Duration, waits: &Waits) -> Result<
             side.check(number)?;
             means.of(ordinary).sum += took(start, end);
         }
-        // The first connects.
+        // The first batch connects the sides, so it is not counted.
         [true, false].into_iter().for_each(|ordinary| means.of(ordinary).end(number > BATCH));
     }
     waits.end();

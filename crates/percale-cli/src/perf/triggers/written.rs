@@ -1,7 +1,8 @@
-//! Sends that start when a variable is written: by a thread on one processor, while another makes progress for the sender, or by a device's stream.
+//! Sends that start when a variable is written: by a thread on one processor, while another thread makes progress for
+//! the sender, or by a stream of a device.
 //!
-//! The time is measured from before the store until the message has come back to the storing thread. The limit is the bare exchange: the other
-//! processor sees the store and writes a line that the first one polls.
+//! The time is measured from before the store until the message has come back to the storing thread. The limit is the
+//! plain exchange: the other processor sees the store and writes a cache line that the first one polls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -22,7 +23,7 @@ const THREAD: &str = "a thread's store, and a send arrives";
 const STREAM: &str = "a CUDA stream's store, and a send arrives";
 const LINES: &str = "seen and answered";
 
-/// Messages of a batch.
+/// The number of messages of a batch.
 const BATCH: u64 = AHEAD;
 
 /// The writer of a variable.
@@ -52,7 +53,7 @@ impl Writer {
     }
 }
 
-/// A thread's stores and, if there is a device, a stream's.
+/// Measures the stores of a thread and, if there is a device, those of a stream.
 pub(super) fn measure(clock: &Clock, time: Duration) -> Result<[Figure; 2]> {
     let thread = figure(THREAD, Writer::Thread, clock, time)?;
     let stream = match Device::new(Interface::Cuda, 0) {
@@ -62,7 +63,7 @@ pub(super) fn measure(clock: &Clock, time: Duration) -> Result<[Figure; 2]> {
     Ok([thread, stream])
 }
 
-/// The variables of a batch, from the posting thread to the storing one.
+/// The variables of a batch, passed from the posting thread to the storing thread.
 type Batch = Mutex<Vec<Variable>>;
 
 fn figure(what: &'static str, writer: Writer, clock: &Clock, time: Duration) -> Result<Figure> {
@@ -112,7 +113,7 @@ fn stores(
             waits.until(|| come(number))?;
             let end = clock.now();
             check(number)?;
-            // The first batch connects.
+            // The first batch connects the sides, so it is not counted.
             if number > BATCH {
                 samples.push(clock.nanoseconds(end.wrapping_sub(start)));
             }
@@ -122,7 +123,7 @@ fn stores(
     Ok(samples)
 }
 
-/// Gives the storing thread a batch of variables.
+/// Passes a batch of variables to the storing thread.
 fn hand_over(domain: &Domain, writer: Writer, batch: &Batch) -> Result<Vec<Variable>> {
     let variables: Vec<Variable> = (0..BATCH).map(|_| writer.variable(domain)).collect::<Result<_>>()?;
     batch.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&variables);
@@ -143,7 +144,7 @@ fn posts(mut side: Side, writer: Writer, batch: &Batch, waits: &Waits) -> Result
     Ok(())
 }
 
-/// Answers stores by a line.
+/// Answers each store by writing a cache line.
 fn answers(domain: &Domain, writer: Writer, batch: &Batch, line: &AtomicU64, waits: &Waits) -> Result<()> {
     let (mut before, mut number) = (0, 0);
     while waits.another(before, || Ok(()))? {

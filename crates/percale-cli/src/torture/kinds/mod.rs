@@ -21,38 +21,38 @@ pub(super) struct Kind {
     /// Makes memory of this kind.
     ///
     /// # Errors
-    /// Why there is none here.
+    /// Returns the reason why such memory is not available here.
     pub(super) make: fn() -> io::Result<Memory>,
 }
 
 /// The properties of memory that operations require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trait {
-    /// Only the torture uses the addresses: anything can be mapped there.
+    /// Only the torture program uses the addresses, so anything can be mapped there.
     Own,
-    /// mmap(2) alone makes it, at any address.
+    /// Made by mmap(2) alone, at any address.
     Mapped,
-    /// The pages are those of a file, from which other processes can remove them.
+    /// The pages belong to a file, from which other processes can remove them.
     File,
-    /// More than one mapping of the same pages.
+    /// The pages can have more than one mapping.
     Shared,
     /// A System V segment.
     Segment,
     Heap,
     Stack,
-    /// malloc has mapped it separately.
+    /// A chunk that malloc has mapped separately.
     BigChunk,
-    /// malloc has it among other chunks.
+    /// A chunk that malloc keeps among others.
     SmallChunk,
     Library,
-    /// Most operations are not possible on a sealed mapping (mseal(2)).
+    /// The mapping is sealed (mseal(2)), so most operations are not possible.
     Sealed,
 }
 
 use Trait::{BigChunk, Heap as IsHeap, Library as IsLibrary, Mapped, Own, SmallChunk};
 use Trait::{File as HasFile, Sealed as IsSealed, Segment as IsSegment, Shared, Stack as IsStack};
 
-/// Every kind.
+/// All kinds.
 pub(super) const ALL: &[Kind] = &[
     Kind { name: "private anonymous", traits: &[Own, Mapped], make: || plain(MAP_PRIVATE | MAP_ANONYMOUS) },
     Kind { name: "transparent huge page", traits: &[Own, Mapped], make: transparent },
@@ -80,7 +80,7 @@ pub(super) const ALL: &[Kind] = &[
 ];
 
 impl Kind {
-    /// The kind of this name.
+    /// Returns the kind of this name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|kind| kind.name == name)
     }
@@ -106,7 +106,7 @@ fn transparent() -> io::Result<Memory> {
     Ok(memory)
 }
 
-/// Whether the mapping at `start` has huge pages, according to /proc/self/smaps.
+/// Returns whether the mapping at `start` has huge pages, according to /proc/self/smaps.
 fn is_huge(start: u64) -> io::Result<bool> {
     let text = std::fs::read_to_string("/proc/self/smaps")?;
     let mapping = text.lines().skip_while(|line| !line.starts_with(&format!("{start:x}-")));
@@ -114,7 +114,7 @@ fn is_huge(start: u64) -> io::Result<bool> {
     Ok(huge.is_some_and(|size| !size.trim_start().starts_with("0 ")))
 }
 
-/// Makes memory of a file that is empty so far.
+/// Makes memory of an empty file.
 fn of_file(shape: Shape, flags: i32, file: OwnedFd) -> io::Result<Memory> {
     rustix::fs::ftruncate(&file, shape.bytes())?;
     Memory::mapped(shape, flags, Some(file))
@@ -131,10 +131,11 @@ fn memfd_sealed() -> io::Result<Memory> {
     Ok(memory)
 }
 
-/// statfs(2)'s name for tmpfs.
+/// The type of tmpfs in statfs(2).
 const TMPFS: i64 = 0x0102_1994;
 
-/// Makes a file without a name, with its pages written, in a directory that must be on tmpfs if `on_tmpfs`, and must not be otherwise.
+/// Makes a file without a name, with its pages written, in a directory that must be on tmpfs if `on_tmpfs`, and must
+/// not be otherwise.
 fn nameless(directory: &Path, on_tmpfs: bool) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
     let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;
@@ -159,17 +160,17 @@ fn dev_zero(flags: i32) -> io::Result<Memory> {
     let zero = File::options().read(true).write(true).open("/dev/zero")?;
     let mut memory = Memory::mapped(Shape::small(), flags, Some(zero.into()))?;
     if flags == MAP_SHARED {
-        // The device itself takes no truncation; the memory that the kernel has put in its place does. Mapping it again
-        // maps the same.
+        // The device itself cannot be truncated, but the memory object that the kernel has substituted can. Mapping
+        // that object again maps the same memory.
         memory.open_file();
     }
     Ok(memory)
 }
 
-/// Checked first: without huge pages a mapping may succeed, and its use ends the process.
+/// Must be checked first: without huge pages a mapping may succeed, and an access to it ends the process.
 fn huge_pages() -> io::Result<()> {
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")?;
-    // Mapped, moved, and mapped again.
+    // The memory is mapped, moved, and mapped again.
     if free.trim().parse().unwrap_or(0) < 16 {
         let what = "fewer than 16 free huge pages (/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages)";
         return Err(io::Error::other(what));
@@ -196,7 +197,7 @@ fn sealed() -> io::Result<Memory> {
     let shape = Shape::small();
     let sealed = Sealed::new(shape.bytes() as usize)?;
     let whole = sealed.range();
-    // The addresses are never reused, and the memory is not to be accessed any more.
+    // The addresses are never reused, and the memory must not be accessed any more.
     std::mem::forget(sealed);
     Ok(Memory::adopted(whole, shape.registered(whole.start())?, Origin::Sealed))
 }

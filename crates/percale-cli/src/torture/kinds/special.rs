@@ -6,7 +6,7 @@ use crate::lot::range;
 use crate::torture::memory::{Memory, Origin, Shape};
 use crate::torture::origins::{Chunks, Heap, Library, Segment, Stack};
 
-/// The whole of memory that starts at the first page after `address`.
+/// Makes memory that starts at the first page after `address`.
 fn adopted(address: u64, origin: Origin) -> io::Result<Memory> {
     let shape = Shape::small();
     let start = address.next_multiple_of(shape.unit);

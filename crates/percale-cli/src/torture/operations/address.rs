@@ -1,4 +1,4 @@
-//! Unmapping, mapping over, moving, growing, shrinking.
+//! Operations that unmap, map over, move, grow or shrink memory.
 
 use std::io;
 
@@ -68,7 +68,7 @@ pub(super) const ALL: &[Operation] = &[
         memory.lot.remap(memory.registered, to.len(), MREMAP_DONTUNMAP, Some(to)).map(drop)
     }),
     call("remap_file_pages", &[Trait::Shared], |memory, _| {
-        // The first page of the file where the first registered one was.
+        // Maps the first page of the file at the first registered page.
         memory.lot.call(SYS_remap_file_pages, memory.page(0)?, [0, 0, 0, 0]).map(drop)
     }),
     once("brk shrink and grow", &[Trait::Heap], |memory, _| match &memory.origin {
@@ -135,7 +135,7 @@ fn munmap_next(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
     memory.lot.unmap(next)
 }
 
-/// Moves other memory of the same kind to the addresses of this.
+/// Moves other memory of the same kind to the addresses of this memory.
 fn mremap_onto(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
     let from = range(memory.spare()?[1].start(), memory.registered.len())?;
     if matches!(memory.origin, Origin::Segment(_)) {
@@ -149,7 +149,7 @@ fn mremap_onto(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
     memory.lot.remap(from, from.len(), 0, Some(memory.registered)).map(drop)
 }
 
-/// Grows the mapping into free addresses behind it.
+/// Grows the mapping into the free addresses after it.
 fn mremap_grow(memory: &mut Memory, _: &mut Tools) -> io::Result<()> {
     let [behind, _] = memory.spare()?;
     memory.lot.unmap(behind)?;

@@ -1,4 +1,4 @@
-//! Advice, locks and rights.
+//! Operations that give advice, lock memory, or change rights.
 
 use std::io;
 
@@ -9,14 +9,14 @@ use crate::lot::READ_WRITE;
 use crate::torture::kinds::Trait;
 use crate::torture::memory::{Memory, Origin};
 
-/// Since Linux 6.13.
+/// Advice values since Linux 6.13.
 const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
 
-/// Of <linux/mempolicy.h>: move pages that are on other nodes.
+/// From <linux/mempolicy.h>: move pages that are on other nodes.
 const MPOL_MF_MOVE: usize = 1 << 1;
 
-/// Advice on what is registered.
+/// Advice on the registered part.
 macro_rules! advice {
     ($name:literal, $advice:expr) => {
         advice!($name, $advice, Way::Call)

@@ -1,4 +1,4 @@
-//! Operations of the program's own userfaultfd(2).
+//! Operations of a userfaultfd(2) that the program itself opens.
 #![expect(unsafe_code, reason = "ioctls of userfaultfd; each block states why it is sound")]
 
 use std::io;
@@ -37,7 +37,7 @@ const UFFDIO_MOVE: libc::c_ulong = 0xc028_aa05;
 const UFFD_API: u64 = 0xaa;
 const REGISTER_MODE_MISSING: u64 = 1;
 
-/// Provides the pages that are missing in a range, until it is dropped.
+/// Provides the missing pages of a range until it is dropped.
 struct Handler {
     descriptor: OwnedFd,
     range: Range,
@@ -45,12 +45,12 @@ struct Handler {
 
 impl Handler {
     fn of(range: Range) -> io::Result<Self> {
-        // SAFETY: makes a descriptor.
+        // SAFETY: the call makes a descriptor and touches no memory.
         let number = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
         if number < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it is new, and has no other owner.
+        // SAFETY: the descriptor is new, and has no other owner.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number as i32) };
         let handler = Self { descriptor, range };
         handler.ask(UFFDIO_API, &mut [UFFD_API, 0, 0])?;
@@ -62,14 +62,15 @@ impl Handler {
         self.ask(UFFDIO_ZEROPAGE, &mut [range.start(), range.len(), 0, 0])
     }
 
-    /// Moves pages to where they are missing.
+    /// Moves pages to addresses where they are missing.
     fn bring(&self, from: Range, to: Range) -> io::Result<()> {
         self.ask(UFFDIO_MOVE, &mut [to.start(), from.start(), from.len(), 0, 0])
     }
 
-    /// An ioctl with an argument of so many words.
+    /// Calls an ioctl with an argument of `WORDS` words.
     fn ask<const WORDS: usize>(&self, which: libc::c_ulong, argument: &mut [u64; WORDS]) -> io::Result<()> {
-        // SAFETY: the argument is as long as the ioctl's number says, or longer; the addresses in it are of lots, in which no value lies.
+        // SAFETY: the argument is at least as long as the ioctl requires. The addresses in it are in lots, which hold
+        // no Rust value.
         let answer = unsafe { libc::ioctl(self.descriptor.as_raw_fd(), which, argument.as_mut_ptr()) };
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -77,8 +78,8 @@ impl Handler {
 
 impl Drop for Handler {
     fn drop(&mut self) {
-        // Closing the descriptor is not sufficient: while a fork has a copy of it, threads wait for missing pages that no process provides any more.
-        // The call fails if the range was not registered.
+        // Closing the descriptor is not sufficient: while a fork has a copy of it, threads wait for missing pages that
+        // no process provides any more. The call fails if the range was not registered.
         self.ask(UFFDIO_UNREGISTER, &mut [self.range.start(), self.range.len()]).ok();
     }
 }
@@ -105,7 +106,7 @@ mod tests {
         memory.lot.advise(memory.registered, libc::MADV_DONTNEED).unwrap();
         let (read, heard) = channel();
         let (process, address) = (rustix::process::getpid().as_raw_pid(), memory.registered.start());
-        // In a thread, since it may block until the fork has ended.
+        // Read in a thread, because the read may block until the fork has ended.
         let reader = std::thread::spawn(move || read.send(Foreign { process, address }.read(0, &mut [0; 8]).is_ok()));
         let heard = heard.recv_timeout(Duration::from_secs(20));
         drop(child);

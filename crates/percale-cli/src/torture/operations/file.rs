@@ -1,4 +1,4 @@
-//! Changes to the underlying file, by this or another process.
+//! Changes of the mapped file by this or another process.
 
 use std::io;
 
@@ -14,7 +14,7 @@ const fn file(name: &'static str, way: Way, apply: fn(&mut Memory, &mut Tools) -
     Operation { name, needs: &[Trait::File], apply, way }
 }
 
-/// What is cut out.
+/// The flags for punching a hole.
 fn punch() -> FallocateFlags {
     FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE
 }

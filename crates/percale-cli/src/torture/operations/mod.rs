@@ -16,37 +16,37 @@ use super::kinds::{Kind, Trait};
 use super::memory::Memory;
 use super::ring::Ring;
 
-/// An operation that a program may do.
+/// An operation that an application may execute.
 pub(super) struct Operation {
     pub(super) name: &'static str,
     /// The properties that the memory must have.
     pub(super) needs: &'static [Trait],
-    /// Does it.
+    /// Executes the operation.
     ///
     /// # Errors
-    /// The kernel rejects it for this memory, or does not know it.
+    /// Fails if the kernel rejects the operation for this memory, or does not support it.
     pub(super) apply: fn(&mut Memory, &mut Tools) -> io::Result<()>,
-    /// How it is done, where that matters to the code that runs it.
+    /// How the operation is executed, as far as it matters to the code that runs it.
     pub(super) way: Way,
 }
 
-/// The ways in which operations are done.
+/// The ways in which operations are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Way {
     /// By a system call of this process, any number of times, also by several threads at once.
     Call,
-    /// By this process, with more around it.
+    /// By this process, with additional effects.
     Once,
-    /// By this process, which maps memory for it at an address of the kernel's choice.
+    /// By this process, which maps memory for it at an address that the kernel chooses.
     Maps,
     /// By another process.
     Other,
-    /// By the kernel's own threads on behalf of this process: a monitor may distrust the process from then on.
+    /// By kernel threads on behalf of this process. A monitor may distrust the process from then on.
     Worker,
 }
 
-/// The means that operations use.
+/// The tools that operations use.
 pub(super) struct Tools {
     pub(super) ring: Ring,
     pub(super) mappings: Mappings,
@@ -60,25 +60,25 @@ impl Tools {
         Ok(Self { ring: Ring::new()?, mappings: Mappings::open()?, hand })
     }
 
-    /// The other process.
+    /// Returns the other process.
     pub(super) fn hand(&mut self) -> io::Result<&mut Hand> {
         self.hand.as_mut().ok_or_else(|| io::Error::other("no other process was started"))
     }
 }
 
 impl Operation {
-    /// The operation of this name.
+    /// Returns the operation of this name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         all().find(|operation| operation.name == name)
     }
 
-    /// Whether it is possible on this kind of memory.
+    /// Returns whether the operation is possible on this kind of memory.
     pub(super) fn suits(&self, kind: &Kind) -> bool {
         self.needs.iter().all(|needed| kind.traits.contains(needed))
     }
 }
 
-/// Every operation.
+/// Returns all operations.
 pub(super) fn all() -> impl Iterator<Item = &'static Operation> {
     address::ALL.iter().chain(advice::ALL).chain(fault::ALL).chain(file::ALL).chain(process::ALL)
 }

@@ -1,4 +1,4 @@
-//! Other processes and threads, writes by all means, locks on everything.
+//! Operations that involve other processes and threads, writes by various means, and locks on all memory.
 
 #![expect(unsafe_code, reason = "locks memory and truncates files; each block states why it is sound")]
 
@@ -28,7 +28,7 @@ pub(super) const ALL: &[Operation] = &[
         child.wait()
     }),
     any("fork, parent writes", Way::Once, |memory, _| {
-        // The child lives until the parent has written, which it does to check the memory.
+        // The child lives until the parent has written to the memory, which the parent does to check it.
         let child = Fork::that_waits()?;
         memory.children.push(child);
         Ok(())
@@ -60,7 +60,7 @@ pub(super) const ALL: &[Operation] = &[
         tools.hand()?.call(libc::SYS_madvise, [memory.registered.start(), memory.registered.len(), advice, 0, 0, 0])
     }),
     any("mlockall and munlockall", Way::Once, |_, _| {
-        // SAFETY: locks pages in memory, which changes nothing that a program sees.
+        // SAFETY: the call locks pages in memory, which has no visible effect on the program.
         check(unsafe { libc::mlockall(libc::MCL_CURRENT) })?;
         // SAFETY: as above.
         check(unsafe { libc::munlockall() })
@@ -71,7 +71,7 @@ fn check(answer: libc::c_int) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A handle of a file, as open_by_handle_at(2) takes it.
+/// A file handle, as open_by_handle_at(2) takes it.
 #[repr(C)]
 struct FileHandle {
     bytes: u32,
@@ -79,18 +79,18 @@ struct FileHandle {
     handle: [u8; 128],
 }
 
-/// open_by_handle_at(2) with O_TRUNC of the file that a descriptor stands for.
+/// Calls open_by_handle_at(2) with O_TRUNC for the file of a descriptor.
 pub(super) fn truncate_by_handle(file: BorrowedFd<'_>) -> io::Result<()> {
     let mut handle = FileHandle { bytes: 128, kind: 0, handle: [0; 128] };
     let (file, empty, mut mount) = (file.as_raw_fd(), c"".as_ptr(), 0_i32);
     let (handle, mount) = (&raw mut handle, &raw mut mount);
-    // SAFETY: the handle has as much room as it says; the mount's number is where the kernel may write it.
+    // SAFETY: the handle has as much room as it specifies, and the kernel may write the mount ID to the given variable.
     let named = unsafe { libc::syscall(libc::SYS_name_to_handle_at, file, empty, handle, mount, libc::AT_EMPTY_PATH) };
     if named < 0 {
         return Err(io::Error::last_os_error());
     }
     let flags = libc::O_RDWR | libc::O_TRUNC | libc::O_CLOEXEC;
-    // SAFETY: the kernel reads the handle, which it has filled in.
+    // SAFETY: the kernel only reads the handle, which it has filled in before.
     let opened = unsafe { libc::syscall(libc::SYS_open_by_handle_at, file, handle, flags) };
     if opened < 0 {
         return Err(io::Error::last_os_error());
@@ -100,9 +100,9 @@ pub(super) fn truncate_by_handle(file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// truncate(2).
+/// Calls truncate(2).
 pub(super) fn truncate(path: &str, len: u64) -> io::Result<()> {
     let path = CString::new(path)?;
-    // SAFETY: the path is a string that ends with a zero.
+    // SAFETY: the path is a string that ends with a zero byte.
     check(unsafe { libc::truncate(path.as_ptr(), len as libc::off_t) })
 }

@@ -20,7 +20,7 @@ use crate::torture::oracle::Seen;
 /// The additional state of a thread that changes memory.
 pub(super) struct Hands {
     pub(super) tools: Tools,
-    /// A channel to another thread, which unmaps.
+    /// The channel to another thread, which unmaps memory.
     pub(super) unmap: Sender<Lot>,
     pub(super) unmapped: Receiver<io::Result<()>>,
 }
@@ -28,29 +28,30 @@ pub(super) struct Hands {
 /// The number of changes after which a region moves to other addresses.
 const MOVES: u64 = 16;
 
-/// How long a munmap(2) may take: it waits for some monitors.
+/// The timeout for munmap(2), which waits for some monitors.
 const MUNMAP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a region is left unchanged after a change that happens once in a run, so that other threads see its effect.
+/// The time for which a region is left unchanged after a change that happens once in a run, so that other threads see
+/// its effect.
 const REST: Duration = Duration::from_millis(2);
 
 /// The possible changes of a region.
 enum Change {
-    /// It is made again, at other addresses.
+    /// The memory is made again, at other addresses.
     Anew,
-    /// Another thread unmaps it while this one maps it again.
+    /// Another thread unmaps the memory while this one maps it again.
     Between,
-    /// A request that was submitted before the caches were opened.
+    /// A request to io_uring that was submitted before the caches were opened.
     Pending(Box<Pending>),
-    /// One of its operations.
+    /// One of the region's operations.
     Operation(usize),
-    /// It cannot be changed now.
+    /// No change is possible now.
     Nothing,
 }
 
 impl Change {
-    /// Draws one for the region, which has been changed `count` times. With a request pending it stays at its addresses, to which only system
-    /// calls of this thread's are sure to leave it.
+    /// Draws a change for the region, which has been changed `count` times. With a pending request, the memory must
+    /// stay at its addresses. Only operations that are system calls of this thread are sure to leave it there.
     fn draw(region: &Region, memory: &Memory, count: u64, dice: &mut Dice) -> Self {
         let mut pending = region.pending();
         if pending.is_some() && dice.once_in(8) {
@@ -69,7 +70,7 @@ impl Change {
         }
     }
 
-    /// The number of the change in [`Region::last`].
+    /// Returns the number of the change for [`Region::last`].
     fn number(&self) -> usize {
         match self {
             Self::Anew => MADE_ANEW,
@@ -82,7 +83,7 @@ impl Change {
 }
 
 impl Arena<'_> {
-    /// Changes one region after the other.
+    /// Changes one region after the other, until the end of the run.
     pub(super) fn change(&self, thread: &mut Thread, hands: &mut Hands) -> io::Result<Tally> {
         self.begin(thread);
         while self.goes_on(thread) {
@@ -121,11 +122,12 @@ impl Arena<'_> {
     fn make_anew(&self, region: &Region, memory: &mut Memory) -> io::Result<()> {
         let old = std::mem::replace(memory, (region.kind.make)()?);
         region.start.store(memory.registered.start(), Ordering::Release);
-        // Addresses that a monitor may distrust are left alone; others come back, which is worse. What was sealed stays anyway.
+        // Addresses that a monitor may distrust are kept reserved. Others may be reused, which is the harder test.
+        // Sealed memory stays in any case.
         if self.monitor.alone && !matches!(old.origin, Origin::Sealed) { old.retire() } else { Ok(()) }
     }
 
-    /// Does one of the region's operations.
+    /// Executes one of the region's operations.
     fn operate(
         &self,
         region: &Region,
@@ -147,7 +149,8 @@ impl Arena<'_> {
     }
 }
 
-/// Looks up the whole registered part, which no thread changes now, and checks that the registration is of the current pages.
+/// Looks up the whole registered part, which no thread changes now, and checks that the registration contains the
+/// current pages.
 fn check(memory: &Memory, thread: &mut Thread, after: impl Fn() -> String) -> io::Result<()> {
     let page = memory.page(thread.dice.below(memory.pages()))?;
     let lane = thread.dice.of(&thread.lanes);
@@ -161,7 +164,7 @@ fn check(memory: &Memory, thread: &mut Thread, after: impl Fn() -> String) -> io
     Ok(())
 }
 
-/// Another thread unmaps; this one maps as soon as it can, and uses what it has mapped.
+/// Another thread unmaps the memory. This thread maps it again as soon as it can, and uses the new memory.
 fn map_between(memory: &Memory, thread: &mut Thread, hands: &Hands, after: impl Fn() -> String) -> io::Result<()> {
     let gone = |_| io::Error::other("the thread that unmaps has gone");
     hands.unmap.send(Lot::adopt(memory.whole)).map_err(|_| gone(()))?;

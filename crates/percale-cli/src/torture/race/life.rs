@@ -1,4 +1,5 @@
-//! Events in the life of a process that has a cache: it has an ancestor's process ID, its descriptors are closed, signals interrupt it.
+//! Events in the life of a process with a cache: it has the process ID of an ancestor, its descriptors are closed, or
+//! signals interrupt it.
 #![expect(unsafe_code, reason = "forks, closes descriptors and sends signals; each block states why it is sound")]
 
 use std::io::{self, Read, Write};
@@ -11,11 +12,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Runs `work` in a descendant of this process, which must have only this thread. The descendant has the process ID of one of its ancestors, which
-/// has done `before`.
+/// Runs `work` in a descendant of this process, which must have only this thread. The descendant has the same process
+/// ID as one of its ancestors, which has executed `before`.
 ///
 /// # Errors
-/// PermissionDenied if the kernel does not let this process have PID namespaces.
+/// Returns `PermissionDenied` if the kernel does not allow this process to create PID namespaces.
 pub(super) fn in_descendant<T: Serialize + DeserializeOwned>(
     before: impl FnOnce() -> io::Result<()>,
     work: impl FnOnce() -> io::Result<T>,
@@ -28,16 +29,16 @@ pub(super) fn in_descendant<T: Serialize + DeserializeOwned>(
     })
 }
 
-/// Children of this process are in a PID namespace of their own: the first has number 1.
+/// Makes a new PID namespace for the children of this process. The first child has process ID 1.
 fn new_namespace() -> io::Result<()> {
-    // SAFETY: touches no memory.
+    // SAFETY: the call touches no memory.
     if unsafe { libc::unshare(libc::CLONE_NEWPID) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Runs `work` in a fork of this process, which must be its only thread.
+/// Runs `work` in a fork of this process, which must have only this thread.
 fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (mut answer, mut answering) = io::pipe()?;
-    // SAFETY: the child is this thread alone, which waits for no other.
+    // SAFETY: this is the only thread of the process, so the child waits for no other.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -47,7 +48,7 @@ fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T
             let worked = ended.and_then(|()| work()).map_err(|error| error.to_string());
             let line = serde_json::to_string(&worked).unwrap_or_default();
             let told = answering.write_all(line.as_bytes());
-            // SAFETY: ends the child, and runs nothing of what its parent left behind.
+            // SAFETY: the call ends the child, and runs no code that its parent has registered.
             unsafe { libc::_exit(i32::from(told.is_err())) }
         }
         child => {
@@ -55,7 +56,7 @@ fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T
             let mut line = String::new();
             let heard = answer.read_to_string(&mut line);
             let mut status = 0;
-            // SAFETY: the status is where the kernel may write it.
+            // SAFETY: the kernel may write the status to the given variable.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             heard?;
             let answer: Option<Result<T, String>> = serde_json::from_str(&line).ok();
@@ -65,36 +66,37 @@ fn in_child<T: Serialize + DeserializeOwned>(work: impl FnOnce() -> io::Result<T
     }
 }
 
-/// Fails with `BrokenPipe` if no process has the other end open: the parent ended before this process's parent-death signal was
-/// set.
+/// Fails with `BrokenPipe` if no process has the other end open: the parent ended before the parent-death signal of
+/// this process was set.
 fn has_reader(pipe: &io::PipeWriter) -> io::Result<()> {
     let mut asked = [PollFd::new(pipe, PollFlags::empty())];
     poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
     if asked[0].revents().contains(PollFlags::ERR) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
 }
 
-/// The descriptors that are open.
+/// Returns the open descriptors.
 pub(super) fn descriptors() -> io::Result<Vec<RawFd>> {
     let names = std::fs::read_dir("/proc/self/fd")?.map(|entry| entry.map(|entry| entry.file_name()));
     let names = names.collect::<io::Result<Vec<_>>>()?;
-    // One of them was for reading the directory.
+    // One of the descriptors was for reading the directory.
     let numbers = names.iter().filter_map(|name| name.to_str()?.parse().ok());
     let is_open = |number: &RawFd| {
-        // SAFETY: asks about a number.
+        // SAFETY: the call queries a descriptor and touches no memory.
         unsafe { libc::fcntl(*number, libc::F_GETFD) != -1 }
     };
     Ok(numbers.filter(is_open).collect())
 }
 
-/// Closes descriptors that other values own. The caller forgets those values (`mem::forget`).
+/// Closes descriptors that other values own. The caller must forget those values (`mem::forget`).
 pub(super) fn close(numbers: &[RawFd]) {
     for number in numbers {
-        // SAFETY: what the owners do with a closed descriptor fails, or reaches another one; that is what is tried out.
+        // SAFETY: later operations of the owners on a closed descriptor fail or reach another file. This is the purpose
+        // of the test.
         unsafe { libc::close(*number) };
     }
 }
 
-/// The threads that are interrupted.
+/// The threads that receive signals.
 #[derive(Default)]
 pub(super) struct Interrupted(Mutex<Vec<libc::pid_t>>);
 
@@ -105,19 +107,19 @@ impl Interrupted {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
     }
 
-    /// Interrupts each of them, once.
+    /// Sends a signal to each of the threads.
     pub(super) fn interrupt(&self) {
         let process = rustix::process::getpid().as_raw_pid();
         for thread in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            // SAFETY: touches no memory. A thread that has ended is sent nothing.
+            // SAFETY: the call touches no memory. A thread that has ended receives no signal.
             unsafe { libc::syscall(libc::SYS_tgkill, process, *thread, libc::SIGUSR1) };
         }
     }
 }
 
-/// Makes the signal's handler yield to other threads.
+/// Installs a signal handler that yields to other threads.
 pub(super) fn give_way_on_signals() {
-    // SAFETY: the handler sleeps, which a handler may.
+    // SAFETY: the handler only sleeps, which is async-signal-safe.
     unsafe { libc::signal(libc::SIGUSR1, give_way as extern "C" fn(libc::c_int) as libc::sighandler_t) };
 }
 

@@ -11,7 +11,7 @@ use crate::lot::range;
 use crate::torture::memory::Shape;
 use crate::torture::oracle::Seen;
 
-/// The number of uses that a thread holds at a time, besides the one that it checks.
+/// The number of uses that a thread holds at a time, in addition to the one that it checks.
 const HELD: usize = 3;
 
 /// A use that a thread holds while it has others.
@@ -23,7 +23,7 @@ struct Kept {
 }
 
 impl Arena<'_> {
-    /// Uses parts of regions, as a thread of a program does, and checks the registrations.
+    /// Uses parts of regions, as a thread of an application does, and checks the registrations.
     pub(super) fn use_and_look(&self, thread: &mut Thread) -> io::Result<Tally> {
         self.interrupted.join();
         let Shape { unit, registered: pages, .. } = Shape::small();
@@ -42,14 +42,14 @@ impl Arena<'_> {
             // Most repetitions are hits.
             for _ in 0..1 + thread.dice.below(8) {
                 thread.tally.uses += 1;
-                // There may be a hole just now.
+                // There may be a hole now.
                 let Ok(used) = thread.lanes[lane].get(part, access) else { break };
                 thread.tally.keys(self.oracle.fault(&used, part, access));
                 for _ in 0..thread.dice.below(400) {
                     std::hint::spin_loop();
                 }
                 let address = part.start() + thread.dice.below(some) * unit + 8 * thread.number;
-                // A check takes longer than a look-up.
+                // A check takes longer than a lookup, so only some uses are checked.
                 let settled = begun.is_multiple_of(2) && thread.dice.once_in(3);
                 let current = settled.then(|| thread.eye.is_word_current(Seen::of(&used).slot, address));
                 let after = region.name_of_last();
@@ -73,7 +73,7 @@ impl Arena<'_> {
         Ok(std::mem::take(&mut thread.tally))
     }
 
-    /// Ends a use that was held, and at times empties a cache.
+    /// Ends a use that was held, and sometimes empties a cache.
     fn tidy(&self, thread: &mut Thread, held: &mut Vec<Kept>) {
         if let Some(kept) = held.pop() {
             self.end(thread, kept);

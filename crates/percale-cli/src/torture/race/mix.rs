@@ -8,28 +8,28 @@ use crate::fixed_buffers::SLOTS;
 use crate::torture::dice::Dice;
 use crate::torture::operations::Way;
 
-/// The choices.
+/// The events of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::torture) struct Mix {
-    /// How memory is changed.
+    /// The ways in which memory is changed.
     pub(in crate::torture) ways: Vec<Way>,
-    /// Caches of the process, with the same monitor.
+    /// The number of caches of the process, all with the same monitor.
     pub(in crate::torture) caches: u64,
-    /// The most registrations of each cache.
+    /// The maximum number of registrations of each cache.
     pub(in crate::torture) most: u32,
     pub(in crate::torture) merging: bool,
-    /// Threads that look up are interrupted by signals, wherever they are.
+    /// Whether signals interrupt the threads that use registrations, at any point.
     pub(in crate::torture) interrupts: bool,
-    /// Requests to io_uring are submitted before the caches are opened, and change memory later.
+    /// Whether requests to io_uring are submitted before the caches are opened, and change memory later.
     pub(in crate::torture) pending: bool,
-    /// The program closes the descriptors that the caches have opened.
+    /// Whether the program closes the descriptors that the caches have opened.
     pub(in crate::torture) closes: bool,
-    /// It happens in a descendant with the process id of an ancestor that had a cache, too.
+    /// Whether the run is in a descendant with the process ID of an ancestor that also had a cache.
     pub(in crate::torture) descendant: bool,
 }
 
 impl Mix {
-    /// Changes by system calls of the threads, and one cache.
+    /// A run with one cache and changes by system calls of the threads.
     pub(in crate::torture) fn plain() -> Self {
         Self {
             ways: vec![Way::Call],
@@ -43,7 +43,7 @@ impl Mix {
         }
     }
 
-    /// Draws a mix.
+    /// Draws a random mix.
     pub(in crate::torture) fn draw(dice: &mut Dice) -> Self {
         let mut ways = vec![Way::Call];
         if dice.once_in(2) {
@@ -52,7 +52,7 @@ impl Mix {
         if dice.once_in(2) {
             ways.push(Way::Other);
         }
-        // After one of these, some monitors keep nothing.
+        // After one of these, some monitors keep no registrations.
         if dice.once_in(6) {
             ways.push(Way::Worker);
         }

@@ -1,14 +1,16 @@
 //! Threads that change memory while others use it and check the registrations that they get.
 //!
-//! Keys must be those of a registration that holds the requested range, whatever happens meanwhile. Pages need a finer rule: a use that begins before
-//! a change may see the old pages, and so may one that begins while the change is in progress. Each region therefore counts its changes: the number
-//! is odd while one is in progress. A check counts only if the number was even and the same before the look-up and after the check: all changes of
-//! the region had returned before, and none came between.
+//! The keys must always belong to a registration that covers the requested range. For the pages, the rule must be
+//! finer. A use that begins before a change may see the old pages, and so may one that begins while the change is in
+//! progress. Each region therefore counts its changes, and the count is odd while one is in progress. A check is valid
+//! only if the count was even and the same before the lookup and after the check. Then all changes of the region had
+//! returned before the lookup, and none happened during the check.
 //!
-//! One case is checked more strictly: a thread that finds the hole that another's munmap(2) has made, before that call returns, and maps it again,
-//! must not get the old registration.
+//! One case is checked more strictly: if a thread finds the hole that another thread's munmap(2) has made, before that
+//! call returns, and maps it again, it must not get the old registration.
 //!
-//! While there are holes, no code may map memory unintentionally: all threads are started, and have what they need, before the first change.
+//! While there are holes, no code may map memory unintentionally. Therefore all threads are started, and have all that
+//! they need, before the first change.
 
 mod change;
 mod life;
@@ -40,14 +42,14 @@ use life::Interrupted;
 pub(super) use mix::Mix;
 use region::{Region, races};
 
-/// Regions for each thread.
+/// The number of regions for each thread.
 const REGIONS: u64 = 3;
 
 /// The parameters of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
     pub(super) milliseconds: u64,
-    /// The number of threads that change memory, and of those that use it.
+    /// The number of threads that change memory, and of threads that use it.
     pub(super) threads: u64,
     pub(super) seed: u64,
     pub(super) mix: Mix,
@@ -56,21 +58,21 @@ pub(super) struct Plan {
 /// The counts of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Tally {
-    /// Changes of memory.
+    /// The number of changes of memory.
     pub(super) changes: u64,
-    /// Uses of the cache.
+    /// The number of uses of the cache.
     pub(super) uses: u64,
-    /// Uses for which an existing registration was returned.
+    /// The number of uses for which an existing registration was returned.
     pub(super) hits: u64,
-    /// Uses with checked pages, with no change meanwhile.
+    /// The number of uses with checked pages and without a concurrent change.
     pub(super) checked: u64,
-    /// Checked uses with a registration of other pages.
+    /// The number of checked uses with a registration of other pages.
     pub(super) stale: u64,
-    /// The changes before the stale uses, with their counts.
+    /// The last changes before the stale uses, with their counts.
     pub(super) after: BTreeMap<String, u64>,
-    /// Uses that got keys of another registration.
+    /// The number of uses that returned keys of another registration.
     pub(super) wrong_keys: u64,
-    /// The first of these.
+    /// The first use with keys of another registration.
     pub(super) wrong_key: Option<String>,
 }
 
@@ -81,7 +83,7 @@ struct Arena<'a> {
     monitor: &'a Monitor,
     regions: &'a [Region],
     interrupted: Interrupted,
-    /// Passed when all threads run: a thread maps memory before that.
+    /// The threads wait here until all run, because starting a thread maps memory.
     begin: Barrier,
     time: Duration,
     failed: AtomicBool,
@@ -91,7 +93,7 @@ struct Arena<'a> {
 struct Thread {
     number: u64,
     dice: Dice,
-    /// One of each cache.
+    /// One lane of each cache.
     lanes: Vec<Lane<Oracle>>,
     eye: Eye,
     tally: Tally,
@@ -104,10 +106,10 @@ pub(super) fn run(plan: &Plan, monitor: &Monitor, subject: &Subject, oracle: &Or
     threads(plan, monitor, std::slice::from_ref(subject), oracle, &regions, &[])
 }
 
-/// Opens caches and runs the threads, with all that the plan's mix has. For a process that has this thread alone.
+/// Opens caches and runs the threads, with all events of the plan's mix. The process must have only this thread.
 ///
 /// # Errors
-/// Also those of the monitor, if it is not available here.
+/// Includes the errors of the monitor if it is not available here.
 pub(super) fn search(plan: &Plan, monitor: &Monitor, device: device::Choice) -> io::Result<Tally> {
     if !plan.mix.descendant {
         return alone(plan, monitor, device);
@@ -117,7 +119,7 @@ pub(super) fn search(plan: &Plan, monitor: &Monitor, device: device::Choice) -> 
         monitor.open(oracle, plan.mix.most, plan.mix.merging).map(drop).map_err(io::Error::other)
     };
     match life::in_descendant(before, || alone(plan, monitor, device)) {
-        // Only root has PID namespaces.
+        // Only root may create PID namespaces.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => alone(plan, monitor, device),
         tally => tally,
     }
@@ -140,7 +142,7 @@ fn alone(plan: &Plan, monitor: &Monitor, device: device::Choice) -> io::Result<T
     opened.retain(|number| mix.closes && !before.contains(number));
     let tally = threads(plan, monitor, &subjects, &oracle, &regions, &opened);
     if mix.closes {
-        // The descriptors' numbers may belong to others by now.
+        // The numbers of the descriptors may belong to other files by now.
         std::mem::forget(subjects);
     }
     tally
@@ -194,7 +196,8 @@ fn threads(
             });
             threads.push(scope.spawn(move || {
                 let tally = arena.run(|arena| arena.change(&mut changer, &mut hands));
-                // Children have copies of the pipes to the other processes, which would wait for their end.
+                // The children have copies of the pipes to the other processes, which would therefore not see the end
+                // of their input.
                 arena.regions.iter().for_each(Region::end_children);
                 tally
             }));
@@ -236,7 +239,7 @@ impl Arena<'_> {
         Instant::now() < thread.deadline && !self.failed.load(Ordering::Relaxed)
     }
 
-    /// A thread: what fails ends all of them.
+    /// Runs the body of a thread. An error ends all threads.
     fn run(&self, body: impl FnOnce(&Self) -> io::Result<Tally>) -> io::Result<Tally> {
         let tally = body(self);
         if tally.is_err() {
@@ -260,7 +263,7 @@ impl Tally {
         self.wrong_key = self.wrong_key.take().or(fault);
     }
 
-    /// Those of another thread, or of another run.
+    /// Adds the counts of another thread, or of another run.
     pub(super) fn add(&mut self, other: Self) {
         self.changes += other.changes;
         self.uses += other.uses;

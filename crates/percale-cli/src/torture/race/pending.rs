@@ -1,4 +1,4 @@
-//! Requests to io_uring that were submitted before a monitor watched, and change memory later.
+//! Requests to io_uring that were submitted before a monitor was active, and change memory later.
 
 use std::io;
 
@@ -15,8 +15,8 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Pages are to be taken from the registered part of this memory, which must stay at its addresses until then; or, if `cut`, its file
-    /// is to be cut.
+    /// Submits a request that drops pages from the registered part of this memory or, if `cut`, truncates its file. The
+    /// memory must stay at its addresses until the request has completed.
     pub(super) fn submit(memory: &Memory, cut: bool) -> io::Result<Self> {
         let mut ring = Ring::new()?;
         let event = eventfd(0, EventfdFlags::CLOEXEC)?;
@@ -28,11 +28,12 @@ impl Pending {
         Ok(Self { ring, event })
     }
 
-    /// The event happens; waits until the request has completed.
+    /// Triggers the event, and waits until the request has completed.
     pub(super) fn complete(mut self, memory: &Memory) -> io::Result<()> {
         rustix::io::write(&self.event, &1_u64.to_ne_bytes())?;
         self.ring.completed(2)?;
-        // What the kernel does not cut, it does not let grow either.
+        // If the kernel does not permit truncating the file, it does not permit extending it either, so an error is
+        // ignored.
         memory.file().ok().map(|file| rustix::fs::ftruncate(file, memory.whole.len()));
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::torture::monitors::Monitor;
 use crate::torture::operations::{self, Operation};
 use crate::torture::oracle::Oracle;
 
-/// What is done to regions apart from the operations, where those have their numbers.
+/// Numbers in [`Region::last`] for changes that are not operations.
 pub(super) const MADE_ANEW: usize = usize::MAX;
 pub(super) const BETWEEN: usize = usize::MAX - 1;
 pub(super) const SUBMITTED_BEFORE: usize = usize::MAX - 2;
@@ -25,16 +25,16 @@ pub(super) const NOTHING: usize = usize::MAX - 3;
 /// Memory that threads change and use.
 pub(super) struct Region {
     pub(super) kind: &'static Kind,
-    /// What may happen to it.
+    /// The operations that may be executed on it.
     pub(super) operations: Vec<&'static Operation>,
     memory: Mutex<Memory>,
-    /// What will change it. It stays at its addresses until then.
+    /// A request that will change the memory. The memory stays at its addresses until then.
     pending: Mutex<Option<Pending>>,
-    /// Of the registered part.
+    /// The first address of the registered part.
     pub(super) start: AtomicU64,
-    /// Changes begun and changes ended.
+    /// The number of changes that began, plus the number of changes that ended.
     pub(super) counted: AtomicU64,
-    /// What was done last.
+    /// The number of the last change.
     pub(super) last: AtomicUsize,
 }
 
@@ -63,7 +63,7 @@ impl Region {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a request wait that will change the memory.
+    /// Submits, for some regions, a request that will change the memory later.
     pub(super) fn submit(&self, dice: &mut Dice) -> io::Result<()> {
         let memory = self.memory();
         if self.moves() && dice.once_in(2) {
@@ -74,7 +74,7 @@ impl Region {
         Ok(())
     }
 
-    /// Whether it can be made at other addresses.
+    /// Returns whether the memory can be made again at other addresses.
     pub(super) fn moves(&self) -> bool {
         self.kind.traits.contains(&Trait::Mapped)
     }
@@ -95,24 +95,25 @@ impl Region {
         format!("{}, {name}", self.kind.name)
     }
 
-    /// Changes that have ended.
+    /// Returns the number of changes that have ended.
     pub(super) fn changes(&self) -> u64 {
         self.counted.load(Ordering::Acquire) / 2
     }
 
-    /// A change begins or ends.
+    /// Counts the beginning or the end of a change.
     pub(super) fn count(&self) {
         self.counted.fetch_add(1, Ordering::AcqRel);
     }
 }
 
-/// Whether memory of this kind can be pinned and made anew at the same address; or, if `sealed` memory counts, never changes. No memory is
-/// larger than others: a hole in it would have room for what is mapped anew.
+/// Returns whether memory of this kind can be pinned and made again at the same address or, if `sealed` permits sealed
+/// memory, never changes. Memory larger than the usual shape is excluded: a hole in it would have room for other new
+/// mappings.
 pub(super) fn races(kind: &Kind, oracle: &Oracle, sealed: bool) -> bool {
     let is_sealed = sealed && kind.traits.contains(&Trait::Sealed);
     let pinned = || -> io::Result<bool> {
         let memory = (kind.make)()?;
-        // Without privileges the file behind some memory cannot be had.
+        // Without privileges, the file of some memory cannot be opened.
         if !is_sealed {
             memory.establish(0)?;
         }

@@ -1,6 +1,7 @@
-//! The helper: makes runs, and reports them line by line.
+//! The helper process: executes runs, and reports them line by line.
 //!
-//! `s SEED` before a run, `e OPERATIONS LIVES` after it, `f KIND|STEP|TEXT` instead where it found a fault; then the helper ends.
+//! It prints `s SEED` before a run, and `e OPERATIONS LIVES` after it. If a run found a fault, it prints `f
+//! KIND|STEP|TEXT` instead, and ends.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ use crate::search::step::{HandleStep, Plan, ReceiveBy, Step, Transport, Waking};
 use crate::search::world::{Done, run};
 use crate::search::{heap, lent, waker};
 
-/// Where the last panic was.
+/// The location of the last panic.
 static PANICKED: Mutex<String> = Mutex::new(String::new());
 
 /// The exit status of a helper that found a fault.
@@ -25,13 +26,13 @@ fn say(line: std::fmt::Arguments<'_>) {
     out.write_fmt(line).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).unwrap_or_default();
 }
 
-/// `TRANSPORT SEED SECONDS|RUNS [STEPS]`.
+/// Runs the helper with the arguments `TRANSPORT SEED SECONDS|RUNS [STEPS]`.
 pub(super) fn main(words: &[String]) -> ExitCode {
     let transport = words.first().and_then(|name| super::transport(name)).expect("a transport");
     let mut seed: u64 = words.get(1).and_then(|seed| seed.parse().ok()).expect("a seed");
     let time = Duration::from_millis(words.get(2).and_then(|time| time.parse().ok()).expect("milliseconds"));
     let kept = words.get(3).map(|text| super::shrink::indices(text));
-    // It reports signals itself, with more.
+    // AddressSanitizer reports signals itself, with more information.
     if !heap::leave_to_sanitizer() {
         lent::watch_signals();
     }
@@ -42,7 +43,7 @@ pub(super) fn main(words: &[String]) -> ExitCode {
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         *PANICKED.lock().unwrap_or_else(PoisonError::into_inner) = place;
     }));
-    // Creates everything that exists once in a process before anything is measured.
+    // Creates all objects that exist once per process, before anything is measured.
     drop(run(&warming(transport)));
     let begin = Instant::now();
     loop {
@@ -68,7 +69,7 @@ pub(super) fn main(words: &[String]) -> ExitCode {
     }
 }
 
-/// A run that starts the threads which a process has once.
+/// Returns a run that starts the threads that exist once per process.
 fn warming(transport: Transport) -> Plan {
     let mut plan = Plan::new(0, transport);
     let receive = Step::Receive { at: 0, from: None, tag: None, len: 8, by: ReceiveBy::Safe, slot: 0 };
@@ -77,7 +78,7 @@ fn warming(transport: Transport) -> Plan {
     plan
 }
 
-/// Makes a run, and looks at what the process holds before and after.
+/// Executes a run, and compares the resources of the process before and after it.
 fn measured(plan: &Plan) -> (Done, Verdict, usize) {
     let before = Held::now();
     let bytes = heap::bytes();
@@ -95,7 +96,8 @@ fn measured(plan: &Plan) -> (Done, Verdict, usize) {
         return (done, Err(Fault::new("descriptors, mappings or threads kept", text)), step);
     }
     if plan.settings.transport == Transport::Sim && !done.forgot && heap::bytes() > bytes {
-        // An object that is made once, or that grows at first, is no leak: a repetition of the run distinguishes these.
+        // An object that is created once, or that grows at first, is not a leak. Repeating the run distinguishes these
+        // cases.
         let mut least = isize::MAX;
         for _ in 0..3 {
             let bytes = heap::bytes();

@@ -1,7 +1,9 @@
-//! The program: makes runs in helper processes until its time is over, shortens those that found a fault, and reports.
+//! The main program: executes runs in helper processes until its time is over, shortens those that found a fault, and
+//! reports the results.
 //!
-//! A helper makes one run after the other and reports them line by line (`child`). If a helper dies or stops reporting, its last line names
-//! the seed that repeats the run, so a crash or a hang is a fault like any other. `shrink` shortens a run of the simulated network.
+//! A helper executes one run after the other and reports them line by line (`child`). If a helper dies or stops
+//! reporting, its last line contains the seed that repeats the run, so a crash or a hang is a fault like any other.
+//! `shrink` shortens a run of the simulated network.
 
 mod child;
 mod shrink;
@@ -34,10 +36,10 @@ percale-search show TRANSPORT SEED [STEPS]      prints the settings and steps of
 percale-search shorten TRANSPORT SEED           shortens a run that finds something
 ";
 
-/// How often a search prints how far it is, on standard error.
+/// The interval at which a search prints its progress to standard error.
 const PROGRESS: Duration = Duration::from_secs(30);
 
-/// Steps of a run that are printed.
+/// The number of steps of a run that are printed.
 const SHOWN: usize = 40;
 
 /// A fault that a run found.
@@ -47,11 +49,11 @@ struct Found {
     seed: u64,
     step: usize,
     fault: Fault,
-    /// How many runs found a fault of this kind.
+    /// The number of runs that found a fault of this kind.
     count: u64,
-    /// Steps that are enough, and how many there were.
+    /// The steps that are sufficient, and the original number of steps.
     shrunk: Option<(Vec<usize>, usize)>,
-    /// After so long.
+    /// The time after which it was found.
     after: Duration,
 }
 
@@ -69,7 +71,7 @@ fn transport(name: &str) -> Option<Transport> {
     Transport::ALL.into_iter().find(|one| one.name() == name)
 }
 
-/// Why a transport cannot be searched here.
+/// Returns the reason if a transport cannot be searched here.
 fn missing(transport: Transport) -> Option<&'static str> {
     let is_missing = transport == Transport::Verbs && double::path().is_none();
     is_missing.then_some("verbs: there is no double of libibverbs (cargo build -p percale-verbs-double)")
@@ -115,7 +117,7 @@ fn options(words: &[String]) -> Result<Options, String> {
     Ok(options)
 }
 
-/// The program.
+/// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -137,7 +139,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints a run, then makes it.
+/// Prints a run, then executes it.
 fn show(words: &[String]) -> ExitCode {
     let (Some(transport), Some(Ok(seed))) =
         (words.first().and_then(|name| transport(name)), words.get(1).map(|seed| seed.parse()))
@@ -156,13 +158,13 @@ fn show(words: &[String]) -> ExitCode {
         println!("{index:>5}  {:?}", plan.steps[*index]);
     }
     let text = shrink::text(&kept);
-    // A process of its own: it needs the double in its environment.
+    // A separate process, because it needs the test double in its environment.
     let status = spawn::helper(transport, seed, Duration::from_millis(1)).arg(text).status();
     let code = status.ok().and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok());
     ExitCode::from(code.unwrap_or(1))
 }
 
-/// What was done over a transport.
+/// The results of a transport.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     runs: u64,
@@ -171,7 +173,7 @@ struct Tally {
     faults: u64,
 }
 
-/// The same for faults of one cause, most likely.
+/// Returns a text that is equal for faults that are likely to have the same cause.
 fn likeness(fault: &Fault) -> String {
     let place = if fault.kind == "panicked" { fault.text.rsplit(" at ").next().unwrap_or_default() } else { "" };
     let what =
@@ -179,7 +181,7 @@ fn likeness(fault: &Fault) -> String {
     format!("{} {}{place}", fault.kind, what.split(',').next().unwrap_or_default())
 }
 
-/// Shortens a run that finds something.
+/// Shortens a run that finds a fault.
 fn shorten(words: &[String]) -> ExitCode {
     let (Some(transport), Some(Ok(seed))) =
         (words.first().and_then(|name| transport(name)), words.get(1).map(|seed| seed.parse()))
@@ -309,7 +311,7 @@ fn print_tallies(tallies: &[(Transport, Tally)], found: &[Found]) {
     }
 }
 
-/// Text as JSON has it.
+/// Formats text as a JSON string.
 pub(crate) fn quoted(text: &str) -> String {
     let letter = |letter: char| match letter {
         '"' | '\\' => format!("\\{letter}"),

@@ -1,17 +1,17 @@
-//! Shortens a run: leaves steps out for as long as the same kind of fault is found (delta debugging).
+//! Shortens a run: omits steps as long as the same kind of fault is found (delta debugging).
 
 use std::time::{Duration, Instant};
 
 use super::spawn::batch;
 use super::{Fault, Plan, Transport, likeness};
 
-/// How long a search spends on a shorter list.
+/// The time limit for shortening in a search.
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
-/// How long `shorten` does, which is asked for nothing else. Long runs have thousands of steps.
+/// The time limit of `shorten`, which does nothing else. Long runs have thousands of steps.
 pub(super) const LONGEST: Duration = Duration::from_secs(20 * 60);
 
-/// Indices as `3,5-9`.
+/// Formats indices as `3,5-9`.
 pub(super) fn text(indices: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for index in indices {
@@ -25,7 +25,7 @@ pub(super) fn text(indices: &[usize]) -> String {
     if parts.is_empty() { "-".into() } else { parts.iter().map(text).collect::<Vec<_>>().join(",") }
 }
 
-/// Reads what [`text`] writes.
+/// Parses the format of [`text`].
 pub(super) fn indices(text: &str) -> Vec<usize> {
     let part = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -34,12 +34,12 @@ pub(super) fn indices(text: &str) -> Vec<usize> {
     text.split(',').filter_map(part).flatten().collect()
 }
 
-/// The steps that are enough, and how many there were; `None` if the fault does not show again.
+/// Returns the steps that are sufficient, and the original number of steps, or `None` if the fault does not recur.
 pub(super) fn shrink(transport: Transport, seed: u64, fault: &Fault, limit: Duration) -> Option<(Vec<usize>, usize)> {
     let begin = Instant::now();
     let wanted = likeness(fault);
     let shows = |kept: &[usize]| {
-        // Where other threads play a part, a fault does not show each time.
+        // With other threads, a fault does not recur every time.
         let times = if matches!(transport, Transport::Sim | Transport::Loopback) { 1 } else { 3 };
         let mut tries = (0..times).map(|_| batch(transport, seed, Duration::ZERO, Some(&text(kept))).fault);
         let again = tries.find_map(|found| found);

@@ -8,25 +8,25 @@ use std::time::Duration;
 
 use super::{Done, Fault, Transport, double};
 
-/// What a helper did.
+/// The results of a helper.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) runs: u64,
     pub(super) done: Done,
-    /// The seed after the last one that it took.
+    /// The seed after the last one that it used.
     pub(super) next: u64,
     /// The seed of the run that found a fault, the step, and the fault.
     pub(super) fault: Option<(u64, usize, Fault)>,
 }
 
-/// A run without a report for this time hangs.
+/// The time without a report after which a run is considered to hang.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// What begins a report of AddressSanitizer, and how many lines of one are kept.
+/// The beginning of a report of AddressSanitizer, and the number of lines that are kept.
 const SANITIZER: &str = "ERROR: AddressSanitizer";
 const REPORTED: usize = 40;
 
-/// Kinds of faults, by the names that the helper writes.
+/// The kinds of faults, by the names that the helper writes.
 const KINDS: [&str; 32] = [
     "unknown context",
     "ended twice",
@@ -66,11 +66,11 @@ fn kind(name: &str) -> &'static str {
     if let Some(known) = KINDS.iter().find(|kind| **kind == name) {
         return known;
     }
-    // A few names for the length of the program.
+    // This leaks only a few names.
     Box::leak(name.to_owned().into_boxed_str())
 }
 
-/// A helper that makes runs from a seed on, for so long.
+/// Returns the command of a helper that executes runs, starting with a seed, for this time.
 pub(super) fn helper(transport: Transport, seed: u64, time: Duration) -> Command {
     let program = std::env::current_exe().expect("the program has a path");
     let mut command = Command::new(program);
@@ -81,7 +81,7 @@ pub(super) fn helper(transport: Transport, seed: u64, time: Duration) -> Command
     command
 }
 
-/// Makes runs from a seed on, for so long; or one, of these steps.
+/// Executes runs, starting with a seed, for this time; or one run with these steps.
 pub(super) fn batch(transport: Transport, seed: u64, time: Duration, kept: Option<&str>) -> Batch {
     let mut command = helper(transport, seed, time);
     command.args(kept);

@@ -1,7 +1,7 @@
 //! Regions, and the accesses that read and write them.
 //!
-//! A region has blocks; one operation at a time uses a block, so that what must be there is known. The last two blocks hold a word each,
-//! for atomic operations.
+//! A region has blocks. One operation at a time uses a block, so that its expected contents are known. The last two
+//! blocks contain a word each, for atomic operations.
 
 #![expect(unsafe_code, reason = "posts operations on memory that it keeps until they have ended")]
 
@@ -19,15 +19,15 @@ use crate::search::lent::Lent;
 use crate::search::payload;
 use crate::search::step::{AccessBy, BLOCKS};
 
-/// Bytes of a block.
+/// The size of a block in bytes.
 pub(super) const BLOCK: usize = 600;
-/// Blocks that hold words.
+/// The number of blocks that contain words.
 pub(super) const WORDS: usize = 2;
 
-/// What a block holds.
+/// The expected contents of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Content {
-    /// What this operation wrote.
+    /// The data that this operation wrote.
     Of(u64),
     /// This number.
     Word(u64),
@@ -43,27 +43,27 @@ pub(super) enum Memory {
 struct Known {
     place: usize,
     name: RemoteMemory,
-    /// None once it was closed.
+    /// `None` after it was closed.
     memory: Option<Memory>,
     blocks: [Content; BLOCKS],
     used: [Option<u64>; BLOCKS],
 }
 
-/// What an operation accesses, and by what name.
+/// The target of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub(super) region: usize,
     pub(super) block: usize,
     pub(super) remote: RemoteMemory,
-    /// Through a window.
+    /// The window through which it is accessed.
     pub(super) window: Option<usize>,
-    /// It may be denied.
+    /// Whether the access may be denied.
     pub(super) may: bool,
-    /// It must be.
+    /// Whether the access must be denied.
     pub(super) must: bool,
 }
 
-/// An operation under way.
+/// An outstanding operation.
 #[derive(Clone, Copy, Debug)]
 struct Accessing {
     region: usize,
@@ -77,14 +77,14 @@ struct Accessing {
 enum What {
     Write,
     Read,
-    /// What is added, and whether the value from before is fetched.
+    /// The added number, and whether the previous value is fetched.
     Add(u64, bool),
-    /// Compared, and written if equal.
+    /// The compared value, and the value that is written if they are equal.
     Swap(u64, u64),
 }
 
 impl What {
-    /// What operation `id` does to a block of this content.
+    /// Returns the effect of operation `id` on a block with this content.
     fn drawn(id: u64, by: AccessBy, content: Content) -> Self {
         let value = match content {
             Content::Word(value) => value,
@@ -101,12 +101,12 @@ impl What {
     }
 }
 
-/// What an atomic operation adds, or writes if the comparison succeeds.
+/// Returns the number that an atomic operation adds, or writes if the comparison succeeds.
 const fn operand(id: u64) -> u64 {
     id << 8
 }
 
-/// An access that is entered in the ledger and is about to be posted.
+/// An access that is recorded in the ledger and is about to be posted.
 #[derive(Clone, Copy, Debug)]
 struct Entered {
     id: u64,
@@ -119,7 +119,7 @@ struct Entered {
 }
 
 impl Entered {
-    /// The bytes that it accesses.
+    /// Returns the number of accessed bytes.
     const fn bytes(&self) -> usize {
         self.by.len(BLOCK)
     }
@@ -128,7 +128,7 @@ impl Entered {
 /// The buffers of an access through the raw API.
 #[derive(Default)]
 struct AccessBuffers {
-    /// Buffers that are read from; an injected operation gives them back at once.
+    /// Buffers that are read from. An injected operation gives them back at once.
     sources: Vec<Lent>,
     /// Buffers that are written to.
     results: Vec<Lent>,
@@ -142,7 +142,7 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    /// Records that an endpoint was closed: its accesses under way may have been carried out or not.
+    /// Records that an endpoint was closed. Its outstanding accesses may or may not have been executed.
     pub(super) fn closed(&mut self, life: Life) {
         let gone: Vec<u64> = self.under_way.iter().filter(|(_, one)| one.life == life).map(|(id, _)| *id).collect();
         for id in gone {
@@ -150,24 +150,24 @@ impl Regions {
         }
     }
 
-    /// The regions of a place that are not closed.
+    /// Returns the open regions of a place.
     pub(super) fn open_at(&self, place: usize) -> Vec<usize> {
         let is_open = |index: &usize| self.known[*index].place == place && self.known[*index].memory.is_some();
         (0..self.known.len()).filter(is_open).collect()
     }
 
-    /// A region's memory; none once it was closed.
+    /// Returns the memory of a region, or `None` after it was closed.
     pub(super) fn memory(&self, region: usize) -> Option<&Memory> {
         self.known.get(region)?.memory.as_ref()
     }
 
-    /// Operations that are under way through a window.
+    /// Returns the outstanding operations through a window.
     pub(super) fn through(&self, window: usize) -> Vec<u64> {
         self.under_way.iter().filter(|(_, one)| one.window == Some(window)).map(|(id, _)| *id).collect()
     }
 
-    /// Marks the block of an operation as unknown, because it cannot be known whether and when the operation took place. The block is not used
-    /// any more.
+    /// Marks the block of an operation as unknown, because it is not known whether and when the operation is executed.
+    /// The block is not used any more.
     pub(super) fn lose(&mut self, id: u64) {
         if let Some(one) = self.under_way.remove(&id) {
             self.known[one.region].blocks[one.block] = Content::Unknown;
@@ -209,7 +209,7 @@ impl World {
         Ok(())
     }
 
-    /// Closes a region; with `forget` it is dropped instead, and its memory is lost.
+    /// Closes a region. With `forget` it is dropped instead, and its memory is leaked.
     pub(super) fn deregister(&mut self, at: usize, nth: usize, forget: bool) -> Verdict {
         let theirs: Vec<usize> = (0..self.regions.known.len())
             .filter(|index| self.regions.known[*index].place == at && self.regions.known[*index].memory.is_some())
@@ -256,7 +256,7 @@ impl World {
         }
     }
 
-    /// Whether a region's memory holds what was written there.
+    /// Checks that the memory of a region contains the data that was written there.
     fn holds(&self, index: usize, bytes: &[u8]) -> Verdict {
         let known = &self.regions.known[index];
         for (block, content) in known.blocks.iter().enumerate() {
@@ -288,7 +288,7 @@ impl World {
         slot: usize,
         fenced: bool,
     ) -> Verdict {
-        // Now and then one that was closed: its key is dead.
+        // Occasionally a closed region, whose key is no longer valid.
         let theirs: Vec<usize> =
             (0..self.regions.known.len()).filter(|index| self.regions.known[*index].place == to).collect();
         let Some(region) = theirs.iter().rev().nth(block % 3).or(theirs.last()).copied() else { return Ok(()) };
@@ -327,7 +327,7 @@ impl World {
         if is_safe { self.start_access(&entered, slot) } else { self.post_access(&entered, fenced) }
     }
 
-    /// Records that an access is under way, and whether it may or must be denied.
+    /// Records an outstanding access, and whether it may or must be denied.
     fn enter_access(&mut self, id: u64, life: Life, target: Target, what: What) {
         let Target { region, block, window, may, must, .. } = target;
         self.regions.known[region].used[block] = Some(id);
@@ -343,7 +343,7 @@ impl World {
         let len = entered.bytes();
         let read = matches!(by, AccessBy::SafeRead);
         let buffer = if read { vec![0; len] } else { payload::of(id, len) };
-        // An operation that gives a number has a buffer of its own.
+        // An operation that returns a number has an internal buffer.
         let is_theirs = matches!(by, AccessBy::SafeAdd);
         let place = if is_theirs { (0, 0) } else { (buffer.as_ptr().addr(), len) };
         let buffer = Buffer::from(buffer);
@@ -375,7 +375,7 @@ impl World {
             What::Write | What::Read => self.post_transfer(entered, flags)?,
             What::Add(..) | What::Swap(..) => self.post_atomic(entered, flags)?,
         };
-        // The result, if there is one, comes first.
+        // The result, if there is one, is the first.
         results.append(&mut if inject && posted.is_ok() { Vec::new() } else { std::mem::take(&mut sources) });
         self.lent.insert(id, results);
         for lent in sources {
@@ -403,7 +403,7 @@ impl World {
             buffers.sources.push(lent)
         }
         let by_one = id.is_multiple_of(2);
-        // The buffer is kept in `lent` until the operation has ended or, injected, was posted.
+        // The buffer is kept in `lent` until the operation has ended or, if it is injected, until it was posted.
         let posted = on!(port, endpoint => match (is_read, by_one) {
             // SAFETY: see above.
             (true, false) => unsafe { endpoint.post_read(&work) },
@@ -442,33 +442,35 @@ impl World {
             (work.op, work.compare) = (AtomicOp::Cswap, Some(Segments::one(compare.segment())));
             buffers.sources.push(compare);
         }
-        // SAFETY: the buffers are kept in `lent` until the operation has ended or, injected, was posted.
+        // SAFETY: the buffers are kept in `lent` until the operation has ended or, if it is injected, until it was
+        // posted.
         let posted = on!(port, endpoint => unsafe { endpoint.post_atomic(&work) });
         Ok((posted, buffers))
     }
 
-    /// Lends a buffer that holds these bytes.
+    /// Lends a buffer with these contents.
     fn lend_filled(&mut self, bytes: &[u8]) -> Verdict<Lent> {
         let lent = self.lender.lend(bytes.len())?;
         lent.write(bytes);
         Ok(lent)
     }
 
-    /// An access was refused.
+    /// Records that an access was rejected.
     fn never(&mut self, id: u64) {
         if let Some(one) = self.regions.under_way.remove(&id) {
             self.regions.known[one.region].used[one.block] = None;
         }
     }
 
-    /// Handles the end of an access: checks what it read, and records what it wrote. `got` is the result of a safe operation.
+    /// Handles the end of an access: checks the data that it read, and records the data that it wrote. `got` is the
+    /// result of a safe operation.
     pub(super) fn accessed(&mut self, id: u64, is_good: bool, got: Option<&[u8]>) -> Verdict {
         let Some(one) = self.regions.under_way.remove(&id) else { return Ok(()) };
         let Accessing { region, block, what, .. } = one;
         let known = &mut self.regions.known[region];
         known.used[block] = None;
         if !is_good {
-            // A key that was dead before the access gave no access: the block must hold what it held.
+            // A key that was invalid before the access must not have permitted it, so the block must be unchanged.
             let was_kept_out = self.ledger.operation(id).is_some_and(|operation| operation.must_be_denied);
             if !matches!(what, What::Read) && !was_kept_out {
                 known.blocks[block] = Content::Unknown;

@@ -10,7 +10,7 @@ use crate::search::ledger::{Fault, Verdict};
 use crate::search::payload;
 use crate::search::step::{COUNTERS, CounterStep, DOMAINS};
 
-/// Deferred additions, as the model has them.
+/// The model's record of a deferred addition.
 #[derive(Debug)]
 struct Waiting {
     id: WorkId,
@@ -19,11 +19,11 @@ struct Waiting {
     threshold: u64,
     to: usize,
     count: u64,
-    /// It was neither done nor taken back.
+    /// Whether it was neither executed nor cancelled.
     waits: bool,
 }
 
-/// Counters, and what waits for them.
+/// Counters, and the work that waits for them.
 pub(super) struct Deferrals {
     counters: Vec<Counter>,
     values: [u64; COUNTERS],
@@ -37,7 +37,7 @@ impl Deferrals {
         Self { counters, values: [0; COUNTERS], domains: (0..DOMAINS).map(|_| None).collect(), work: Vec::new() }
     }
 
-    /// Carries out the work that is due, in the model.
+    /// Executes the work that is due, in the model.
     fn fire(&mut self) {
         while let Some(due) =
             self.work.iter_mut().find(|work| work.waits && self.values[work.counter] >= work.threshold)
@@ -59,7 +59,7 @@ impl World {
             CounterStep::Defer { to, count, threshold, domain } => {
                 let (domain, to) = (usize::from(domain) % DOMAINS, usize::from(to) % COUNTERS);
                 if to == counter {
-                    return Ok(()); // Might count for ever.
+                    return Ok(()); // Might count without end.
                 }
                 if self.deferrals.domains[domain].is_none() {
                     self.deferrals.domains[domain] = Some(self.domain());
@@ -104,7 +104,7 @@ impl World {
                 let domain = usize::from(domain) % DOMAINS;
                 let Deferrals { domains, work, .. } = &mut self.deferrals;
                 domains[domain] = None;
-                // Work that waited there was dropped with its domain.
+                // The domain dropped the work that waited there.
                 work.retain(|work| work.domain != domain);
             }
         }
@@ -154,7 +154,7 @@ impl World {
         posted.or_else(|error| self.refused(id, &error))
     }
 
-    /// Everything that waits begins.
+    /// Makes everything that waits start.
     pub(super) fn fire_everything(&mut self) -> Verdict {
         for counter in 0..COUNTERS {
             self.deferrals.values[counter] += 1_000;

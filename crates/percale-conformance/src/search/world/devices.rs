@@ -11,7 +11,7 @@ use crate::search::step::{Call, DEVICES, DeviceStep, Request, Settings, Transpor
 
 /// The fabrics of a run.
 pub(super) struct Fabrics {
-    /// Those of its own: over RDMA, where they have opened devices.
+    /// Fabrics for RDMA that have opened devices of their own.
     own: Vec<Info>,
 }
 
@@ -20,13 +20,13 @@ fn discover() -> Info {
 }
 
 impl Fabrics {
-    /// Makes those of a run; over RDMA, the devices first.
+    /// Makes the fabrics of a run, after the devices if it uses RDMA.
     pub(super) fn new(settings: &Settings) -> Self {
         let Some(devices) = settings.devices else { return Self { own: Vec::new() } };
         for number in 0..DEVICES {
             let (windows, reuse, timeout) = (devices.windows, u8::from(devices.reuse), devices.timeout);
             let (reads, inline) = (devices.reads, devices.inline);
-            // Each is made before it is reset: it may not have been there.
+            // Each device is created before it is reset, because it may not exist.
             double::tell(&format!(
                 "device double{number}; reset double{number}; device double{number} windows={windows} reuse={reuse} \
                  timeout={timeout} max_qp_rd_atom={reads} max_inline_data={inline}"
@@ -44,9 +44,9 @@ impl Fabrics {
         Self { own }
     }
 
-    /// A domain for a place.
+    /// Opens a domain for a place.
     pub(super) fn domain(&self, settings: &Settings, network: Option<&Network>, place: usize) -> Domain {
-        // What is on the machine does not change between two runs.
+        // The devices and interfaces of the machine do not change between two runs.
         static INFO: OnceLock<Info> = OnceLock::new();
         let own = self.own.get(place % self.own.len().max(1));
         let info = own.unwrap_or_else(|| INFO.get_or_init(discover));
@@ -90,7 +90,7 @@ const fn call(what: Call) -> &'static str {
 }
 
 impl World {
-    /// Something happens to a device.
+    /// Causes an event of a device.
     pub(super) fn device(&mut self, number: usize, what: DeviceStep) {
         if self.settings.devices.is_none() {
             return;
@@ -110,11 +110,11 @@ impl World {
             DeviceStep::Address => format!("event {name} gid_change"),
             DeviceStep::Fatal => format!("event {name} fatal"),
         };
-        // There may be no such queue.
+        // The named queue may not exist.
         double::tell(&command);
     }
 
-    /// Ends all events of the devices, so that operations under way end.
+    /// Ends all events of the devices, so that outstanding operations end.
     pub(super) fn calm_devices(&self) {
         if self.settings.devices.is_some() {
             (0..DEVICES).for_each(|number| _ = double::tell(&format!("calm double{number}")));

@@ -1,7 +1,7 @@
-//! Collectives: groups of all places that are open, barriers and sums.
+//! Collectives: groups of all open places, barriers and sums.
 //!
-//! A group is joined by its members one after the other; each step posts a member's next operation. What the members have posted is the
-//! same everywhere, in one order. A member that leaves or is closed ends the group for all.
+//! The members join a group one after the other. Each step posts the next operation of a member. All members post the
+//! same operations in the same order. A member that leaves or is closed ends the group for all.
 
 #![expect(unsafe_code, reason = "posts operations on memory that it keeps until they have ended")]
 
@@ -11,27 +11,27 @@ use super::{World, on};
 use crate::search::ledger::{Fault, Life, Verdict};
 use crate::search::step::{GroupStep, Transport};
 
-/// A member's part of a group.
+/// The state of a member of a group.
 #[derive(Debug)]
 struct Member {
     place: usize,
     life: Life,
     id: Option<GroupId>,
     is_joined: bool,
-    /// Operations that it has posted.
+    /// The number of operations that it has posted.
     posted: u64,
 }
 
 /// A group.
 #[derive(Debug)]
 struct Group {
-    /// Its number: the context of its joins.
+    /// The number of the group, which is the context of its joins.
     number: u64,
-    /// Places, in order, with the lives that were there.
+    /// The places in order, with their lives at that time.
     members: Vec<Member>,
-    /// A member left, or was closed, or a connection may break: its operations may fail.
+    /// Whether operations may fail, because a member left or was closed, or because connections may break.
     is_broken: bool,
-    /// A member left it: what others have posted waits for what that member will not post.
+    /// Whether a member left. Operations of the other members then wait for operations that this member will not post.
     is_left: bool,
 }
 
@@ -44,12 +44,12 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Whether an endpoint holds something that keeps it from being shared.
+    /// Returns whether an endpoint holds an object that prevents it from being shared.
     pub(super) fn uses(&self, _life: Life) -> bool {
         false
     }
 
-    /// An endpoint is closed.
+    /// Records that an endpoint is closed. Returns whether it was a member of a group.
     pub(super) fn forget(&mut self, life: Life, _forget: bool) -> bool {
         let is_member = |group: &Group| group.members.iter().any(|member| member.life == life);
         // A group without this endpoint continues.
@@ -67,13 +67,13 @@ impl Groups {
         self.past.iter_mut().chain(&mut self.current).find(|group| group.number == number)
     }
 
-    /// Whether a group to which nothing happened has not come about yet.
+    /// Returns whether the current group is undisturbed and has not been formed yet.
     pub(super) fn is_forming(&self) -> bool {
         let current = self.current.as_ref();
         current.is_some_and(|group| !group.is_broken && !group.members.iter().all(|member| member.is_joined))
     }
 
-    /// Members of the group that have joined.
+    /// Returns the number of members of the group that have joined.
     pub(super) fn joined(&self) -> u64 {
         let joined = self.current.iter().flat_map(|group| &group.members).filter(|member| member.is_joined);
         joined.count() as u64
@@ -83,7 +83,7 @@ impl Groups {
 impl World {
     pub(super) fn group(&mut self, at: usize, what: GroupStep) -> Verdict {
         if self.settings.transport == Transport::Loopback {
-            return Ok(()); // Its endpoints do not reach each other.
+            return Ok(()); // The endpoints do not reach each other.
         }
         let Some((life, port)) = self.port(at) else { return Ok(()) };
         match what {
@@ -95,7 +95,8 @@ impl World {
                         let (life, _) = self.port(place)?;
                         Some(Member { place, life, id: None, is_joined: false, posted: 0 })
                     });
-                    // A member that joins the same list again is paired with the joins that other members still owe to an earlier group.
+                    // A member that joins the same list again is paired with the joins that other members still owe to
+                    // an earlier group.
                     let owes = |group: &Group| group.members.iter().any(|member| member.id.is_none());
                     let is_broken = self.settings.breaks
                         || self.seats.iter().any(|seat| seat.was_closed)
@@ -118,7 +119,7 @@ impl World {
                 (group.is_broken, group.is_left) = (true, true);
                 self.groups.past.extend(self.groups.current.take());
                 self.groups_may_fail();
-                // What others have posted waits for what this member will not post.
+                // Operations of the other members wait for operations that this member will not post.
                 for (_, operation) in self.ledger.pending_mut() {
                     operation.is_closed |= operation.what == "collective";
                 }
@@ -152,7 +153,7 @@ impl World {
         }
     }
 
-    /// Reads the events, which report what happens to groups.
+    /// Reads the events of groups.
     pub(super) fn look_at_events(&mut self) -> Verdict {
         for place in 0..self.seats.len() {
             let events = self.seats[place].events.clone();
@@ -185,7 +186,7 @@ impl World {
         Ok(())
     }
 
-    /// Operations of groups that are broken may fail.
+    /// Records that operations of broken groups may fail.
     pub(super) fn groups_may_fail(&mut self) {
         for (_, operation) in self.ledger.pending_mut() {
             operation.may_fail |= operation.what == "collective";
@@ -203,7 +204,7 @@ impl World {
         member.posted += 1;
         let sequence = member.posted;
         let context = self.ledger.number();
-        // Every second one is a barrier; the sum of what the members give is known.
+        // Every second operation is a barrier. The sum of the members' numbers is known.
         let is_sum = sequence.is_multiple_of(2);
         let what = if is_sum { Collective::Allreduce } else { Collective::Barrier };
         let lent = self.lender.lend(if is_sum { 16 } else { 0 })?;
@@ -256,7 +257,7 @@ impl World {
         }
     }
 
-    /// A collective ended: its sum is checked.
+    /// Handles the end of a collective: checks its sum.
     pub(super) fn summed(&mut self, id: u64, is_good: bool) -> Verdict {
         let Some(sum) = self.sums.remove(&id) else { return Ok(()) };
         let Some(lent) = self.lent.get(&id).and_then(|lent| lent.first()) else { return Ok(()) };
@@ -267,15 +268,16 @@ impl World {
         Ok(())
     }
 
-    /// Members that have not joined or posted what others have do so now, in groups of which a member was closed, too: then all that was
-    /// posted has to end.
+    /// Makes members join, or post the operations that other members have posted, if they have not done so. This
+    /// includes groups of which a member was closed. After that, all posted operations must end.
     pub(super) fn complete_groups(&mut self) -> Verdict {
         self.look_at_events()?;
         let mut late = Vec::new();
         let closed = || self.groups.past.iter().filter(|group| !group.is_left).map(|group| (group, false));
         let groups = || closed().chain(self.groups.current.iter().map(|group| (group, true)));
         let most_of = |group: &Group| group.members.iter().map(|member| member.posted).max().unwrap_or(0);
-        // In a broken group a member's join may be paired with joins of other numbers, so the members post the same count under each number.
+        // In a broken group the join of a member may be paired with joins of other numbers, so the members post the
+        // same count under each number.
         let most_of_all = groups().map(|(group, _)| most_of(group)).max().unwrap_or(0);
         for (group, forms) in groups() {
             let most = if group.is_broken { most_of_all } else { most_of(group) };
@@ -294,7 +296,8 @@ impl World {
         Ok(())
     }
 
-    /// Members that report to one queue may fill it with operations that wait for each other's; the rest can then not be posted.
+    /// Excuses groups whose members cannot post. Members that report to one queue may fill it with operations that wait
+    /// for each other, and then the rest cannot be posted.
     pub(super) fn excuse_starved_groups(&mut self) {
         let groups = self.groups.past.iter().chain(&self.groups.current);
         let is_starved = |group: &Group| {
@@ -302,8 +305,8 @@ impl World {
             posted().max() != posted().min()
         };
         if groups.into_iter().any(is_starved) {
-            // In such a queue there is no room for the receive of a claimed message either, for which its sender waits, and what is behind a
-            // fence after it.
+            // Such a queue has no room for the receive of a claimed message either. Its sender waits for that receive,
+            // and so do the operations after a later fence.
             let waits = self.waiting_for_claims();
             let behind: Vec<u64> = self
                 .ledger
@@ -323,7 +326,7 @@ impl World {
         }
     }
 
-    /// Checks that the current group was formed if all of its members have joined and nothing happened to it.
+    /// Checks that the current group was formed if all of its members have joined and it was not disturbed.
     pub(super) fn look_at_groups(&self) -> Verdict {
         let Some(group) = self.groups.current.as_ref().filter(|_| self.groups.is_forming()) else { return Ok(()) };
         let text =

@@ -1,4 +1,4 @@
-//! Operations of the safe API, and what is done with their handles.
+//! Operations of the safe API, and operations on their handles.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,27 +15,27 @@ use crate::search::payload;
 use crate::search::step::{HandleStep, Level};
 use crate::search::waker::Bell;
 
-/// How an operation of the safe API ended.
+/// The result of an operation of the safe API.
 pub(super) enum Outcome {
-    /// A send, or an access: the buffer.
+    /// The buffer of a send or an access.
     Buffer(Buffer),
-    /// A message.
+    /// A received message.
     Received(Received),
-    /// A number.
+    /// The value of an atomic operation.
     Value(u64),
-    /// It failed.
+    /// An error.
     Failed(OperationError),
 }
 
-/// A handle of an operation, whichever.
+/// A handle of any operation.
 pub(super) trait Handle {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
     fn is_ready(&self) -> bool;
-    /// `None` if this kind cannot be cancelled.
+    /// Cancels the operation. Returns `None` if this kind cannot be cancelled.
     fn cancel(&self) -> Option<bool> {
         None
     }
-    /// Waits for so long; consumes the handle.
+    /// Waits for at most `timeout`, and consumes the handle.
     fn wait(self: Box<Self>, timeout: Duration) -> Option<Outcome>;
 }
 
@@ -43,7 +43,7 @@ fn outcome<T>(result: Result<T, OperationError>, of: impl FnOnce(T) -> Outcome) 
     result.map_or_else(Outcome::Failed, of)
 }
 
-/// Implements [`Handle`] for the handle of an operation whose result the expression turns into an outcome.
+/// Implements [`Handle`] for the handle of an operation. The expression converts the result into an outcome.
 macro_rules! handle {
     ($handle:ty, $outcome:expr $(, $further:item)*) => {
         impl<A: Ownership + 'static> Handle for $handle {
@@ -96,12 +96,12 @@ impl Handle for SharedReceiving {
 /// A handle that the run holds.
 pub(super) struct Held {
     pub(super) id: u64,
-    /// The life of its endpoint; `None` for a shared receive.
+    /// The life of the endpoint. `None` for a shared receive.
     pub(super) life: Option<Life>,
     handle: Box<dyn Handle>,
     /// The address and the length of the buffer that the operation owns.
     buffer: (usize, usize),
-    /// The handle has given its result.
+    /// Whether the handle has returned its result.
     pub(super) is_finished: bool,
 }
 
@@ -114,7 +114,7 @@ impl World {
         self.held[slot].is_none()
     }
 
-    /// Keeps a handle, or enters the refusal.
+    /// Keeps a handle, or records that the operation was rejected.
     pub(super) fn keep(
         &mut self,
         id: u64,
@@ -283,7 +283,8 @@ impl World {
         }
     }
 
-    /// Records that a handle is gone: its operation continues without it, or is cancelled; a message that it had received is lost.
+    /// Records that a handle is gone. Its operation continues without it, or is cancelled. A message that it had
+    /// received is lost.
     fn let_go(&mut self, id: u64, was_finished: bool) {
         if was_finished {
             return;
@@ -303,7 +304,7 @@ impl World {
         }
     }
 
-    /// All handles of an endpoint go, in a random order.
+    /// Removes all handles of an endpoint in a random order.
     pub(super) fn let_go_of_handles(&mut self, life: Life, forget: bool) {
         let slots = self.held.len();
         let first = self.random.below(slots);
@@ -320,7 +321,7 @@ impl World {
         }
     }
 
-    /// A safe operation ended: its outcome is checked.
+    /// Handles the end of a safe operation: checks its outcome.
     pub(super) fn ended(&mut self, id: u64, buffer: (usize, usize), outcome: Outcome) -> Verdict {
         let what = self.ledger.operation(id).map_or("safe operation", |operation| operation.what);
         let ours = |found: &Buffer| {
@@ -415,7 +416,7 @@ impl World {
     fn took_report(&mut self, id: u64, report: &Report<'_>) -> Verdict {
         let number = report.data.or_else(|| payload::name_of(report.bytes));
         let Some(number) = number else {
-            // A truncated message without data: nothing names it.
+            // A truncated message without data cannot be identified.
             if let Some(receive) = self.ledger.received_by(id).copied() {
                 self.ledger.arrived_nameless(None, &receive.criteria, report.len + report.overflow);
             }
@@ -432,7 +433,8 @@ impl World {
         self.ledger.arrive((life, Place(place as u32)), id, report).map(|_| ())
     }
 
-    /// Polls the handles that are held, after a cancellation if `cancel` is set, and checks the results. Returns how many have not ended.
+    /// Polls the handles, after a cancellation if `cancel` is set, and checks the results. Returns the number of
+    /// operations that have not ended.
     pub(super) fn settle_handles(&mut self, cancel: bool) -> Verdict<usize> {
         let mut left = 0;
         for slot in 0..self.held.len() {
@@ -460,7 +462,7 @@ impl World {
     }
 }
 
-/// A handle that had given its result gave another.
+/// Checks the second result of a handle that had already returned one.
 fn again(id: u64, outcome: &Outcome) -> Verdict {
     let what = match outcome {
         Outcome::Received(received) => format!("a message of {} bytes", received.len),

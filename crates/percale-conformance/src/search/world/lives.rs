@@ -33,7 +33,7 @@ impl World {
         };
         let port = match opened {
             Ok(port) => port,
-            // Meanwhile the port may have been given to another program, or to a connection of any process.
+            // In the meantime the port may have been assigned to another program, or to a connection of any process.
             Err(_) if !moved && self.settings.transport != Transport::Sim && !listens_here(address) => {
                 return self.open(place, true);
             }
@@ -49,7 +49,7 @@ impl World {
         self.lives += 1;
         seat.open = Some(Open { life, port, posted: Vec::new(), claimed: Vec::new() });
         if is_new {
-            // All vectors number alike.
+            // All vectors assign the same numbers.
             for seat in &self.seats {
                 let name = seat.vector.insert(address).expect("an address");
                 self.names.insert(name.0, Place(place as u32));
@@ -59,7 +59,7 @@ impl World {
         Ok(())
     }
 
-    /// What wakers that call an endpoint do: they make progress on each that is open.
+    /// Sets the function that wakers call: it makes progress on each open endpoint.
     fn set_calls(&self) {
         let ports: Vec<Port> = self.seats.iter().filter_map(|seat| seat.open.as_ref().map(|open| open.port)).collect();
         waker::set_call(Some(Box::new(move || {
@@ -72,7 +72,7 @@ impl World {
         })));
     }
 
-    /// Closes an endpoint; its handles are dropped before, or forgotten.
+    /// Closes an endpoint. Its handles are dropped before, or forgotten.
     pub(super) fn close(&mut self, place: usize, forget: bool) -> Verdict {
         let Some(life) = self.seats[place].open.as_ref().map(|open| open.life) else { return Ok(()) };
         self.let_go_of_handles(life, forget);
@@ -84,7 +84,7 @@ impl World {
         self.set_calls();
         open.port.close();
         self.regions.closed(life);
-        // Whatever was posted there may not end, but its memory is the application's again.
+        // Operations posted there may not end, but their memory belongs to the application again.
         let theirs: Vec<u64> = self.ledger.pending_of(life);
         self.ledger.harm(Some(Place(place as u32)), Some(life));
         let seating = self.settings.seats[place];
@@ -100,7 +100,7 @@ impl World {
         Ok(())
     }
 
-    /// From one owner to many threads; or a handle comes and goes.
+    /// Converts an exclusively owned endpoint into a shared one, or clones and drops a handle of a shared one.
     pub(super) fn share(&mut self, place: usize) {
         let Some(open) = &mut self.seats[place].open else { return };
         match open.port {

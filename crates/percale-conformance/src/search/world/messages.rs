@@ -1,4 +1,4 @@
-//! Posting messages and receives by the raw API, and taking what is reported.
+//! Posts messages and receives through the raw API, and handles reports.
 
 #![expect(unsafe_code, reason = "posts operations on memory that it keeps until they have ended")]
 
@@ -12,7 +12,7 @@ use crate::search::ledger::{Criteria, Fault, Home, Message, Operation, Receive, 
 use crate::search::payload;
 use crate::search::step::{Level, Look, ReceiveBy, SendBy};
 
-/// A message that is to be sent.
+/// A message to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) len: usize,
@@ -26,7 +26,7 @@ pub(super) struct Sent {
 /// The report of a receive, and the ledger's record of the receive.
 struct ReceiveReport<'a> {
     report: Result<&'a Entry, &'a ErrorEntry>,
-    /// The reported entry, of a success or of an error.
+    /// The reported entry of a success or an error.
     entry: Entry,
     result: Result<(), (ErrorCode, &'a str)>,
     operation: &'a Operation,
@@ -34,17 +34,17 @@ struct ReceiveReport<'a> {
 }
 
 impl ReceiveReport<'_> {
-    /// Whether the receive takes several messages.
+    /// Returns whether the receive takes several messages.
     fn is_multi(&self) -> bool {
         self.operation.what.ends_with("multi-receive")
     }
 
-    /// Whether a buffer for several messages is released.
+    /// Returns whether a buffer for several messages is released.
     fn is_released(&self) -> bool {
         self.entry.flags.contains(CompletionFlags::MULTI_RECEIVE)
     }
 
-    /// Whether a message arrived.
+    /// Returns whether a message arrived.
     fn has_message(&self) -> bool {
         match self.report {
             Ok(entry) => !self.is_multi() || entry.len > 0 || entry.flags.contains(CompletionFlags::REMOTE_DATA),
@@ -52,18 +52,18 @@ impl ReceiveReport<'_> {
         }
     }
 
-    /// The bytes of the message that did not fit.
+    /// Returns the number of bytes of the message that did not fit.
     fn overflow(&self) -> u64 {
         self.report.map_or_else(|error| error.overflow, |_| 0)
     }
 
-    /// The length of the message, with the bytes that did not fit.
+    /// Returns the length of the message, including the bytes that did not fit.
     fn came(&self) -> u64 {
         self.entry.len + self.overflow()
     }
 }
 
-/// In up to three segments.
+/// Splits memory into up to three segments.
 pub(super) fn segments(whole: Segment, pieces: usize) -> Segments {
     let (len, pieces) = (whole.len(), pieces.max(1));
     let list: Vec<Segment> = (0..pieces)
@@ -87,7 +87,7 @@ fn flags_of(level: Level) -> OpFlags {
 }
 
 impl World {
-    /// Enters an operation in the ledger before it is posted.
+    /// Records an operation in the ledger before it is posted.
     pub(super) fn enter(&mut self, id: u64, what: &'static str, place: usize, peer: Option<usize>, is_reported: bool) {
         let peers = peer.map_or_else(|| (0..self.seats.len()).collect(), |peer| vec![peer]);
         let harmed = peers.iter().any(|peer| self.seats[*peer].was_closed || self.seats[*peer].open.is_none());
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// Enters a message in the ledger before it is posted.
+    /// Records a message in the ledger before it is posted.
     pub(super) fn enter_message(
         &mut self,
         id: u64,
@@ -143,7 +143,7 @@ impl World {
         self.ledger.send(id, Message { may_be_lost, ..message });
     }
 
-    /// A refusal: nothing was done.
+    /// Records that an operation was rejected.
     pub(super) fn refused(&mut self, id: u64, error: &PostError) -> Verdict {
         self.ledger.refuse(id);
         self.give_back(id)?;
@@ -269,7 +269,7 @@ impl World {
         posted.or_else(|error| self.refused(id, &error))
     }
 
-    /// Enters an operation of the shared context.
+    /// Records an operation of the shared context in the ledger.
     pub(super) fn enter_pooled(&mut self, id: u64, what: &'static str, from: Option<usize>) {
         self.enter(id, what, 0, from, true);
         if let Some(open) = &mut self.seats[0].open {
@@ -277,7 +277,7 @@ impl World {
         }
         if let Some(operation) = self.ledger.operation_mut(id) {
             operation.at = None;
-            // Whichever member takes it may be closed.
+            // The member that receives the message may be closed.
             operation.may_fail = true;
         }
     }
@@ -296,12 +296,12 @@ impl World {
         let from = from.map_or(PeerAddress::UNSPECIFIED, |from| self.name(from));
         let flags = flags | OpFlags::COMPLETION;
         let work = ReceiveWork { from, segments: segments_of_none(), tag: criteria.tag, context: id, flags };
-        // SAFETY: there is no memory.
+        // SAFETY: the operation uses no memory.
         let posted = on!(port, endpoint => unsafe { endpoint.post_recv(&work) });
         posted.or_else(|error| self.refused(id, &error))
     }
 
-    /// Receives a message that was claimed, or throws it away.
+    /// Receives or discards a claimed message.
     pub(super) fn claimed(&mut self, at: usize, nth: usize, discard: bool) -> Verdict {
         let Some(open) = &mut self.seats[at].open else { return Ok(()) };
         if open.claimed.is_empty() {
@@ -320,7 +320,7 @@ impl World {
         // The receive has the same context: for the ledger, it continues the claim.
         if let Some(operation) = self.ledger.operation_mut(id) {
             (operation.is_over, operation.what) = (false, if discard { "claimed discard" } else { "claimed receive" });
-            // Its sender may have closed between the claim and now.
+            // The sender may have been closed since the claim.
             operation.may_fail |= harmed;
         }
         self.ledger.receive(id, Receive { capacity: len, ..receive });
@@ -347,7 +347,7 @@ impl World {
                 self.give_back(id)?;
                 match error {
                     PostError::Again => Ok(()),
-                    // Its sender may have closed, so that the message is gone.
+                    // The sender may have been closed, so the message is gone.
                     PostError::NotClaimed => {
                         if let Some(open) = &mut self.seats[at].open {
                             open.claimed.remove(index);
@@ -413,13 +413,13 @@ impl World {
         }
     }
 
-    /// Takes a report: at an endpoint, or from a queue of several.
+    /// Handles a report of an endpoint, or of a queue that several endpoints use.
     fn reported(&mut self, at: Option<usize>, report: Result<&Entry, &ErrorEntry>) -> Verdict {
         self.results += 1;
         let entry = report.map_or_else(|error| error.entry, |entry| *entry);
         let id = entry.context;
         if id == 0 && report.is_err() {
-            return Ok(()); // What became of an injected message.
+            return Ok(()); // The failure of an injected message.
         }
         let Some(operation) = self.ledger.operation(id).cloned() else {
             return Err(Fault::new(
@@ -429,7 +429,8 @@ impl World {
         };
         let result = report.map(|_| ()).map_err(|error| (error.error, error.text.as_ref()));
         if operation.is_closed && operation.what.contains("receive") {
-            // It was reported before its endpoint was closed, and is read now; its memory is ours again.
+            // The operation was reported before its endpoint was closed, and is read now. Its memory belongs to the
+            // application again.
             let is_released =
                 !operation.what.ends_with("multi-receive") || entry.flags.contains(CompletionFlags::MULTI_RECEIVE);
             return if is_released { self.ledger.end(id, result) } else { Ok(()) };
@@ -440,16 +441,16 @@ impl World {
         self.receive_reported(at, &ReceiveReport { report, entry, result, operation: &operation, receive })
     }
 
-    /// Takes the report of a receive.
+    /// Handles the report of a receive.
     fn receive_reported(&mut self, at: Option<usize>, report: &ReceiveReport<'_>) -> Verdict {
         let ReceiveReport { entry, operation, receive, .. } = report;
         if !report.has_message() || operation.what.ends_with("discard") {
             if operation.what.ends_with("discard") && report.result.is_ok() {
-                // The report does not always identify the message: the oldest that fits is taken.
+                // The report does not always identify the message. Any matching message may have been discarded.
                 self.discarded(at, entry, &receive.criteria);
             }
             if report.is_multi() && !report.is_released() && report.result.is_err() {
-                return Ok(()); // A message failed; the buffer goes on.
+                return Ok(()); // A message failed; the buffer stays in use.
             }
             return self.receive_over(report);
         }
@@ -465,7 +466,7 @@ impl World {
         }
     }
 
-    /// A peek or a claim found a message.
+    /// Handles a message that a peek or a claim has found.
     fn message_seen(&mut self, place: usize, report: &ReceiveReport<'_>) -> Verdict {
         let (entry, id) = (&report.entry, report.entry.context);
         if entry.flags.contains(CompletionFlags::REMOTE_DATA) {
@@ -479,7 +480,8 @@ impl World {
         self.over(id, report.result)
     }
 
-    /// A message arrived at a place: checks it, and ends the receive unless its buffer takes more messages.
+    /// Handles a message that arrived at a place: checks it, and ends the receive unless its buffer takes more
+    /// messages.
     fn message_received(&mut self, place: usize, report: &ReceiveReport<'_>) -> Verdict {
         let ReceiveReport { entry, operation, receive, .. } = report;
         let id = entry.context;
@@ -502,11 +504,12 @@ impl World {
         self.receive_over(report)
     }
 
-    /// The offset of a received message in the buffer of its receive, and its bytes.
+    /// Returns the offset of a received message in the buffer of its receive, and its bytes.
     fn received_bytes(&self, report: &ReceiveReport<'_>, len: usize) -> Verdict<(usize, Vec<u8>)> {
         let ReceiveReport { entry, operation, receive, .. } = report;
         let id = entry.context;
-        // Another member's queue may have reported the buffer's release first: then the contents at that time count.
+        // The queue of another member may have reported the release of the buffer first. Then the contents at that time
+        // are used.
         let (address, whole) = match (self.lent.get(&id).and_then(|lent| lent.first()), self.released.get(&id)) {
             (Some(lent), _) => (lent.address(), None),
             (None, Some((address, whole))) => (*address, Some(whole)),
@@ -529,21 +532,22 @@ impl World {
         Ok((offset, bytes))
     }
 
-    /// A receive ended: its buffer is released.
+    /// Ends a receive: releases its buffer.
     fn receive_over(&mut self, report: &ReceiveReport<'_>) -> Verdict {
         let id = report.entry.context;
         self.release(id, report.is_multi() && report.operation.at.is_none());
         self.over(id, report.result)
     }
 
-    /// A shared buffer is released: what it holds is kept for reports that other queues have yet to give.
+    /// Releases a shared buffer. Its contents are kept for reports from other queues.
     fn release(&mut self, id: u64, is_shared: bool) {
         if is_shared && let Some(lent) = self.lent.get(&id).and_then(|lent| lent.first()) {
             self.released.insert(id, (lent.address(), lent.read(0, lent.len())));
         }
     }
 
-    /// At which place an operation's message arrived: that of the operation or, of a shared receive, that of the message.
+    /// Returns the place at which the message of an operation arrived: the place of the operation or, for a shared
+    /// receive, the target of the message.
     fn receiver(&self, at: Option<usize>, operation: &Operation, entry: &Entry) -> Verdict<Option<usize>> {
         if let Some(life) = operation.at {
             let place = self.seats.iter().position(|seat| seat.open.as_ref().is_some_and(|open| open.life == life));
@@ -578,7 +582,7 @@ impl World {
         }
     }
 
-    /// An operation ended: its memory is ours again.
+    /// Handles the end of an operation. Its memory belongs to the application again.
     pub(super) fn over(&mut self, id: u64, result: Result<(), (ErrorCode, &str)>) -> Verdict {
         if let Err((code, _)) = result
             && let Some(message) = self.ledger.message_mut(id)
@@ -594,6 +598,6 @@ impl World {
 }
 
 fn segments_of_none() -> Segments {
-    // SAFETY: no byte.
+    // SAFETY: the segment is empty.
     Segments::one(unsafe { Segment::new(std::ptr::NonNull::<u8>::dangling().as_ptr(), 0) })
 }

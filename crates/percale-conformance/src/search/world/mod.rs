@@ -1,14 +1,14 @@
-//! A run in this process: the endpoints, what is lent to them, and the interpretation of steps.
+//! A run in this process: the endpoints, the memory lent to them, and the interpretation of steps.
 //!
-//! * `messages`: posting messages and receives, and taking reports
+//! * `messages`: posts messages and receives, and handles reports
 //! * `handles`: operations of the safe API
-//! * `lives`: opening and closing
-//! * `devices`: fabrics, and what happens to RDMA devices
-//! * `accesses`: regions, and what is read and written there
+//! * `lives`: opens and closes endpoints
+//! * `devices`: fabrics, and events of RDMA devices
+//! * `accesses`: regions, and accesses to them
 //! * `counters`: deferred and triggered work
 //! * `groups`: collectives
 //! * `windows`: windows of regions, and accesses through them
-//! * `settle`: bringing everything to its end, and what must hold then
+//! * `settle`: ends all operations, and checks the final state
 
 #![expect(unsafe_code, reason = "frees endpoints that it lent for as long as their handles live")]
 
@@ -44,14 +44,14 @@ use super::step::{Plan, QUEUES, SLOTS, Settings, Step, Transport};
 use super::waker;
 use crate::random::Random;
 
-/// An endpoint, lent to handles for as long as they live.
+/// An endpoint that is lent to its handles.
 #[derive(Clone, Copy, Debug)]
 enum Port {
     Owned(&'static Endpoint, *mut Endpoint),
     Shared(&'static SharedEndpoint, *mut SharedEndpoint),
 }
 
-/// Calls the endpoint of a port, whichever it is.
+/// Calls a method of the endpoint of a port of either kind.
 macro_rules! on {
     ($port:expr, $endpoint:ident => $body:expr) => {
         match $port {
@@ -65,7 +65,8 @@ use on;
 impl Port {
     fn owned(endpoint: Endpoint) -> Self {
         let ptr = Box::into_raw(Box::new(endpoint));
-        // SAFETY: the box lives until `take_owned`; before that, all handles that borrow from it are dropped or forgotten.
+        // SAFETY: the box lives until `take_owned`; before that, all handles that borrow from it are dropped or
+        // forgotten.
         Self::Owned(unsafe { &*ptr }, ptr)
     }
 
@@ -75,10 +76,10 @@ impl Port {
         Self::Shared(unsafe { &*ptr }, ptr)
     }
 
-    /// For many threads, if it was for one. Nothing that borrows from it is used any more.
+    /// Converts an exclusively owned endpoint into a shared one. No value may still borrow from it.
     fn share(self) -> Self {
         let Self::Owned(_, ptr) = self else { return self };
-        // SAFETY: the pointer is from `Box::into_raw`, and no other code still uses it.
+        // SAFETY: the pointer comes from `Box::into_raw`, and no other code uses it any more.
         let endpoint = unsafe { Box::from_raw(ptr) };
         match endpoint.share() {
             Ok(endpoint) => Self::shared(endpoint),
@@ -86,10 +87,10 @@ impl Port {
         }
     }
 
-    /// Closes the endpoint. Nothing that borrows from it is used any more.
+    /// Closes the endpoint. No value may still borrow from it.
     fn close(self) {
         match self {
-            // SAFETY: the pointer is from `Box::into_raw`, and no other code still uses it.
+            // SAFETY: the pointer comes from `Box::into_raw`, and no other code uses it any more.
             Self::Owned(_, ptr) => drop(unsafe { Box::from_raw(ptr) }),
             // SAFETY: as above.
             Self::Shared(_, ptr) => drop(unsafe { Box::from_raw(ptr) }),
@@ -102,13 +103,13 @@ impl Port {
 struct Open {
     life: Life,
     port: Port,
-    /// Contexts of operations of the raw API, oldest first; those that ended are removed now and then.
+    /// The contexts of operations of the raw API, oldest first. Ended operations are removed occasionally.
     posted: Vec<u64>,
-    /// Messages that were claimed, with what was asked for.
+    /// The operations of claimed messages.
     claimed: Vec<u64>,
 }
 
-/// A place: an address, and the endpoint that is open there.
+/// A place: an address, and the endpoint that is open at it.
 #[derive(Debug)]
 struct Seat {
     address: SocketAddr,
@@ -117,18 +118,18 @@ struct Seat {
     counter: std::sync::Arc<Counter>,
     events: EventQueue,
     open: Option<Open>,
-    /// An endpoint was closed here before.
+    /// Whether an endpoint was closed here before.
     was_closed: bool,
 }
 
-/// How much was done.
+/// The work of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
-    /// Operations that were posted.
+    /// The number of posted operations.
     pub operations: u64,
-    /// Events of lives.
+    /// The number of lifecycle events.
     pub lives: u64,
-    /// Handles were forgotten: their memory is lost.
+    /// Whether handles were forgotten, so that their memory is leaked.
     pub forgot: bool,
 }
 
@@ -138,7 +139,7 @@ pub(super) struct World {
     network: Option<Network>,
     fabrics: Fabrics,
     seats: Vec<Seat>,
-    /// Which place a name in the vectors is.
+    /// The place of each address in the vectors.
     names: BTreeMap<u64, Place>,
     queues: Vec<CompletionQueue>,
     pool: SharedReceive,
@@ -147,29 +148,29 @@ pub(super) struct World {
     lender: Lender,
     returns: Returns,
     lent: HashMap<u64, Vec<Lent>>,
-    /// Shared buffers that were released: where they were and what they held.
+    /// The addresses and contents of shared buffers that were released.
     released: HashMap<u64, (u64, Vec<u8>)>,
     held: Vec<Option<Held>>,
-    /// Before the regions that they are bound to.
+    /// Declared before the regions to which they are bound, so that they are dropped first.
     windows: Windows,
     regions: Regions,
     deferrals: Deferrals,
     groups: Groups,
-    /// The sums that collectives must give.
+    /// The expected results of collectives.
     sums: HashMap<u64, u64>,
     random: Random,
     /// The criteria of receives that stay posted because their handles were forgotten.
     forgotten: Vec<Criteria>,
     lives: u32,
-    /// Results that were read from queues and endpoints.
+    /// The number of results read from queues and endpoints.
     results: u64,
-    /// Wakers that were there before.
+    /// The number of wakers that existed before the run.
     wakers: usize,
     step: u32,
     done: Done,
 }
 
-/// A multiple of this program's own waits, for the real transports.
+/// The first port of the places on the simulated network.
 const PORTS: u16 = 1000;
 
 impl World {
@@ -239,7 +240,7 @@ impl World {
         Ok(world)
     }
 
-    /// A further domain.
+    /// Opens a further domain.
     fn domain(&self) -> Domain {
         self.fabrics.domain(&self.settings, self.network.as_ref(), 0)
     }
@@ -252,13 +253,13 @@ impl World {
         self.seats[place].open.as_ref().map(|open| (open.life, open.port))
     }
 
-    /// How every vector names a place.
+    /// Returns the address of a place, which is the same in all vectors.
     fn name(&self, place: usize) -> PeerAddress {
         let name = self.names.iter().rev().find(|(_, of)| of.0 as usize == place).map(|(name, _)| *name);
         PeerAddress(name.expect("each place has a name"))
     }
 
-    /// Which place a completion names as the source.
+    /// Returns the place that a completion names as its source.
     fn source(&self, peer: PeerAddress) -> Verdict<Option<Place>> {
         if !peer.is_specified() {
             return Ok(None);
@@ -269,7 +270,7 @@ impl World {
         }
     }
 
-    /// How the buffers of this operation are watched after its end.
+    /// Draws the treatment of the buffers of this operation after its end.
     fn watch(&mut self) -> Watch {
         let (forbidden, reused) = self.settings.watch;
         let drawn = self.random.below(16) as u8;
@@ -280,7 +281,7 @@ impl World {
         }
     }
 
-    /// The operation's memory came back.
+    /// Takes back the memory of an operation.
     fn give_back(&mut self, id: u64) -> Verdict {
         for lent in self.lent.remove(&id).unwrap_or_default() {
             let watch = self.watch();
@@ -375,7 +376,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         waker::set_call(None);
-        // Handles before what they borrow from.
+        // Handles are dropped before the objects that they borrow from.
         self.held.clear();
         self.groups = Groups::default();
         for seat in &mut self.seats {
@@ -392,7 +393,7 @@ fn words(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".into())
 }
 
-/// Makes a run. Returns what was done, and which promise was broken at which step.
+/// Executes a run. Returns the work done, the verdict, and the step at which it ended.
 pub fn run(plan: &Plan) -> (Done, Verdict<()>, usize) {
     lent::RUN.store(plan.seed, Ordering::Relaxed);
     let world = catch_unwind(AssertUnwindSafe(|| World::new(&plan.settings)));
@@ -405,7 +406,7 @@ pub fn run(plan: &Plan) -> (Done, Verdict<()>, usize) {
     let mut done = world.done;
     done.operations = world.ledger.posted();
     if verdict.is_err() {
-        // What is left may be in any state: the process ends soon.
+        // The rest may be in any state, and the process ends soon.
         std::mem::forget(world);
         return (done, verdict, at);
     }
@@ -429,7 +430,7 @@ impl World {
         (self.guarded(Self::settle), plan.steps.len())
     }
 
-    /// A panic of one of the run's own wakers is expected; any other panic is a fault.
+    /// Calls `what`. A panic of one of the run's own wakers is expected; any other panic is a fault.
     fn guarded(&mut self, what: impl FnOnce(&mut Self) -> Verdict) -> Verdict {
         match catch_unwind(AssertUnwindSafe(|| what(self))) {
             Ok(verdict) => verdict,

@@ -1,4 +1,4 @@
-//! Bringing everything to its end, and what must hold then.
+//! Ends all operations, and checks the final state.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,17 @@ use crate::search::ledger::{Criteria, Fault, Message, Verdict};
 use crate::search::step::{SLOTS, Transport};
 use crate::search::waker;
 
-/// Rounds without any change after which nothing more comes, on the simulated network.
+/// The number of rounds without any change after which nothing more happens, on the simulated network.
 const ROUNDS: u32 = 400;
 
-/// The same in time, elsewhere.
+/// The same as a time, for the other transports.
 const QUIET: Duration = Duration::from_secs(5);
 
 impl World {
-    /// Brings the run to its end.
+    /// Ends the run.
     pub(super) fn settle(&mut self) -> Verdict {
         self.calm_devices();
-        // Shared receives are reported by an endpoint, if there is one.
+        // Shared receives are reported by an endpoint, so at least one must be open.
         for place in 0..self.seats.len() {
             if self.seats[place].open.is_none() {
                 self.open(place, false)?;
@@ -29,13 +29,13 @@ impl World {
         // Everything that was sent is received.
         self.quiet(true)?;
         if self.seats.iter().flat_map(|seat| &seat.open).any(|open| !open.claimed.is_empty()) {
-            // Receives that waited held all entries of a queue, so that what was claimed could not be received.
+            // Waiting receives held all entries of a queue, so claimed messages could not be received.
             self.cancel_everything();
             self.quiet(true)?;
         }
         self.look_for_lost()?;
         self.look_at_groups()?;
-        // What waits still is cancelled.
+        // Operations that still wait are cancelled.
         self.cancel_everything();
         self.settle_handles(true)?;
         self.quiet(false)?;
@@ -49,9 +49,9 @@ impl World {
         self.returns.check_all()
     }
 
-    /// A round of progress.
+    /// Makes progress once on everything.
     fn round(&mut self) -> Verdict {
-        // Long messages take many turns where little may be under way.
+        // Long messages take many rounds if few bytes may be outstanding.
         self.tick(self.settings.delay.max(20_000));
         for place in 0..self.seats.len() {
             self.guarded(|world| {
@@ -64,7 +64,7 @@ impl World {
         for queue in 0..self.queues.len() {
             self.guarded(|world| world.read(queue, 16))?;
         }
-        // A claimed message that is not fetched keeps its sender waiting.
+        // A claimed message that is not received blocks its sender.
         for place in 0..self.seats.len() {
             self.guarded(|world| world.claimed(place, 0, false))?;
         }
@@ -72,16 +72,17 @@ impl World {
         self.guarded(|world| world.settle_handles(false).map(|_| ()))
     }
 
-    /// What changes while there is progress.
+    /// Returns values that change while there is progress.
     ///
-    /// Results count when they are read, also those of operations that are not pending: closed endpoints may leave hundreds of errors in a
-    /// shared queue. A round reads one error, and the endpoints that report to a full queue make no progress until there is room.
+    /// Results are counted when they are read, including those of operations that are not pending: closed endpoints may
+    /// leave hundreds of errors in a shared queue. A round reads one error, and the endpoints that report to a full
+    /// queue make no progress until there is room.
     fn state(&self) -> (usize, usize, u64) {
         let held = self.held.iter().flatten().filter(|held| !held.is_finished).count();
         (self.ledger.pending().len(), held, self.ledger.arrivals() + self.groups.joined() + self.results)
     }
 
-    /// Makes progress until nothing changes; if wanted, with receives for all that comes.
+    /// Makes progress until nothing changes. With `receiving`, posts receives for all messages.
     fn quiet(&mut self, receiving: bool) -> Verdict {
         let mut before = self.state();
         let (mut rounds, mut since) = (0, Instant::now());
@@ -119,7 +120,7 @@ impl World {
             || self.ledger.pending().iter().any(|id| self.ledger.received_by(*id).is_none())
     }
 
-    /// A message that was sent and has not arrived, and should have.
+    /// Returns a message that was sent, should have arrived, and has not.
     fn missed(&self) -> Option<u64> {
         let waits = self.waiting_for_claims();
         let missing = self.ledger.messages().filter(|(id, message)| {
@@ -130,10 +131,12 @@ impl World {
         missing.map(|(id, _)| id).min()
     }
 
-    /// Whether a message that has not arrived may have been claimed and not received, or is behind a fence that waits for one such. One that
-    /// is not ordered was posted when it was triggered, maybe after all others.
+    /// Returns a function that checks whether a message that has not arrived may have been claimed and not received, or
+    /// waits behind a fence for such a message. A message that is not ordered was posted when it was triggered,
+    /// possibly after all others.
     ///
-    /// What all are compared with is collected once: a run has thousands of messages, and this is asked in each round.
+    /// The messages to compare with are collected once, because a run has thousands of messages, and every round makes
+    /// this check.
     pub(super) fn waiting_for_claims(&self) -> impl Fn(u64, &Message) -> bool {
         let has_claim = |(_, message): &(u64, &Message)| message.arrivals == 0 && self.is_claimed(message);
         let claimed: Vec<_> = self.ledger.messages().filter(has_claim).collect();
@@ -150,14 +153,15 @@ impl World {
         }
     }
 
-    /// Whether it may have been claimed and not received: where receives that wait hold all entries of a queue, none can be posted.
+    /// Returns whether a message may have been claimed and not received. If waiting receives hold all entries of a
+    /// queue, no further receive can be posted.
     fn is_claimed(&self, message: &Message) -> bool {
         let open = self.seats[message.to.0 as usize].open.as_ref();
         let mut claims = open.iter().flat_map(|open| &open.claimed);
         claims.any(|claim| self.ledger.received_by(*claim).is_some_and(|receive| receive.criteria.fits(message)))
     }
 
-    /// Keeps a receive for every message posted, tagged or not. These take no room in a queue.
+    /// Keeps a receive for every message posted, tagged and untagged. These receives need no room in a queue.
     fn receive_anything(&mut self, place: usize) -> Verdict {
         for (index, tag) in [None, Some((0, u64::MAX))].into_iter().enumerate() {
             let slot = SLOTS + 2 * place + index;
@@ -178,7 +182,7 @@ impl World {
 
     fn cancel_everything(&mut self) {
         let pool = self.pool.clone();
-        // Operations that were still posted are reported, because no member closes any more.
+        // Operations that were still posted are reported, because no member is closed any more.
         for id in self.ledger.vanished() {
             if pool.cancel(id)
                 && let Some(operation) = self.ledger.operation_mut(id)
@@ -222,7 +226,7 @@ impl World {
         for slot in 0..self.held.len() {
             drop(self.held[slot].take());
         }
-        // A thread that wakes tasks may hold a waker for a moment longer.
+        // A thread that wakes tasks may hold a waker a little longer.
         let since = Instant::now();
         while waker::live() > self.wakers && since.elapsed() < QUIET {
             std::thread::yield_now();
@@ -239,7 +243,7 @@ impl World {
         Ok(())
     }
 
-    /// Every queue has all its room again.
+    /// Checks that every queue has its full capacity again.
     fn look_at_queues(&mut self) -> Verdict {
         for index in 0..self.queues.len() {
             let queue: CompletionQueue = self.queues[index].clone();
@@ -251,7 +255,8 @@ impl World {
                 }
                 let taken = (0..limit).take_while(|_| queue.reserve().is_ok()).count();
                 queue.update(|ring| (0..taken).for_each(|_| ring.unreserve()));
-                // What a peer may still have been writing to when its endpoint closed is reported once the peer has let go.
+                // An operation whose memory a peer may still have been writing when its endpoint closed is reported
+                // only after the peer has released the memory.
                 let is_final = matches!(self.settings.transport, Transport::Sim | Transport::Loopback);
                 if taken == limit || is_final || since.elapsed() > QUIET {
                     break taken;

@@ -1,7 +1,8 @@
-//! Windows of type 1: bound to blocks of regions, bound elsewhere, unbound, deallocated, while peers access memory by their keys.
+//! Windows of type 1, which are bound to blocks of regions, bound elsewhere, unbound and deallocated, while peers
+//! access memory with their keys.
 //!
-//! A window is used by the owner of its place and can be accessed by every endpoint. When a call that ends a key has returned, the key no
-//! longer gives access.
+//! The owner of a place changes its windows, and every endpoint can access memory through them. After a call that ends
+//! a key has returned, the key no longer permits access.
 
 use percale::{RemoteMemory, Window, WindowAccess, WindowType};
 
@@ -10,10 +11,10 @@ use super::accesses::{BLOCK, Memory, Target, WORDS};
 use crate::search::ledger::{Fault, Verdict};
 use crate::search::step::{AccessBy, BLOCKS, WindowStep};
 
-/// Windows of a run that are not deallocated.
+/// The maximum number of windows of a run that are not deallocated.
 const OPEN: usize = 4;
 
-/// What a window is bound to.
+/// The binding of a window.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     region: usize,
@@ -25,10 +26,10 @@ struct Bound {
 
 struct Known {
     place: usize,
-    /// None once it was deallocated.
+    /// `None` after it was deallocated.
     window: Option<Window>,
     bound: Option<Bound>,
-    /// What its last dead key reached.
+    /// The binding of its last invalid key.
     dead: Option<Bound>,
 }
 
@@ -39,7 +40,7 @@ pub(super) struct Windows {
 }
 
 impl World {
-    /// Something is done with a window of this place.
+    /// Executes an operation on a window of this place.
     pub(super) fn window(&mut self, at: usize, nth: usize, what: WindowStep) -> Verdict {
         if what == WindowStep::Open {
             if self.windows.known.iter().filter(|one| one.window.is_some()).count() < OPEN {
@@ -77,7 +78,7 @@ impl World {
                 if let Some(window) = known.window.take()
                     && what == WindowStep::Close
                 {
-                    // It waits for peers that do not move; then it is dropped.
+                    // It waits for peers that make no progress meanwhile, and is then dropped.
                     _ = window.close();
                 }
                 Ok(())
@@ -85,7 +86,7 @@ impl World {
         }
     }
 
-    /// Operations that are under way through a window may be let in yet, and may not.
+    /// Records that outstanding operations through a window may still be permitted, or may be denied.
     fn key_ends(&mut self, index: usize) {
         for id in self.regions.through(index) {
             if let Some(operation) = self.ledger.operation_mut(id) {
@@ -97,7 +98,7 @@ impl World {
     /// Binds a window to blocks of a region, or to nothing.
     fn bind_window(&mut self, index: usize, to: Option<(usize, usize, usize, bool)>) -> Verdict {
         let at = self.windows.known[index].place;
-        // Any region will do for an empty range.
+        // An empty range can be bound in any region.
         let Some(region) = to.map(|to| to.0).or_else(|| self.regions.open_at(at).first().copied()) else {
             return Ok(());
         };
@@ -123,13 +124,13 @@ impl World {
                 known.bound = bound;
                 Ok(())
             }
-            // The old key is dead.
+            // The old key is invalid.
             Err(percale::memory::window::WindowError::Busy) => Ok(()),
             Err(error) => Err(Fault::new("refused without a cause", format!("binding window {index}: {error}"))),
         }
     }
 
-    /// Accesses a place's memory through one of its windows, or by a dead key of one.
+    /// Accesses the memory of a place through one of its windows, or with an invalid key of one.
     pub(super) fn reach(
         &mut self,
         at: usize,
@@ -146,7 +147,7 @@ impl World {
         }
         let window = theirs[nth % theirs.len()];
         let known = &self.windows.known[window];
-        // Now and then by a dead key.
+        // Occasionally with an invalid key.
         let by_dead = known.bound.is_none() || block == 0;
         let Some(Bound { region, first, blocks, writes, name }) = (if by_dead { known.dead } else { known.bound })
         else {

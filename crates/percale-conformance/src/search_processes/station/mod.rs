@@ -1,4 +1,4 @@
-//! An endpoint of a worker: its operations, and the checks of their ends.
+//! An endpoint of a worker: its operations, and the checks of their results.
 
 #![expect(unsafe_code, reason = "posts raw operations; their memory stays in the ledger until they have ended")]
 
@@ -21,15 +21,15 @@ use super::message::{self, Identity};
 use super::plan::PATIENCE;
 use super::task::{End, Task};
 
-/// The most receives for late answers, until there are no other receives any more.
+/// The maximum number of receives for late answers, while there are other receives.
 const LATE_ANSWERS: usize = 30;
 
-/// A tag with this bit asks for an answer.
+/// A tag with this bit requests an answer.
 const REQUEST: u64 = 1 << 48;
 /// A cell of a region: its first word is the region's tag.
 pub(super) const CELL: usize = 64;
 
-/// How long the last answers are waited for where they may have been lost.
+/// The time for which the last answers are waited for if they may have been lost.
 const HURRY: Duration = Duration::from_secs(3);
 
 /// A request that waits for its answer.
@@ -38,7 +38,7 @@ struct Call {
     since: Instant,
     port: u16,
     peer: u16,
-    /// The request was delivered.
+    /// Whether the request was delivered.
     delivered: bool,
     context: Option<u64>,
     cancelled: bool,
@@ -47,13 +47,13 @@ struct Call {
 /// An endpoint of a worker, with the operations posted on it.
 #[derive(Debug)]
 pub(super) struct Station<A: Ownership + 'static> {
-    /// Leaked, so that futures need no lifetime; [`close`](Self::close) takes it back after they are gone.
+    /// Leaked, so that futures need no lifetime. [`close`](Self::close) frees it after the futures are dropped.
     pub(super) endpoint: &'static Endpoint<A>,
     pub(super) vector: AddressVector,
     pub(super) events: EventQueue,
-    /// The port that it is bound to.
+    /// The port to which it is bound.
     pub(super) port: u16,
-    /// Names this life of the endpoint.
+    /// The number of this life of the endpoint.
     pub(super) id: u16,
     number: u32,
     peers: HashMap<u16, PeerAddress>,
@@ -62,9 +62,9 @@ pub(super) struct Station<A: Ownership + 'static> {
     next_call: u64,
     /// Requests that were given up, for which no receive of a late answer is posted yet.
     given_up: Vec<u64>,
-    /// Requests to answer: peer, tag, length.
+    /// Requests that must be answered: peer, tag, length.
     owed: Vec<(PeerAddress, u64, usize)>,
-    /// Since when posts to this port were refused for want of room.
+    /// The times since which posts to this port have been rejected because there was no room.
     again: HashMap<(u16, bool), Instant>,
 }
 
@@ -89,9 +89,9 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// The endpoint at this port, which is called at `way`.
+    /// Returns the address of the endpoint at this port, which is called at `way`.
     pub(super) fn peer(&mut self, port: u16, way: u16) -> PeerAddress {
-        // An endpoint that calls itself through a proxy is refused: it is not met at the address that it called.
+        // An endpoint that calls itself through a proxy is rejected, because it is not at the address that it called.
         let way = if port == self.port { port } else { way };
         let insert = |port: u16| self.vector.insert(format!("127.0.0.1:{port}")).expect("an address");
         *self.peers.entry(port).or_insert_with(|| {
@@ -100,7 +100,7 @@ impl<A: Ownership + 'static> Station<A> {
         })
     }
 
-    /// Takes it back from the futures, which are gone, and closes it. Its memory is buried.
+    /// Frees and closes the endpoint, after the futures that borrow it are dropped. Its memory is buried.
     pub(super) fn close(mut self, ledger: &mut Ledger) {
         let tasks = std::mem::take(&mut self.tasks);
         drop(tasks);
@@ -114,7 +114,7 @@ impl<A: Ownership + 'static> Station<A> {
     pub(super) fn receive(&mut self, ledger: &mut Ledger, late: bool) {
         for class in [UNTAGGED, TAGGED, ANSWER, LATE, SHORT, MULTI, BAD] {
             let wanted = match class {
-                // Answers that are no longer waited for, so that their sends end.
+                // Answers that are no longer waited for are received, so that their sends complete.
                 ANSWER if ledger.finishing.is_some() && self.calls.is_empty() => 2,
                 ANSWER => 0,
                 UNTAGGED | TAGGED => 5,
@@ -170,7 +170,8 @@ impl<A: Ownership + 'static> Station<A> {
     ) -> bool {
         let mut block = (class != BAD).then(|| vec![0x11; len]);
         let start = block.as_mut().map_or_else(|| ledger.unwritable(), |block| block.as_mut_ptr());
-        // SAFETY: the block stays in the ledger until the receive has ended, and the other memory is never backed, so no object is there.
+        // SAFETY: the block stays in the ledger until the receive has ended. The other memory is never backed, so there
+        // is no object in it.
         let segment = unsafe { Segment::new(start, len) };
         let context = ledger.context();
         let mut flags = OpFlags::COMPLETION;
@@ -217,13 +218,14 @@ impl<A: Ownership + 'static> Station<A> {
         false
     }
 
-    /// Sends something to a peer.
+    /// Sends a message to a peer.
     pub(super) fn send(&mut self, ledger: &mut Ledger) {
         let Some((port, peer_id)) = ledger.some_peer() else { return };
         let peer = self.peer(port, ledger.book.way_to(port));
         let class = [UNTAGGED, TAGGED, TAGGED, LATE, SHORT, MULTI, POOLED, BAD][ledger.random.below(8)];
         let class = if class == POOLED && !ledger.plan.shared { TAGGED } else { class };
-        // Only the kernel may detect that memory cannot be written: long messages from memory that no peer maps.
+        // Only the kernel may detect that memory cannot be written, so this needs long messages from memory that no
+        // peer maps.
         let badly = ledger.plan.may_write_badly() && !ledger.own_ports.contains(&port);
         let class = if class == BAD && !badly { SHORT } else { class };
         let low = ledger.random.next() & 0xffff_ffff;
@@ -359,7 +361,8 @@ impl<A: Ownership + 'static> Station<A> {
         self.receive_late_answers(ledger);
     }
 
-    /// Receives answers that are not waited for any more, each in time: its sender may wait until it is received.
+    /// Receives answers that are no longer waited for, in time, because the sender may wait until its answer is
+    /// received.
     pub(super) fn receive_late_answers(&mut self, ledger: &mut Ledger) {
         while let Some(number) = self.given_up.pop() {
             let tag = Some((u64::from(ANSWER) << 56 | number, 0));
@@ -371,7 +374,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// Reads, writes or changes a peer's region.
+    /// Reads, writes or changes a region of a peer.
     pub(super) fn access(&mut self, ledger: &mut Ledger) {
         let Some((port, remote, region)) = ledger.some_region() else { return };
         let peer = self.peer(port, ledger.book.way_to(port));
@@ -453,7 +456,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// Takes results from the endpoint's own queue.
+    /// Takes results from the queue of the endpoint.
     pub(super) fn poll(&mut self, ledger: &mut Ledger) -> bool {
         let mut entries = [Entry::default(); 16];
         let mut any = false;
@@ -483,7 +486,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// Cancels an operation, or drops one unfinished.
+    /// Cancels an operation, or drops an outstanding one.
     pub(super) fn cancel(&mut self, ledger: &mut Ledger, drop_task: bool) {
         if drop_task && !self.tasks.is_empty() {
             let at = ledger.random.below(self.tasks.len());
@@ -511,7 +514,7 @@ impl<A: Ownership + 'static> Station<A> {
     }
 }
 
-/// Cells of a region with this tag.
+/// Returns cells of a region with this tag.
 pub(super) fn cells_of(region: u64, len: usize, writer: u16) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for cell in bytes.chunks_mut(CELL) {

@@ -1,4 +1,4 @@
-//! How operations of a station may end, and the checks of what they brought.
+//! The allowed results of operations of a station, and the checks of received data.
 
 use percale::endpoint::Ownership;
 use percale::endpoint::safe::{Cause, OperationError};
@@ -12,7 +12,7 @@ use crate::search_processes::plan::PATIENCE;
 use crate::search_processes::task::{End, Task};
 
 impl<A: Ownership + 'static> Station<A> {
-    /// A raw operation has ended, or one message of a multi-receive has arrived.
+    /// Handles the end of a raw operation, or the arrival of one message of a multi-receive.
     pub(crate) fn ended(&mut self, ledger: &mut Ledger, result: Result<Entry, ErrorEntry>) {
         let entry = match &result {
             Ok(entry) => *entry,
@@ -20,7 +20,7 @@ impl<A: Ownership + 'static> Station<A> {
         };
         let released = entry.flags.contains(CompletionFlags::MULTI_RECEIVE);
         if let (0, Err(error)) = (entry.context, &result) {
-            // What was injected has no completion; its failure is reported nevertheless.
+            // Injected operations have no completion, but their failures are reported.
             return self.judge(ledger, error.error, &error.to_string(), false, 0, 0, "an inject");
         }
         let Some(mut raw) = ledger.take(entry.context) else {
@@ -60,7 +60,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// A send or an access is over.
+    /// Handles the end of a send or an access.
     #[expect(clippy::too_many_arguments, reason = "what is known of the operation")]
     fn over(
         &mut self,
@@ -100,7 +100,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// An operation has failed: may it?
+    /// Checks whether an operation may fail with this error.
     #[expect(clippy::too_many_arguments, reason = "what is known of the operation")]
     fn judge(
         &self,
@@ -113,7 +113,8 @@ impl<A: Ownership + 'static> Station<A> {
         what: &str,
     ) {
         ledger.counts.failed += 1;
-        // A successor at the address of an endpoint that has ended may return the caller's own identity, or answer another question.
+        // A successor at the address of an endpoint that has ended may return the caller's own identity, or send an
+        // unrelated answer.
         let misled = ["it claims to be the calling endpoint", "it answered what was not asked"];
         let misled = ledger.plan.has("successor") && misled.iter().any(|what| text.contains(what));
         let excused = class == SHORT || class == BAD || cancelled && code == ErrorCode::Canceled || misled;
@@ -134,7 +135,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// A message has arrived.
+    /// Handles the arrival of a message.
     fn arrived(&mut self, ledger: &mut Ledger, class: u8, posted: Option<u64>, entry: &Entry, bytes: &[u8]) {
         ledger.counts.received += 1;
         if !entry.flags.contains(CompletionFlags::REMOTE_DATA) {
@@ -146,7 +147,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
         let identity = Identity::unpack(entry.data);
         if class == POOLED {
-            // Any endpoint of the context may have received it.
+            // Any endpoint of the shared context may have received it.
             let mut ports = ledger.own_ports.iter();
             if ports.all(|&port| message::examine(entry.data, bytes, false, port).is_some()) {
                 let wrong = message::examine(entry.data, bytes, false, self.port).unwrap_or_default();
@@ -175,7 +176,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// Polls tasks that were woken, or all; returns whether one has ended.
+    /// Polls tasks that were woken, or all. Returns whether one has ended.
     pub(crate) fn poll_tasks(&mut self, ledger: &mut Ledger, all: bool) -> bool {
         let mut any = false;
         let mut index = 0;
@@ -250,7 +251,7 @@ impl<A: Ownership + 'static> Station<A> {
         }
     }
 
-    /// Reports what should have ended by now. Returns how many operations other than receives are under way.
+    /// Reports operations that should have ended. Returns the number of outstanding operations other than receives.
     pub(crate) fn overdue(&mut self, ledger: &mut Ledger) -> usize {
         let own = self.port;
         for task in &mut self.tasks {
@@ -294,7 +295,7 @@ impl<A: Ownership + 'static> Station<A> {
         self.tasks.iter().filter(|task| task.class.is_none()).count() + self.calls.len() + self.owed.len()
     }
 
-    /// Reads what happened to peers.
+    /// Reads the events of peers.
     pub(crate) fn read_events(&self, ledger: &mut Ledger) {
         while let Some(event) = self.events.read() {
             if let Event::PeerDown { address, reason, .. } | Event::Failed { address, reason, .. } = &event {

@@ -1,6 +1,8 @@
-//! Endpoints of one connection each: a worker listens, connects to the listeners of others, and ends connections at any moment.
+//! Endpoints of one connection each: a worker listens, connects to the listeners of others, and ends connections at any
+//! moment.
 //!
-//! A connection delivers the messages of one end, all of them and in order, until it is over; then every operation of its ends has ended.
+//! A connection delivers all messages of one end, in order, until it is over. After that, every operation of its ends
+//! has ended.
 
 #![expect(unsafe_code, reason = "takes back the endpoints that futures borrowed")]
 
@@ -16,27 +18,27 @@ use crate::search_processes::message::{self, Identity};
 use crate::search_processes::plan::PATIENCE;
 use crate::search_processes::task::{End, Task};
 
-/// The port that contents of these messages name: none.
+/// The port in the contents of these messages, which have no target port.
 const NOWHERE: u16 = 0;
-/// Connections of a worker at a time.
+/// The maximum number of connections of a worker.
 const LINES: usize = 4;
-/// Lives of endpoints that a worker has for connections, behind those of its other endpoints.
+/// The number of lives that a worker reserves for connections, after those of its other endpoints.
 const LIVES: u16 = 24;
-/// The first of them, counted from the worker's first life.
+/// The first of these lives, counted from the first life of the worker.
 const FIRST: u16 = 40;
-/// Receives that are posted.
+/// The number of posted receives.
 const RECEIVES: usize = 4;
 
 /// One end of a connection.
 #[derive(Debug)]
 struct Line {
-    /// Leaked, so that futures need no lifetime; [`close`](Self::close) takes it back after they are gone.
+    /// Leaked, so that futures need no lifetime. [`close`](Self::close) frees it after the futures are dropped.
     endpoint: &'static Endpoint,
-    /// Names this end.
+    /// The number of this end.
     id: u16,
-    /// Names the other end, once a message has come.
+    /// The number of the other end, known after the first message.
     other: Option<u16>,
-    /// In the order in which they were posted.
+    /// The receives in the order in which they were posted.
     receives: VecDeque<Task>,
     sends: Vec<Task>,
     sent: u32,
@@ -44,11 +46,11 @@ struct Line {
     since: Instant,
     stands: bool,
     over: Option<Instant>,
-    /// Since when posts are refused, though the connection has not ended.
+    /// The time since which posts have been rejected although the connection has not ended.
     refused: Option<Instant>,
-    /// When a message was found to be missing: the other end has been closed.
+    /// The time at which a message was found to be missing because the other end was closed.
     gap: Option<Instant>,
-    /// Numbers of the last messages, by those of the receives that took them.
+    /// The numbers of the last messages, by the numbers of the receives that received them.
     taken: BTreeMap<u64, u32>,
 }
 
@@ -64,7 +66,8 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Opens a listener. The lives of its endpoints are numbered from `life` + [`FIRST`] on. Returns `None` if descriptors have run out.
+    /// Opens a listener. The lives of its endpoints are numbered from `life` + [`FIRST`] on. Returns `None` if
+    /// descriptors have run out.
     fn new(domain: &Domain, life: u16) -> Option<Self> {
         let events = EventQueue::default();
         let listener = domain.listener().events(&events).bind("127.0.0.1:0").ok()?;
@@ -108,7 +111,7 @@ impl Lines {
         self.lines.len() < LINES && self.next < self.last
     }
 
-    /// Operations that are to end.
+    /// Returns the number of operations that must end.
     pub(super) fn under_way(&self) -> usize {
         self.lines.iter().map(|line| line.sends.len() + usize::from(!line.stands && line.over.is_none())).sum()
     }
@@ -128,7 +131,7 @@ impl Lines {
             line.collect(ledger);
             line.check(ledger);
         }
-        // What is over is closed when its operations have ended.
+        // A connection that is over is closed when its operations have ended.
         while let Some(at) = self.lines.iter().position(|line| line.over.is_some() && line.sends.is_empty()) {
             self.lines.swap_remove(at).close();
         }
@@ -154,7 +157,7 @@ impl Lines {
         self.lines.iter_mut().filter(|line| line.endpoint.id() == endpoint).for_each(change);
     }
 
-    /// Ends a connection: by an orderly shutdown, or by closing its endpoint with operations under way.
+    /// Ends a connection by an orderly shutdown, or by closing its endpoint with outstanding operations.
     fn end_one(&mut self, ledger: &mut Ledger) {
         if self.lines.is_empty() {
             return;
@@ -226,7 +229,7 @@ impl Line {
         }
     }
 
-    /// Handles a refused operation: the connection is over, and an event must report that before long.
+    /// Handles a rejected operation: the connection is over, and an event must report that before a time limit.
     fn doubt(&mut self, ledger: &mut Ledger, error: &str) {
         let since = *self.refused.get_or_insert_with(Instant::now);
         if self.over.is_none() && since.elapsed() > PATIENCE {
@@ -235,7 +238,7 @@ impl Line {
         }
     }
 
-    /// Takes ends of operations.
+    /// Collects ended operations.
     fn collect(&mut self, ledger: &mut Ledger) {
         let mut index = 0;
         while index < self.sends.len() {
@@ -274,7 +277,7 @@ impl Line {
         }
     }
 
-    /// A message has arrived: the one with the receive's number, of the other end.
+    /// Handles the arrival of a message, which has the number of the receive at the other end.
     fn arrived(&mut self, ledger: &mut Ledger, number: u64, received: &Received) {
         ledger.counts.received += 1;
         let Some(data) = received.data else {
@@ -285,11 +288,12 @@ impl Line {
         }
         let identity = Identity::unpack(data);
         let other = *self.other.get_or_insert(identity.sender);
-        // A long message that was not fetched goes with its sender's endpoint; those behind it that have come stay.
+        // A long message whose data was not fetched is lost with the endpoint of its sender. Later messages that have
+        // arrived are kept.
         if u64::from(identity.number) > number {
             self.gap.get_or_insert_with(Instant::now);
         }
-        // Receives in the order in which they were posted take messages in the order in which they were sent, each once.
+        // Receives in posting order receive messages in sending order, each once.
         let before = self.taken.range(..number).next_back().is_none_or(|(_, taken)| *taken < identity.number);
         let behind = self.taken.range(number..).next().is_none_or(|(_, taken)| identity.number < *taken);
         self.taken.insert(number, identity.number);
@@ -315,7 +319,7 @@ impl Line {
         error.buffer
     }
 
-    /// Reports what should have ended.
+    /// Reports operations that should have ended.
     fn check(&mut self, ledger: &mut Ledger) {
         let id = self.id;
         for task in &mut self.sends {

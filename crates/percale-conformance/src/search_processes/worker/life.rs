@@ -12,7 +12,7 @@ use crate::search_processes::ignored;
 use crate::search_processes::inherited::Child;
 
 impl<A: Open> Worker<A> {
-    /// Causes an event now and then.
+    /// Causes a random event occasionally.
     pub(super) fn live(&mut self) {
         let rare = self.ledger.random.below(400);
         let has = |worker: &Self, kind| worker.ledger.plan.has(kind);
@@ -91,12 +91,12 @@ impl<A: Open> Worker<A> {
         self.children.extend(Child::start(&mut self.stations[at]));
     }
 
-    /// Becomes another program, while a forked child keeps the descriptors.
+    /// Executes another program, while a forked child keeps the descriptors.
     fn exec(&mut self) {
         self.happened();
         self.ledger.say_counts();
         self.ledger.say("execs");
-        // SAFETY: the child sleeps, and ends by the alarm.
+        // SAFETY: the child sleeps, and is ended by the alarm.
         if unsafe { libc::fork() } == 0 {
             // SAFETY: the default action of the alarm ends this process.
             unsafe { libc::alarm(100) };
@@ -109,7 +109,7 @@ impl<A: Open> Worker<A> {
         self.ledger.fault(&format!("cannot execute: {failed}"));
     }
 
-    /// From now on the kernel copies nothing between this process and others.
+    /// Forbids the kernel to copy between this process and others, from now on.
     fn forbid_copies(&mut self) {
         self.happened();
         if self.ledger.random.below(2) == 0 {
@@ -128,7 +128,7 @@ impl<A: Open> Worker<A> {
         ]);
     }
 
-    /// From now on this process maps no memory that it shares with others, and makes none; its heap grows as before.
+    /// Forbids this process to map or create shared memory, from now on. Its heap still grows.
     fn forbid_mappings(&mut self) {
         self.happened();
         self.ledger.note(|| "forbids memfd_create and shared mappings".into());
@@ -137,7 +137,7 @@ impl<A: Open> Worker<A> {
             libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 },
             libc::sock_filter { code: 0x15, jt: 3, jf: 0, k: create },
             libc::sock_filter { code: 0x15, jt: 0, jf: 3, k: map },
-            // The fourth argument: MAP_SHARED is its lowest bit.
+            // The fourth argument. MAP_SHARED is its lowest bit.
             libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 40 },
             libc::sock_filter { code: 0x45, jt: 0, jf: 1, k: libc::MAP_SHARED as u32 },
             libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x0005_0000 | libc::ENOMEM as u32 },
@@ -148,9 +148,9 @@ impl<A: Open> Worker<A> {
     /// Installs a permanent filter of system calls in all threads.
     fn filter(&mut self, filter: &mut [libc::sock_filter]) {
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: changes this process only.
+        // SAFETY: the call changes only this process.
         let privileges = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-        // SAFETY: the filter is read during the call; all threads get it (flag 1: TSYNC).
+        // SAFETY: the filter is read only during the call. All threads get it (flag 1: TSYNC).
         let done = unsafe { libc::syscall(libc::SYS_seccomp, 1, 1, &raw const program) };
         self.ledger.note(|| format!("forbidden: {privileges} {done}"));
     }
@@ -158,7 +158,7 @@ impl<A: Open> Worker<A> {
     /// Ends one of this process's connections, as a network may at any moment: by a reset, or by an orderly shutdown.
     fn break_connection(&mut self) {
         let connected = |fd: &i32| {
-            // SAFETY: asks for a property of a descriptor, if there is one of this number.
+            // SAFETY: only a property of the descriptor is queried, if a descriptor with this number exists.
             let file = unsafe { BorrowedFd::borrow_raw(*fd) };
             !rustix::net::sockopt::socket_acceptconn(file).unwrap_or(true) && rustix::net::getpeername(file).is_ok()
         };
@@ -172,7 +172,7 @@ impl<A: Open> Worker<A> {
         let resets = self.ledger.random.below(2) == 0;
         self.happened();
         self.ledger.note(|| format!("ends the connection of descriptor {fd}, by a reset: {resets}"));
-        // SAFETY: no descriptor is closed here; what becomes of the connection is what a peer or a network may do to it.
+        // SAFETY: no descriptor is closed here. A peer or a network may affect the connection in the same way.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
         if !resets || rustix::net::connect_unspec(file).is_err() {
             // A Unix socket cannot be reset.
@@ -180,21 +180,22 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// On SIGUSR1 the process writes where its main thread is, and ends: the supervisor asks those that hang.
+    /// Installs a handler for SIGUSR1 that writes the position of the main thread and ends the process. The supervisor
+    /// sends this signal to workers that hang.
     pub(super) fn tell_where() {
         extern "C" fn tell(_: libc::c_int) {
             eprintln!("does not answer; it is here:\n{}", std::backtrace::Backtrace::force_capture());
-            // SAFETY: ends this process only.
+            // SAFETY: the call ends only this process.
             unsafe { libc::_exit(9) };
         }
         // SAFETY: all fields of this structure may be zero.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = tell as *const () as usize;
-        // SAFETY: the handler ends the process, whatever it interrupts.
+        // SAFETY: the handler ends the process, regardless of the code that it interrupts.
         unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
     }
 
-    /// Takes signals at a high rate. Their handler does not have interrupted calls restarted.
+    /// Receives signals at a high rate. Interrupted calls are not restarted.
     fn interrupt(&mut self) {
         extern "C" fn nothing(_: libc::c_int) {}
         self.happened();
@@ -218,10 +219,10 @@ impl<A: Open> Worker<A> {
     }
 }
 
-/// Has a signal sent every so many microseconds; with 0, no more.
+/// Starts a timer that sends a signal at this interval in microseconds; 0 stops it.
 pub(super) fn interrupt_every(microseconds: i64) {
     let often = libc::timeval { tv_sec: 0, tv_usec: microseconds };
     let timer = libc::itimerval { it_interval: often, it_value: often };
-    // SAFETY: the timer is read during the call alone, and nothing is written.
+    // SAFETY: the timer is read only during the call, and nothing is written.
     unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut()) };
 }

@@ -1,4 +1,4 @@
-//! A worker's loop, and the events that it causes in its own process.
+//! The loop of a worker, and the events that it causes in its own process.
 
 #![expect(unsafe_code, reason = "forbids kernel copies, asks for signals, executes another program")]
 
@@ -29,7 +29,7 @@ use super::plan::{PART, PATIENCE, Plan};
 use super::station::{CELL, Station, cells_of, check_cells};
 use crate::measure::Held;
 
-/// How the endpoints of a worker are owned.
+/// The two kinds of ownership of a worker's endpoints.
 trait Open: Ownership + Sized + 'static {
     const THREADS: bool;
     fn bind(builder: EndpointBuilder<'_>, address: &str) -> Result<Endpoint<Self>, String>;
@@ -49,7 +49,7 @@ impl Open for Shared {
     }
 }
 
-/// Plays the part that this process was started for, if any, and ends the process.
+/// Runs the role that this process was started for, if any, and ends the process.
 pub fn play() {
     let Ok(part) = std::env::var(PART) else { return };
     super::ignored(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)));
@@ -80,10 +80,11 @@ fn worker<A: Open>(plan: Plan, words: &[u64]) -> bool {
     }
     ledger.graves = Graveyard::default();
     ledger.stage("counts what is left");
-    // Counting takes a descriptor itself.
+    // Counting needs a descriptor.
     super::ignored(crate::measure::most_descriptors());
     let after = Held::settled(&before);
-    // The wake-up thread of futures, with its epoll and its eventfd, stays; so does one arena for the next allocation.
+    // The wake-up thread of futures, with its epoll and its eventfd, stays, and so does one arena for the next
+    // allocation.
     let (descriptors, threads) = (before.descriptors + 4, before.threads + 2);
     let allowed = Held { descriptors, threads, mappings: before.mappings + 1 };
     if !after.is_within(&allowed) {
@@ -109,9 +110,9 @@ struct Worker<A: Open> {
     panes: Vec<Pane>,
     lines: Option<Lines>,
     pool: Option<SharedReceive>,
-    /// Where endpoints report, if not to queues of their own.
+    /// The queue to which endpoints report, if they have no queues of their own.
     queue: Option<CompletionQueue>,
-    /// A thread that reads it.
+    /// A thread that reads the queue.
     reader: Option<Reader>,
     domain: Domain,
     ledger: Ledger,
@@ -119,7 +120,7 @@ struct Worker<A: Open> {
     first_id: u16,
     next_id: u16,
     next_region: u64,
-    /// Ports to bind to, while there are some.
+    /// The ports to bind to, while there are unused ones.
     ports: Vec<u16>,
     children: Vec<Child>,
     input: Vec<u8>,
@@ -210,7 +211,7 @@ impl<A: Open> Worker<A> {
         self.stations.push(station);
     }
 
-    /// Registers a region, and makes it known.
+    /// Registers a region, and publishes it.
     fn register(&mut self) {
         let cells = 16 << self.ledger.random.below(9);
         let tag = self.next_tag();
@@ -225,7 +226,7 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Makes memory known to others.
+    /// Publishes memory to the other workers.
     fn publish(&mut self, name: &RemoteMemory, tag: u64) {
         let at = self.ledger.random.below(self.stations.len().max(1));
         if let Some(station) = self.stations.get(at) {
@@ -234,7 +235,7 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Closes a region; its memory must not be written from then on.
+    /// Closes a region, whose memory must not be written from then on.
     fn close_region(&mut self) {
         if self.regions.is_empty() {
             return;
@@ -296,7 +297,7 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Reads the supervisor's orders.
+    /// Reads the commands of the supervisor.
     fn listen(&mut self) {
         let mut bytes = [0; 4096];
         loop {
@@ -332,7 +333,7 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Takes results, from the common queue or each endpoint's own.
+    /// Collects results from the common queue or from the queue of each endpoint.
     fn collect(&mut self) -> bool {
         let mut any = false;
         for station in &mut self.stations {
@@ -349,7 +350,7 @@ impl<A: Open> Worker<A> {
                 let context = result.as_ref().map_or_else(|error| error.entry.context, |entry| entry.context);
                 let life = self.ledger.life_of(context);
                 if life.is_none() && context > 0 && self.ledger.is_over(context) {
-                    // Of an endpoint that has been closed.
+                    // The result belongs to an endpoint that has been closed.
                     continue;
                 }
                 let at =
@@ -428,14 +429,14 @@ impl<A: Open> Worker<A> {
         let idle = self.finishing && under_way == 0 && self.children.is_empty();
         if idle && !self.idle {
             self.ledger.say("idle");
-            // From now on others may close.
+            // From now on other workers may close.
             self.ledger.parting = true;
         }
         self.idle = idle;
         self.closing
     }
 
-    /// There is nothing to do: waits in one of the ways of programs.
+    /// Waits in one of the ways of applications, because there is nothing to do.
     fn rest(&mut self, busy: bool) {
         let rarely = if self.next_id & 64 == 0 { 8 } else { 200 };
         let has_tasks = self.stations.iter().any(|station| !station.tasks.is_empty());
@@ -453,10 +454,10 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Does nothing until a task is woken. One that has ended without being woken is a fault.
+    /// Sleeps until a task is woken. A task that has ended without being woken is a fault.
     fn sleep(&mut self) {
         for station in &mut self.stations {
-            // Polled often enough to wait for the descriptor.
+            // Polled often enough that the tasks wait for the descriptor.
             for _ in 0..40 {
                 station.poll_tasks(&mut self.ledger, true);
             }
@@ -506,13 +507,13 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// Cancels what is posted, closes everything in some order, and looks whether anything is written afterwards.
+    /// Cancels posted operations, closes everything in a random order, and checks that nothing is written afterwards.
     fn end(mut self) -> Ledger {
         let mut contexts = self.ledger.receives(0);
         if let Some(pool) = self.pool.clone() {
             for context in contexts.drain(..) {
                 let was_posted = pool.cancel(context);
-                // Without an endpoint in the context nothing reports an end.
+                // Without an endpoint in the context, no end is reported.
                 if !self.stations.is_empty() {
                     self.ledger.cancelled(context, was_posted);
                 }
@@ -539,7 +540,7 @@ impl<A: Open> Worker<A> {
         self.close_connections();
         self.ledger.stage("closes windows");
         self.close_windows();
-        // What follows is the worker's own; so many signals would only slow it down.
+        // The rest concerns only the worker itself, and frequent signals would slow it down.
         life::interrupt_every(0);
         self.ledger.stage("closes regions");
         let until = Instant::now() + PATIENCE + Duration::from_secs(1);

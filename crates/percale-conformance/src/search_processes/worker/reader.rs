@@ -1,4 +1,4 @@
-//! Results of a worker's common queue, read by the worker or by a thread of its own.
+//! Reads the results of a worker's common queue, in the worker or in a separate thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use percale::{CompletionQueue, Entry, ErrorEntry};
 
 type Report = Result<Entry, ErrorEntry>;
 
-/// Takes what a queue has.
+/// Takes all entries of a queue.
 pub(super) fn read(queue: &CompletionQueue) -> Vec<Report> {
     let mut entries = [Entry::default(); 16];
     match queue.read(&mut entries) {
@@ -19,7 +19,7 @@ pub(super) fn read(queue: &CompletionQueue) -> Vec<Report> {
     }
 }
 
-/// A thread that waits for results, and so makes progress while its worker does something else.
+/// A thread that waits for results, and thereby makes progress while its worker does other work.
 #[derive(Debug)]
 pub(super) struct Reader {
     results: Receiver<Report>,

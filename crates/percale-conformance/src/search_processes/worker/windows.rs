@@ -1,6 +1,6 @@
-//! Windows of a worker: bound, taken back and bound again while others write through them.
+//! The windows of a worker, which are bound, revoked and bound again while others write through them.
 //!
-//! The regions below have no rights of their own, so nothing may change in them while no window is bound.
+//! The regions below the windows have no access rights of their own, so they must not change while no window is bound.
 
 use std::time::{Duration, Instant};
 
@@ -10,19 +10,19 @@ use super::{Open, Worker};
 use crate::search_processes::plan::PATIENCE;
 use crate::search_processes::station::{CELL, cells_of, check_cells};
 
-/// How long memory is watched after its window was taken back.
+/// The time for which memory is checked after its window was revoked.
 const WATCH: Duration = Duration::from_millis(300);
 
 #[derive(Debug)]
 enum State {
     Bound,
-    /// Its window is to be taken back; a peer in the middle of an access may keep that from being done.
+    /// The window is being revoked. A peer in the middle of an access may delay this.
     Leaving(Instant),
-    /// Nothing may change: this is what is there.
+    /// The memory must not change. It has these contents.
     Shut(Instant, Vec<u8>),
 }
 
-/// A region that is reached through a window only.
+/// A region that can be accessed only through a window.
 #[derive(Debug)]
 pub(super) struct Pane {
     region: Region,
@@ -40,13 +40,13 @@ impl Pane {
 }
 
 impl<A: Open> Worker<A> {
-    /// A tag for a region, unlike any other.
+    /// Returns a unique tag for a region.
     pub(super) fn next_tag(&mut self) -> u64 {
         self.next_region += 1;
         self.next_region.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
     }
 
-    /// Opens a window, or begins to take one back.
+    /// Opens a window, or begins to revoke one.
     pub(super) fn change_windows(&mut self) {
         if self.panes.len() < 3 && self.ledger.random.below(2) == 0 {
             return self.open_window();
@@ -68,7 +68,7 @@ impl<A: Open> Worker<A> {
         self.panes.push(pane);
     }
 
-    /// Binds a window, and makes it known.
+    /// Binds a window, and publishes it.
     fn bind(&mut self, pane: &mut Pane) {
         let all = 0..pane.region.len() as u64;
         let bound = pane.window.bind(&pane.region, all, WindowAccess::READ | WindowAccess::WRITE);
@@ -77,7 +77,7 @@ impl<A: Open> Worker<A> {
         self.publish(&name, pane.tag);
     }
 
-    /// Continues to take windows back, and checks the memory of those that were taken back.
+    /// Continues to revoke windows, and checks the memory of those that were revoked.
     pub(super) fn look_at_windows(&mut self) {
         for at in 0..self.panes.len() {
             match &self.panes[at].state {
@@ -158,7 +158,7 @@ impl<A: Open> Worker<A> {
         }
     }
 
-    /// The value, unless there is none; which is a fault, but where memory or descriptors run out.
+    /// Returns the value. An error is a fault, unless memory or descriptors may run out.
     fn expected<T, E: std::fmt::Display>(&mut self, result: Result<T, E>, what: &str) -> Option<T> {
         match result {
             Ok(value) => Some(value),

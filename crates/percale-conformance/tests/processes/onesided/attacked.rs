@@ -1,10 +1,10 @@
 //! Many regions are closed one after the other, each while a peer writes it without pause.
 //!
-//! The owner keeps [`SLOTS`] pieces of memory: half of them registered, for the peer to attack, half of them closed and at
-//! rest. A board that the peer reads names the epochs that are registered; a word that it writes says which one it attacks.
-//! The owner mostly closes that one, looks at all of its bytes at once, and again when the slot's rest is over: nothing may
-//! have changed. The first word of a region counts the peer's writes, so it shows whether some ended while the region was
-//! closed.
+//! The owner keeps [`SLOTS`] pieces of memory. Half of them are registered, for the peer to attack; half of them are
+//! closed and resting. A board that the peer reads contains the registered epochs. A word that the peer writes contains
+//! the epoch that it attacks. In most cases the owner closes that one, checks all of its bytes at once, and checks them
+//! again at the end of the slot's rest: nothing may have changed. The first word of a region counts the peer's writes,
+//! so it shows whether some ended while the region was being closed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,26 +24,27 @@ use super::{Deadline, all_of, code, open_as_told, open_kind, work};
 
 crate::on!(shm, untrusting, tcp, verbs: { rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer });
 
-/// Pieces of memory.
+/// The number of pieces of memory.
 const SLOTS: usize = 64;
-/// Of them are at rest.
+/// The number of resting pieces.
 const RESTING: usize = SLOTS / 2;
-/// The key of the board: the epoch of each slot, or 0; then [`END`], once it is over.
+/// The key of the board: the epoch of each slot, or 0, followed by [`END`] once the test is over.
 const BOARD: u64 = 1;
 const BOARD_LEN: usize = 8 * (SLOTS + 1);
 const END: u64 = u64::MAX;
-/// The key of the word that names the epoch under attack.
+/// The key of the word with the epoch under attack.
 const AIM: u64 = 2;
 /// Lengths of writes.
 const LENS: [usize; 8] = [8, 64, 500, 4000, 16 << 10, 40_000, 100_000, 200_000];
-/// Helpers give up after ten minutes: the peer is replaced before.
+/// Helpers give up after ten minutes, so the peer is replaced before that.
 const SHIFT: Duration = Duration::from_secs(240);
 
-/// Looks at what the peer does, before the processor is offered to it: a peer that never pauses keeps it for milliseconds.
+/// The number of polls of the peer's word before the processor is yielded. A peer that never pauses keeps the processor
+/// for milliseconds.
 const LOOKS: usize = 20_000;
 
-/// Keeps this thread on one of two processors, and its peer on the other: one that both share has no writes under way when a
-/// region is closed. Returns the processors that it had.
+/// Pins this thread to one of two processors, and its peer to the other. If both shared one, no write would be in
+/// progress when a region is closed. Returns the previous processors.
 fn stay_on(number: usize) -> CpuSet {
     let allowed = rustix::thread::sched_getaffinity(None).expect("an affinity");
     if let Some(cpu) = (0..1024).filter(|&cpu| allowed.is_set(cpu)).nth(number) {
@@ -54,7 +55,7 @@ fn stay_on(number: usize) -> CpuSet {
     allowed
 }
 
-/// Bytes of a slot's memory.
+/// Returns the size of a slot's memory.
 const fn len_of(slot: usize) -> usize {
     match slot % 16 {
         0 => 256 << 10,
@@ -63,7 +64,7 @@ const fn len_of(slot: usize) -> usize {
     }
 }
 
-/// 2,000 revocations; with `PERCALE_LONG` a million of what peers reach by themselves.
+/// 2,000 revocations, or with `PERCALE_LONG` a million of regions that peers access directly.
 fn rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer(kind: &str) {
     let rounds = match (long(), kind) {
         (true, "shm") => 1_000_000,
@@ -85,18 +86,18 @@ fn rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer(kind: &str
     }
 }
 
-/// What was seen.
+/// The observations of the owner.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Revocations that returned Ok.
+    /// The number of revocations that returned `Ok`.
     closed: u64,
-    /// Of regions that had been written at that moment.
+    /// The number of regions that had been written at that moment.
     written: u64,
-    /// Of regions in which a write ended after the owner's last look before it called close.
+    /// The number of regions in which a write ended after the owner's last check before it called close.
     moved: u64,
-    /// How often closing returned Busy.
+    /// The number of times that closing returned `Busy`.
     busy: u64,
-    /// Bytes that were found written, and bytes that were looked at.
+    /// The number of bytes that were found written, and of bytes that were checked.
     stamped: u64,
     looked: u64,
 }
@@ -106,9 +107,9 @@ struct Seen {
 struct Slot {
     epoch: u64,
     filling: u8,
-    /// While it is registered.
+    /// Present while it is registered.
     held: Option<Held>,
-    /// While it is not, with what was in it when it was closed.
+    /// Present while it is not registered, with its contents at the time of closing.
     rests: Option<(Ground, Vec<u8>)>,
 }
 
@@ -144,7 +145,7 @@ impl Owner {
         owner
     }
 
-    /// Closes regions under one peer's writes, until there were enough, or the peer's time is over.
+    /// Closes regions under the writes of one peer, until there were enough, or the peer's time is over.
     fn shift(&mut self, kind: &str, rounds: u64) {
         let (seed, own) = (self.random.next().to_string(), self.open.endpoint.address().to_string());
         let told = [("PERCALE_FABRIC", kind), ("PERCALE_PEER", own.as_str()), ("PERCALE_SEED", seed.as_str())];
@@ -170,11 +171,11 @@ impl Owner {
         attacker.tell("end");
         attacker.end();
         self.board.write(8 * SLOTS, &[0; 8]);
-        // The next peer inherits them.
+        // The next peer inherits the processors.
         rustix::thread::sched_setaffinity(None, &processors).expect("an affinity");
     }
 
-    /// What is to be closed next: mostly what the peer writes at this moment.
+    /// Chooses the next region to close, usually the one that the peer writes at this moment.
     fn choose(&mut self) -> usize {
         if self.random.below(8) == 0 {
             let live = |slot: &usize| self.slots[*slot].held.is_some();
@@ -196,12 +197,12 @@ impl Owner {
                     return at;
                 }
             }
-            std::thread::yield_now(); // There may be one processor only.
+            std::thread::yield_now(); // There may be only one processor.
             deadline.check();
         }
     }
 
-    /// Closes a region and looks at its bytes: its own peer's writes, or none.
+    /// Closes a region and checks its bytes, which must come from its own epoch or be unchanged.
     fn close(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         let mut held = slot.held.take().expect("it is registered");
@@ -210,7 +211,7 @@ impl Owner {
         let ground = loop {
             match held.close() {
                 Ok(ground) => break ground,
-                Err(again) => held = again, // Its writer waits for a processor.
+                Err(again) => held = again, // The writer waits for a processor.
             }
             self.seen.busy += 1;
             deadline.check();
@@ -240,7 +241,7 @@ impl Owner {
         self.resting.push_back(at);
     }
 
-    /// Registers the memory that has rested longest, after a check that nothing was written to it meanwhile.
+    /// Registers the memory that has rested longest, after a check that it was not written meanwhile.
     fn register(&mut self) {
         let at = self.resting.pop_front().expect("half of them rest");
         let slot = &mut self.slots[at];
@@ -264,7 +265,7 @@ impl Owner {
     }
 }
 
-/// The first word of a region: the epoch and how often it was written. 0 if it says anything else.
+/// Returns the number of writes in the first word of a region, or 0 if the word does not belong to the epoch.
 fn count_of(slot: &Slot, first: [u8; 8]) -> u64 {
     let word = u64::from_le_bytes(first);
     if word >> 32 == slot.epoch { word & 0xffff_ffff } else { 0 }
@@ -274,7 +275,7 @@ const fn first_of(epoch: u64, count: u64) -> [u8; 8] {
     (epoch << 32 | count).to_le_bytes()
 }
 
-/// Writes region after region without pause, each until its key is refused.
+/// The role of the attacker: writes region after region without pause, each until its key is rejected.
 pub(crate) fn attacker() {
     stay_on(1);
     let open = open_as_told();
@@ -307,7 +308,7 @@ struct Attack {
     open: Open,
     owner: PeerAddress,
     random: Random,
-    /// The epoch of each slot that was written already, and the last one that was refused.
+    /// The epoch in which each slot was last written, and the last epoch that was rejected.
     touched: [u64; SLOTS],
     dead: [u64; SLOTS],
     writes: u64,
@@ -315,7 +316,7 @@ struct Attack {
 }
 
 impl Attack {
-    /// The epochs on the board; `None` once it is over.
+    /// Returns the epochs on the board, or `None` once the test is over.
     fn board(&self) -> Option<Vec<u64>> {
         let whole = all_of(BOARD, BOARD_LEN as u64);
         let bytes = self.open.endpoint.read(self.owner, whole, vec![0; BOARD_LEN]).wait().expect("the board");
@@ -324,7 +325,7 @@ impl Attack {
         (board[SLOTS] != END).then_some(board)
     }
 
-    /// Writes what is new on the board a first time, so that the way there is known when it is attacked.
+    /// Writes new epochs on the board a first time, so that the path to their regions is known when they are attacked.
     fn touch(&mut self, board: &[u64]) {
         for (slot, &epoch) in board[..SLOTS].iter().enumerate() {
             if epoch != self.touched[slot] {
@@ -336,7 +337,7 @@ impl Attack {
         }
     }
 
-    /// Whether a write succeeded.
+    /// Records the result of a write. Returns whether it succeeded.
     fn ended(
         &mut self,
         slot: usize,
@@ -365,7 +366,7 @@ impl Attack {
         let mut count = 1;
         loop {
             count += 1;
-            // Its owner may have ended without closing it.
+            // Its owner may have ended without closing the region.
             if count % 256 == 0 && self.board().is_none() {
                 return;
             }

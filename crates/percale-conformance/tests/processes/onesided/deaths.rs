@@ -1,4 +1,4 @@
-//! Initiators and targets that are killed with accesses under way.
+//! Initiators and targets that are killed with outstanding accesses.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use super::{ALL, Deadline, PATIENCE, all_of, open_as_told, serve};
 
 crate::on!(shm, untrusting, tcp, verbs: { rma_013_killed_initiators_and_targets_leave_nothing });
 
-/// The victim's region.
+/// The key of the victim's region.
 const VICTIM: u64 = 30;
-/// Accesses under way to a target that is killed.
+/// The number of outstanding accesses to a target that is killed.
 const OUTSTANDING: usize = 1000;
 const WARM: u64 = 6;
 
-/// 50 deaths (500 with `PERCALE_LONG`); the helper `survivor` survives them.
+/// 50 deaths (500 with `PERCALE_LONG`), in the helper `survivor`.
 fn rma_013_killed_initiators_and_targets_leave_nothing(kind: &str) {
     let _watchdog =
         Watchdog::within("killed initiators and targets", Duration::from_secs(if long() { 3600 } else { 300 }));
@@ -34,7 +34,7 @@ fn rma_013_killed_initiators_and_targets_leave_nothing(kind: &str) {
     }
 }
 
-/// Serves victims and accesses their regions until they are killed.
+/// The role of the survivor: serves victims and accesses their regions until they are killed.
 pub(crate) fn survivor() {
     let seed = seed();
     eprintln!("PERCALE_SEED={seed}");
@@ -65,7 +65,7 @@ struct Survivor {
 }
 
 impl Survivor {
-    /// One victim's life.
+    /// Runs one victim.
     fn cycle(&mut self, number: u64) {
         let ground = Ground::new(&self.open.domain, number % 4 < 2);
         let held = ground.register(&self.open.domain, key_of(number));
@@ -88,11 +88,11 @@ impl Survivor {
         }
         self.deaths += 1;
         self.open.vector.remove(peer).expect("the peer is there");
-        // No live process accesses the region: one call is enough.
+        // No live process accesses the region, so one call is enough.
         drop(held.close().expect("a dead peer is no hindrance"));
     }
 
-    /// The victim reads and writes our region, at length.
+    /// Kills the victim while it reads and writes the survivor's region.
     fn kill_initiator(&mut self, victim: &mut Helper) {
         victim.tell("access");
         let deadline = Deadline::new("the victim accesses our memory");
@@ -104,7 +104,7 @@ impl Survivor {
         victim.kill();
     }
 
-    /// We access the victim's, which makes no progress or does.
+    /// Kills the victim while the survivor accesses its region. The victim makes progress, or none if `quiet`.
     fn kill_target(&mut self, victim: &mut Helper, peer: PeerAddress, quiet: bool) {
         if quiet {
             victim.tell("quiet");
@@ -142,12 +142,12 @@ impl Survivor {
     }
 }
 
-/// Has a region, and accesses its survivor's for ever when told to.
+/// The role of the victim: registers a region, and accesses the survivor's region without end on request.
 pub(crate) fn victim() {
     let open = open_as_told();
     let survivor = open.insert(&told("PERCALE_PEER"));
     let number: u64 = told("PERCALE_NUMBER").parse().expect("a number");
-    // Of ordinary memory, local peers make reads and writes by themselves, and atomic operations not.
+    // With ordinary memory, local peers execute reads and writes directly, but not atomic operations.
     let mut memory = Buffer::from(content(VICTIM, GROUND));
     if number % 4 == 1 {
         let mut sealed = open.domain.allocate(GROUND).expect("memory");

@@ -1,4 +1,4 @@
-//! What a peer gets to know of memory that it may access.
+//! The information that a peer gets about memory that it may access.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -11,7 +11,8 @@ use percale_conformance::watchdog::Watchdog;
 use super::ground::{GROUND, Ground, key_of};
 use super::{Deadline, all_of, open_as_told, open_kind};
 
-/// Of the owner's arenas and of its memory's address, what its peer holds after reads, writes and an atomic operation.
+/// Returns how many of the owner's arenas, and how many copies of the address of its memory, its peer holds after
+/// reads, writes and an atomic operation.
 fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
     let _watchdog = Watchdog::new("what a peer gets to know");
     let open = open_kind(kind, |domain| domain);
@@ -41,10 +42,11 @@ fn found_by(kind: &str, sealed: bool) -> (usize, usize) {
     (arenas.parse().expect("a number"), addresses.parse().expect("a number"))
 }
 
-/// The mask under which an address is sent to a helper, so that only percale can have put the address itself into the helper's memory.
+/// The mask with which an address is sent to a helper, so that only percale can have put the address itself into the
+/// helper's memory.
 const MASK: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
-/// Accesses a region in all ways, and reports how much it holds of the owner's memory.
+/// The role of a peer that accesses a region in all ways, and reports what it holds of the owner's memory.
 pub(crate) fn curious() {
     let open = open_as_told();
     let owner = open.insert(&told("PERCALE_PEER"));
@@ -62,7 +64,7 @@ pub(crate) fn curious() {
     drop(ask());
 }
 
-/// Mappings and descriptors of percale's arenas in this process.
+/// Returns the number of mappings and descriptors of percale's arenas in this process.
 pub(crate) fn arenas() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
     let held = percale_conformance::measure::descriptors();
@@ -70,7 +72,8 @@ pub(crate) fn arenas() -> usize {
     maps.lines().filter(|line| ours(line)).count() + held.iter().filter(|name| ours(name)).count()
 }
 
-/// Words of this process's writable memory that, masked, are this one. The endpoint is open while they are looked for.
+/// Returns the number of words in this process's writable memory that are equal to this one after masking. The endpoint
+/// is open during the search.
 fn words_like(_open: &Open, masked: u64) -> usize {
     let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
     let memory = fs::File::open("/proc/self/mem").expect("/proc is mounted");
@@ -107,7 +110,7 @@ mod distrusted {
 
 mod shm {
     mod rust {
-        /// What the test of untrusted peers looks for is there to be found.
+        /// Checks that the objects that the test of untrusted peers searches for can be found.
         #[test]
         fn a_trusted_peer_has_mapping_or_address() {
             let (arenas, _) = super::super::found_by("shm", true);

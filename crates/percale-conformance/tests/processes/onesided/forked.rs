@@ -1,4 +1,4 @@
-//! An owner of windows forks, and its child lets go of what it inherited: nothing of its parent's ends by that.
+//! An owner of windows forks, and its child drops the inherited objects. This ends no object of its parent.
 
 use percale::{Access, ErrorCode, RemoteMemory, WindowAccess, WindowType};
 use percale_conformance::memory::{content, same};
@@ -16,7 +16,8 @@ crate::on!(shm, untrusting, tcp, verbs: {
 const LEN: u64 = 20_000;
 const BOTH: WindowAccess = WindowAccess::READ.union(WindowAccess::WRITE);
 
-/// The owner of two windows over one region. Told `fork`, it has a child that tries to unbind one, and drops all.
+/// The role of the owner of two windows over one region. On the command `fork`, it forks a child that tries to unbind
+/// one window, and drops everything.
 pub(crate) fn window_owner() {
     let open = open_as_told();
     let mut region = Some(open.domain.register(content(1, LEN as usize), Access::empty()).expect("a region"));
@@ -32,7 +33,7 @@ pub(crate) fn window_owner() {
             let child = fork(|| {
                 let unbound =
                     windows[0].as_mut().expect("a window").bind(region.as_ref().expect("a region"), 0..0, BOTH);
-                // What is taken here is the child's copy.
+                // This takes the child's copies.
                 drop((windows[0].take(), windows[1].take(), region.take()));
                 unbound.is_err()
             });
@@ -48,7 +49,7 @@ pub(crate) fn window_owner() {
     });
 }
 
-/// How many accesses were made by RDMA, to how many regions and windows.
+/// Returns the number of accesses by RDMA, and the number of regions and windows that they used.
 fn by_rdma(open: &Open) -> (u64, u64) {
     let how = open.endpoint.describe_peers();
     let Some((_, text)) = how.iter().find_map(|(_, how)| how.split_once("RDMA to ")) else { return (0, 0) };
@@ -72,7 +73,7 @@ fn mw_003_flt_010_a_forked_child_takes_no_window_of_its_parents_back(kind: &str)
             same(&read(name).expect("the read").into_vec(), &content(number, LEN as usize), "what was written");
         }
     };
-    // A queue pair takes its time. Where the device has no windows, the owner makes all accesses.
+    // Establishing a queue pair takes some time. If the device has no windows, the owner executes all accesses.
     let deadline = Deadline::new("the device reaches a region");
     let mut rounds = 0;
     while kind == "verbs" && by_rdma(&open).1 < 2 && rounds < 300 {

@@ -1,7 +1,9 @@
-//! Memory that an owner registers again and again: writers stamp it, but no write may arrive between two registrations.
+//! Memory that an owner registers repeatedly. Writers write stamps to it, but no write may arrive between two
+//! registrations.
 //!
-//! A registration is an *epoch*: its key follows from its number, and writers write one byte value that does, too, with the
-//! highest bit set. An owner fills its memory with values without that bit. So each byte shows its writer and its epoch.
+//! A registration is an *epoch*. Its key is computed from its number, and so is the byte value that writers write,
+//! which has the highest bit set. An owner fills its memory with values without that bit. So each byte shows whether it
+//! was written, and in which epoch.
 
 #![expect(unsafe_code, reason = "registers memory that is never freed; the block states its reason")]
 
@@ -14,30 +16,30 @@ use percale_conformance::random::Random;
 
 use super::{ALL, all_of, code};
 
-/// Bytes of a ground.
+/// The size of a ground in bytes.
 pub(super) const GROUND: usize = 256 << 10;
 
-/// The key of an epoch.
+/// Returns the key of an epoch.
 pub(super) const fn key_of(epoch: u64) -> u64 {
     epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63
 }
 
-/// What writers write in an epoch.
+/// Returns the value that writers write in an epoch.
 pub(super) const fn stamp_of(epoch: u64) -> u8 {
     0x80 | (epoch % 128) as u8
 }
 
-/// What the owner fills its memory with after an epoch.
+/// Returns the value with which the owner fills its memory after an epoch.
 pub(super) const fn filling_of(epoch: u64) -> u8 {
     (epoch % 127) as u8
 }
 
 /// Lengths of writes.
 const LENS: [usize; 9] = [8, 64, 500, 4096, 16 << 10, (16 << 10) + 1, 64 << 10, 100_000, GROUND];
-/// Writes under way, where they do not end within the call.
+/// The number of outstanding writes, if they do not complete within the call.
 const DEPTH: usize = 4;
 
-/// How many writes succeeded, and how many were refused.
+/// Writes until the key is rejected. Returns the numbers of successful and rejected writes.
 pub(super) fn write_until_refused(
     open: &Open,
     owner: PeerAddress,
@@ -79,16 +81,16 @@ pub(super) fn write_until_refused(
 /// Memory that is not registered.
 #[derive(Debug)]
 pub(super) enum Ground {
-    /// What percale allocated: local peers map it.
+    /// Memory that percale allocated, which local peers map.
     Sealed(Allocation),
-    /// Any other: local peers reach it by the kernel.
+    /// Other memory, which local peers access through the kernel.
     Plain(Memory),
 }
 
-/// Memory that is registered, and the region by which it is owned or vouched for.
+/// Registered memory, with its region.
 #[derive(Debug)]
 pub(super) enum Held {
-    /// With the memory's address.
+    /// With the address of the memory.
     Sealed(Region, usize),
     Plain(RawRegion, Memory),
 }
@@ -98,7 +100,7 @@ impl Ground {
         Self::of_size(domain, sealed, GROUND)
     }
 
-    /// `len` zeros.
+    /// Allocates `len` zeros.
     pub(super) fn of_size(domain: &Domain, sealed: bool, len: usize) -> Self {
         if sealed {
             Self::Sealed(domain.allocate(len).expect("memory"))
@@ -107,7 +109,7 @@ impl Ground {
         }
     }
 
-    /// Where it is, if percale allocated it.
+    /// Returns the address, if percale allocated the memory.
     pub(super) fn place(&self) -> Option<usize> {
         match self {
             Self::Sealed(allocation) => Some(allocation.as_ptr().addr()),
@@ -123,7 +125,7 @@ impl Ground {
                 Held::Sealed(registration.own(allocation).expect("a region"), place)
             }
             Self::Plain(memory) => {
-                // SAFETY: the memory is never freed, and only copied from and to through its pointer.
+                // SAFETY: the memory is never freed, and is only copied through its pointer.
                 let region = unsafe { registration.raw(&[memory.segment()], true) };
                 Held::Plain(region.expect("a region"), memory)
             }
@@ -147,7 +149,7 @@ impl Ground {
 }
 
 impl Held {
-    /// Takes the memory back, if no peer is at it.
+    /// Takes the memory back, if no peer is accessing it.
     pub(super) fn close(self) -> Result<Ground, Self> {
         match self {
             Self::Sealed(region, place) => match region.close() {
@@ -161,7 +163,7 @@ impl Held {
         }
     }
 
-    /// Where it is, if percale allocated it.
+    /// Returns the address, if percale allocated the memory.
     pub(super) fn place(&self) -> Option<usize> {
         match self {
             Self::Sealed(_, place) => Some(*place),
@@ -169,7 +171,7 @@ impl Held {
         }
     }
 
-    /// The first eight bytes.
+    /// Returns the first eight bytes.
     pub(super) fn first(&self) -> [u8; 8] {
         let mut bytes = [0; 8];
         match self {
@@ -180,7 +182,7 @@ impl Held {
     }
 }
 
-/// What is known of a ground's bytes.
+/// The expected contents of a ground.
 #[derive(Debug)]
 pub(super) struct Watch {
     filling: u8,
@@ -188,23 +190,23 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins with memory full of zeros.
+    /// Starts with memory full of zeros.
     pub(super) fn new() -> Self {
         Self { filling: 0, scratch: vec![0; GROUND] }
     }
 
-    /// Forgets the last ground: this one is new.
+    /// Starts again with a new ground.
     pub(super) fn renew(&mut self) {
         self.filling = 0;
     }
 
-    /// Whether a writer has written the first byte.
+    /// Returns whether a writer has written the first byte.
     pub(super) fn is_written(&self, held: &Held) -> bool {
         held.first()[0] != self.filling
     }
 
-    /// Checks, when an epoch's region was closed, that only the writes of this epoch are there, and fills the memory anew. Returns how many bytes
-    /// were written.
+    /// Checks, after an epoch's region was closed, that the memory contains only writes of this epoch, and fills the
+    /// memory again. Returns the number of written bytes.
     pub(super) fn closed(&mut self, ground: &mut Ground, epoch: u64) -> usize {
         let (filling, stamp) = (self.filling, stamp_of(epoch));
         ground.read(&mut self.scratch);

@@ -1,4 +1,5 @@
-//! Accesses and messages that are longer than anything: one refusal ends an access, and what no message may be long is not posted.
+//! Accesses and messages that are too long: one rejection ends an access, and a message longer than any permitted
+//! length is not posted.
 
 #![expect(unsafe_code, reason = "posts operations on memory that nobody touches: each of them is refused")]
 
@@ -14,9 +15,9 @@ use super::{ALL, work};
 
 crate::on!(shm, tcp: { rma_016_one_refusal_ends_a_long_access });
 
-/// Memory at an address where none is: what is refused does not reach it.
+/// Returns memory at an unmapped address, which rejected operations do not access.
 fn nowhere(len: usize) -> Segments {
-    // SAFETY: the operations that it is given to are refused before they read or write it.
+    // SAFETY: the operations with this segment are rejected before they read or write it.
     Segments::one(unsafe { Segment::new(std::ptr::without_provenance_mut(4096), len) })
 }
 
@@ -33,7 +34,7 @@ fn rma_016_one_refusal_ends_a_long_access(transport: &str) {
         work(&a);
         b.endpoint.progress();
     };
-    // More parts than could be refused one by one in this time: 2^47 bytes are 4 million parts.
+    // More parts than could be rejected one by one in this time: 2^47 bytes are 4 million parts.
     for len in [1_u64 << 40, 1 << 47, (1 << 62) + 5] {
         for (name, write) in [("read", false), ("write", true)] {
             for place in [RemoteMemory { len, ..known }, RemoteMemory { key: known.key ^ 0x5a5a, len, ..known }] {
@@ -41,7 +42,7 @@ fn rma_016_one_refusal_ends_a_long_access(transport: &str) {
                 let work = RmaWork { peer, local, remote, data: None, context: 5, flags: OpFlags::COMPLETION };
                 let start = Instant::now();
                 let posted = if write {
-                    // SAFETY: it is refused.
+                    // SAFETY: the operation is rejected.
                     unsafe { a.endpoint.post_write(&work) }
                 } else {
                     // SAFETY: as above.
@@ -61,7 +62,7 @@ fn rma_016_one_refusal_ends_a_long_access(transport: &str) {
         }
     }
     too_long(&a, peer);
-    // Later operations go on.
+    // Later operations work.
     let read = a.endpoint.read(peer, known, vec![0; 64]).start().expect("a read");
     a.until(|| {
         b.endpoint.progress();
@@ -70,15 +71,15 @@ fn rma_016_one_refusal_ends_a_long_access(transport: &str) {
     assert_eq!(read.wait().expect("it is allowed").into_vec(), vec![7; 64]);
 }
 
-/// To a peer that is connected.
+/// Posts operations that are too long to a connected peer.
 fn too_long(a: &Open, peer: PeerAddress) {
     let len = (isize::MAX as usize) + 1;
     let segments = nowhere(len);
     let work = SendWork { peer, segments, tag: Some(1), data: None, context: 6, flags: OpFlags::COMPLETION };
-    // SAFETY: it is refused.
+    // SAFETY: the operation is rejected.
     assert_eq!(unsafe { a.endpoint.post_send(&work) }, Err(PostError::TooLong(len)));
     let remote = RemotePieces::one(RemoteMemory { key: 1, address: 0, len: len as u64 });
     let work = RmaWork { peer, local: segments, remote, data: None, context: 6, flags: OpFlags::COMPLETION };
-    // SAFETY: it is refused.
+    // SAFETY: the operation is rejected.
     assert_eq!(unsafe { a.endpoint.post_write(&work) }, Err(PostError::TooLong(len)));
 }

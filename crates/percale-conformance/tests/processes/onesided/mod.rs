@@ -1,12 +1,13 @@
-//! One-sided operations between processes: revocation under writers, refusals, atomic operations by several ways at once,
-//! memory that is not there, deaths.
+//! One-sided operations between processes: revocation under writers, rejected accesses, atomic operations on several
+//! paths at once, memory that is not mapped, deaths.
 //!
-//! * `ground`: memory of both kinds, registered again and again, and what must not change in it
-//! * `attacked`, `revocation`: regions closed under running writers, many under one and one under four; `stopped`: under
-//!   stopped and killed ones
-//! * `windows`: windows invalidated under running writers; `forked`: inherited by a child
-//! * `long`: accesses that are longer than anything
-//! * `refused`, `words`, `unbacked`, `disclosed`, `deaths`: as their names say
+//! * `ground`: memory of both kinds that is registered repeatedly, and the checks of its contents
+//! * `attacked`, `revocation`: regions closed under running writers, many under one writer and one under four;
+//!   `stopped`: under stopped and killed writers
+//! * `windows`: windows invalidated under running writers; `forked`: windows inherited by a child
+//! * `long`: accesses that are too long
+//! * `refused`: accesses without permission; `words`: atomic operations; `unbacked`: unmapped memory; `disclosed`:
+//!   information that peers get; `deaths`: killed initiators and targets
 
 pub(crate) mod attacked;
 pub(crate) mod deaths;
@@ -33,11 +34,11 @@ use percale_conformance::process::{ask, say, told};
 
 pub(crate) const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 
-/// How long anything may take before a test gives up.
+/// The time limit for every wait of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An endpoint of this kind: `shm`, `untrusting` (shm, where targets execute all), `bounced` (shm without copies by the
-/// kernel), `tcp`, `verbs`, or `any`.
+/// Opens an endpoint of this kind: `shm`, `untrusting` (shm with targets that execute all accesses), `bounced` (shm
+/// without copies by the kernel), `tcp`, `verbs`, or `any`.
 pub(crate) fn open_kind(kind: &str, adjust: impl FnOnce(DomainBuilder) -> DomainBuilder) -> Open {
     let transport = if matches!(kind, "tcp" | "verbs" | "any") { kind } else { "shm" };
     open(transport, "127.0.0.1:0", |domain| {
@@ -49,12 +50,12 @@ pub(crate) fn open_kind(kind: &str, adjust: impl FnOnce(DomainBuilder) -> Domain
     })
 }
 
-/// What a helper is to open.
+/// Opens the endpoint of a helper.
 pub(crate) fn open_as_told() -> Open {
     open_kind(&told("PERCALE_FABRIC"), |domain| domain)
 }
 
-/// The code of an operation's error.
+/// Returns the code of an operation's error.
 #[track_caller]
 pub(crate) fn code(error: &OperationError) -> ErrorCode {
     match &error.cause {
@@ -63,7 +64,7 @@ pub(crate) fn code(error: &OperationError) -> ErrorCode {
     }
 }
 
-/// The code of what must fail.
+/// Returns the code of the error of an operation that must fail.
 #[track_caller]
 pub(crate) fn refusal<R>(result: Result<R, OperationError>) -> ErrorCode {
     match result {
@@ -72,12 +73,12 @@ pub(crate) fn refusal<R>(result: Result<R, OperationError>) -> ErrorCode {
     }
 }
 
-/// The first `len` bytes under a key.
+/// Returns the first `len` bytes of the region with this key.
 pub(crate) const fn all_of(key: u64, len: u64) -> RemoteMemory {
     RemoteMemory { key, address: 0, len }
 }
 
-/// Makes progress. Spins more than it yields: on a busy machine a yield takes many milliseconds.
+/// Makes progress. Spins more than it yields, because a yield takes many milliseconds on a busy machine.
 pub(crate) fn work(open: &Open) {
     for _ in 0..200 {
         if open.endpoint.progress() {
@@ -88,7 +89,7 @@ pub(crate) fn work(open: &Open) {
     std::thread::yield_now();
 }
 
-/// A deadline that panics.
+/// A deadline whose check panics.
 pub(crate) struct Deadline(Instant, &'static str);
 
 impl Deadline {
@@ -132,8 +133,8 @@ impl Lines {
     }
 }
 
-/// Makes progress, and answers each line of the test with the result of `obey`, until the line `end`. After the line `quiet` it makes no
-/// progress before the next line.
+/// Makes progress, and answers each line of the test with the result of `obey`, until the line `end`. After the line
+/// `quiet` it makes no progress until the next line.
 pub(crate) fn serve(open: &Open, mut obey: impl FnMut(&str) -> String) {
     let lines = Lines::new();
     loop {

@@ -1,4 +1,5 @@
-//! Initiators that ask for what they may not have: foreign and guessed keys, of regions and of windows, ranges that leave or wrap, missing rights.
+//! Initiators that request accesses without permission: with foreign and guessed keys of regions and windows, ranges
+//! that exceed the region or wrap around, and missing rights.
 
 use percale::endpoint::safe::Accessing;
 use percale::{Access, Buffer, ErrorCode, PeerAddress, Region, RemoteMemory, WindowAccess, WindowType};
@@ -16,17 +17,18 @@ crate::on!(shm, untrusting, bounced, tcp, verbs: {
     rev_008_mr_002_mr_003_mr_014_mr_050_mr_052_mw_008_random_tries_are_all_refused,
 });
 
-/// Bytes of each region.
+/// The size of each region in bytes.
 const LEN: u64 = 100_000;
-/// What regions allow, in the order in which the target names them, first sealed, then plain; the last is a foreign domain's.
+/// The rights of regions, in the order in which the target names them, first with sealed memory, then with other
+/// memory. The last region belongs to a foreign domain.
 const RIGHTS: [Access; 4] = [ALL, Access::REMOTE_READ, Access::REMOTE_WRITE, Access::empty()];
 const FOREIGN: usize = 8;
-/// Behind them, a window of all of the first region.
+/// After the regions, a window of the whole first region.
 const WINDOW: usize = 9;
-/// Tries under way.
+/// The number of outstanding tries.
 const DEPTH: usize = 64;
 
-/// The target: eight regions of its domain, one of another, and a window.
+/// The role of the target: eight regions of its domain, one of another domain, and a window.
 pub(crate) fn target() {
     let open = open_as_told();
     let foreign = open_in(&percale_conformance::peers::domain("any", |domain| domain), "127.0.0.1:0", |e| e);
@@ -59,7 +61,7 @@ pub(crate) fn target() {
     });
 }
 
-/// 20,000 tries (10,000,000 with `PERCALE_LONG`), of all four ways together.
+/// 20,000 tries (10,000,000 with `PERCALE_LONG`), over all four kinds.
 fn rev_008_mr_002_mr_003_mr_014_mr_050_mr_052_mw_008_random_tries_are_all_refused(kind: &str) {
     let _watchdog = Watchdog::within("random tries", Duration::from_secs(if long() { 7200 } else { 300 }));
     let seed = seed();
@@ -67,7 +69,7 @@ fn rev_008_mr_002_mr_003_mr_014_mr_050_mr_052_mw_008_random_tries_are_all_refuse
     let mut left = if long() { 2_500_000 } else { 5000 };
     let mut shift = 0;
     while left > 0 {
-        // The target is a helper, which gives up after ten minutes, however slow the machine is.
+        // The target is a helper, which gives up after ten minutes, even on a slow machine.
         let tries = left.min(100_000);
         left -= tries;
         shift += 1;
@@ -87,7 +89,7 @@ fn accesses_of_a_quiet_target(kind: &str) {
     let _watchdog = Watchdog::new("accesses of a quiet target");
     let mut tries = Tries::new(kind, seed());
     tries.warm();
-    // A queue pair takes its time. Where the device has no windows, six regions are all.
+    // Establishing a queue pair takes some time. If the device has no windows, there are only six regions.
     let reached = |tries: &Tries, what: &str| {
         let peers = tries.open.endpoint.describe_peers();
         peers.iter().any(|(_, how)| how.contains(what))
@@ -107,7 +109,7 @@ fn accesses_of_a_quiet_target(kind: &str) {
     for number in 0..if long() { 100_000 } else { 1000 } {
         let (len, region) = (tries.len(), known[number % known.len()]);
         let at = tries.random.next() % (LEN - len);
-        // The window is the first region's.
+        // The window belongs to the first region.
         let wanted = content(if region == WINDOW { 0 } else { region as u64 }, LEN as usize)[at as usize..]
             [..len as usize]
             .to_vec();
@@ -133,14 +135,15 @@ mod executed {
     }
 }
 
-/// Where memory is neither mapped nor may be reached by the kernel, accesses wait until the target makes progress, and are made then.
+/// If memory is neither mapped nor accessible through the kernel, accesses wait until the target makes progress, and
+/// are executed then.
 fn accesses_that_the_target_carries_out(kind: &str) {
     let _watchdog = Watchdog::new("accesses that the target carries out");
     let mut tries = Tries::new(kind, seed());
     tries.warm();
     tries.target.tell("quiet");
     assert_eq!(tries.target.hear(), "quiet");
-    // Sealed memory is mapped, also where the kernel may not copy.
+    // Sealed memory is mapped, even if the kernel may not copy.
     let regions: &[usize] = if kind == "untrusting" { &[0, 4] } else { &[4] };
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     for &region in regions {
@@ -190,7 +193,7 @@ impl Tries {
         Self { kind: kind.to_owned(), open, target, peer, keys, random: Random::new(seed) }
     }
 
-    /// What is known of a region is known after its first use.
+    /// Uses each region once, after which the initiator knows its properties.
     fn warm(&self) {
         let windowed = self.part(WINDOW, 0, 8);
         let got = self.open.endpoint.read(self.peer, windowed, vec![0; 8]).wait().expect("a read");
@@ -207,7 +210,7 @@ impl Tries {
         }
     }
 
-    /// The target finds its memory as it was.
+    /// Checks that the target's memory is unchanged.
     fn end(mut self) {
         self.target.tell("check");
         assert_eq!(self.target.hear(), "unchanged");
@@ -220,7 +223,7 @@ impl Tries {
         let mut made = 0;
         if self.kind == "shm" {
             made = tries / 2;
-            // The target makes no progress: what is refused now is refused by the initiator.
+            // The target makes no progress, so the initiator itself must reject the accesses.
             self.target.tell("quiet");
             assert_eq!(self.target.hear(), "quiet");
             (0..made).for_each(|_| self.refused_at_once());
@@ -242,20 +245,20 @@ impl Tries {
         [1, 8, 8, 100, 4096, 20_000][self.random.below(6)]
     }
 
-    /// A range that is not within a region.
+    /// Returns the start of a range that is not within a region.
     fn beyond(&mut self, len: u64) -> u64 {
         let some = self.random.next();
         match some % 6 {
             0 => LEN - len + 1 + some / 6 % 100,
             1 => LEN,
-            2 => u64::MAX - some / 6 % (2 * len), // The end wraps, or nearly.
+            2 => u64::MAX - some / 6 % (2 * len), // The end wraps around, or nearly.
             3 => 1 << (17 + some / 6 % 47),
             4 => (u64::MAX - len).wrapping_add(1),
             _ => (some | 1 << 40) & !7,
         }
     }
 
-    /// A known region: what is wrong with the access is found where it is posted.
+    /// Accesses to a known region: the error is detected when the access is posted.
     fn refused_at_once(&mut self) {
         let (len, writes) = (self.len(), self.random.below(2) == 0);
         let region = [0, 1, 2, 4, 5, 6][self.random.below(6)];
@@ -270,7 +273,7 @@ impl Tries {
         };
         let result = result.expect("it is posted").wait_for(super::PATIENCE);
         assert_eq!(refusal(result), ErrorCode::Denied, "{part:?}, writes {writes}");
-        // The initiator makes atomic operations on mapped memory, too.
+        // The initiator also executes atomic operations on mapped memory.
         if self.random.below(4) == 0 {
             let region = self.random.below(3);
             let address = if region == 0 { self.beyond(8).max(LEN) & !7 } else { 8 * (self.random.next() % 1000) };
@@ -280,7 +283,7 @@ impl Tries {
         }
     }
 
-    /// Several accesses under way: keys that do not exist here, missing rights, wrong ranges.
+    /// Several outstanding accesses with unknown keys, missing rights, or invalid ranges.
     fn refused_by_the_target(&mut self) {
         let mut under_way: Vec<(RemoteMemory, ErrorCode, Try<'_>)> = Vec::new();
         let mut plan = Vec::new();
@@ -323,7 +326,7 @@ impl Tries {
             let made = match kind {
                 0 => Try::Bytes(endpoint.write(self.peer, vec![0x55; len], part).start().expect("it is posted")),
                 1 => Try::Bytes(endpoint.read(self.peer, part, vec![0x55; len]).start().expect("it is posted")),
-                // A word at the range's start may lie within the region.
+                // A word at the start of the range may be within the region.
                 _ if [self.keys[0], self.keys[4]].contains(&part.key) && word.address < LEN => {
                     Try::Bytes(endpoint.read(self.peer, part, vec![0x55; len]).start().expect("it is posted"))
                 }

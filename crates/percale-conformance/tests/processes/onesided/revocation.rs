@@ -1,4 +1,4 @@
-//! One large region is closed, and registered again, while four peers write it without pause.
+//! One large region is closed and registered again, while four peers write it without pause.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ crate::on!(shm, untrusting, tcp, verbs: {
     rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers,
 });
 
-/// The key of the board, a word that names the epoch.
+/// The key of the board, a word with the current epoch.
 pub(super) const BOARD: u64 = 1;
 /// The value on the board that ends the writers.
 pub(super) const END: u64 = u64::MAX;
-/// Helpers give up after ten minutes: writers are replaced before.
+/// Helpers give up after ten minutes, so writers are replaced before that.
 const SHIFT: Duration = Duration::from_secs(240);
 
-/// 500 revocations; with `PERCALE_LONG` for ten minutes.
+/// 500 revocations, or ten minutes with `PERCALE_LONG`.
 fn rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers(kind: &str) {
     let (rounds, time) = if long() { (u64::MAX, Duration::from_secs(600)) } else { (500, Duration::MAX) };
     let patience = Duration::from_secs(if long() { 6 * 3600 } else { 300 });
@@ -34,7 +34,7 @@ fn rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers(kind: &s
     }
 }
 
-/// An owner that opened, with its board.
+/// An owner with an open endpoint and its board.
 pub(super) struct Owner {
     pub(super) open: Open,
     board: Region,
@@ -59,7 +59,7 @@ impl Owner {
         self.board.write(0, &epoch.to_le_bytes());
     }
 
-    /// Ends the writers. Returns what each of them did.
+    /// Ends the writers. Returns their reports.
     pub(super) fn dismiss(&mut self, writers: Vec<Helper>) -> Vec<String> {
         self.post(END);
         let mut words = Vec::new();
@@ -98,7 +98,7 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
             watch.check(&ground, epoch);
             let mut held = ground.register(&owner.open.domain, key_of(epoch));
             owner.post(epoch);
-            // Mostly a writer writes when the region is closed; sometimes the region is closed at once.
+            // In most cases a writer is writing when the region is closed; sometimes the region is closed at once.
             if random.below(8) > 0 {
                 let deadline = Deadline::new("a writer writes");
                 while !watch.is_written(&held) {
@@ -106,7 +106,7 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
                     deadline.check();
                 }
                 (0..random.below(30)).for_each(|_| _ = owner.open.endpoint.progress());
-                // What we execute for writers takes turns: now and then there are some.
+                // Sometimes the owner makes progress for a while, so that it executes accesses for the writers.
                 let (long, begun) = (random.below(4) == 0, Instant::now());
                 let time = Duration::from_micros(random.below(2000) as u64);
                 while long && begun.elapsed() < time {
@@ -118,7 +118,7 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
             ground = loop {
                 match held.close() {
                     Ok(ground) => break ground,
-                    Err(again) => held = again, // Its writer waits for a processor.
+                    Err(again) => held = again, // The writer waits for a processor.
                 }
                 busy += 1;
                 deadline.check();
@@ -142,7 +142,8 @@ fn revoke_under(kind: &str, sealed: bool, writers: usize, rounds: u64, time: Dur
     assert!(bytes > 0, "something was written");
 }
 
-/// Writes the region of the epoch on the board without pause, until its key is refused; then looks for the next epoch.
+/// The role of a writer: writes the region of the epoch on the board without pause, until its key is rejected, and then
+/// continues with the next epoch.
 pub(crate) fn writer() {
     let open = open_as_told();
     let owner = open.insert(&told("PERCALE_PEER"));

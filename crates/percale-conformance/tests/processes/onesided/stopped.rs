@@ -1,4 +1,4 @@
-//! Regions are closed while their writers are stopped in the middle, or killed.
+//! Regions are closed while their writers are stopped in the middle of a write, or killed.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::faults::is_stopped;
 
 crate::on!(shm, untrusting, tcp, verbs: { rev_002_rev_003_rev_005_memory_of_stopped_writers_is_not_used_again });
 
-/// How long closing waits, for the owner of these tests.
+/// The revocation timeout of the owner in these tests.
 const REVOKE: Duration = Duration::from_millis(50);
 const WRITERS: usize = 3;
 
@@ -82,7 +82,7 @@ impl Play {
         }
     }
 
-    /// One registration, some signals, one closing.
+    /// Runs one registration, some signals, and one closing.
     fn step(&mut self) {
         if self.born.elapsed() > Duration::from_secs(240) {
             // Helpers give up after ten minutes.
@@ -125,7 +125,7 @@ impl Play {
             0 => self.replace(at),
             1..6 => {
                 self.stop(at);
-                // A stop arrives when the writer next leaves the kernel: wait for that, or not.
+                // A stop takes effect when the writer next leaves the kernel. The test sometimes waits for that.
                 if self.random.below(2) == 0 {
                     self.wait_stopped(at);
                 }
@@ -163,7 +163,7 @@ impl Play {
         self.counts.kills += 1;
     }
 
-    /// Closes, and notes how long that took.
+    /// Closes the region, and records the time that this took.
     fn close(&mut self, held: Held) -> Result<Ground, Held> {
         let started = Instant::now();
         let result = held.close();
@@ -173,14 +173,14 @@ impl Play {
         result
     }
 
-    /// The memory was given back: only this epoch's bytes are there, and no others come.
+    /// Checks memory that was given back: it contains only bytes of this epoch, and does not change.
     fn verify(&mut self, mut ground: Ground) {
         self.watch.closed(&mut ground, self.epoch);
         for _ in 0..3 {
             self.owner.open.endpoint.progress();
             self.watch.check(&ground, self.epoch);
         }
-        // Stopped writers continue now and then while the memory is the owner's.
+        // Stopped writers are sometimes continued while the memory belongs to the owner.
         let at = self.random.below(WRITERS);
         self.go_on(at);
         (0..self.random.below(200)).for_each(|_| _ = self.owner.open.endpoint.progress());
@@ -209,14 +209,15 @@ impl Play {
         self.verify(ground);
     }
 
-    /// Drops the region while all writers are stopped, one of them in the middle of a write: the memory is not given to other code.
+    /// Drops the region while all writers are stopped, one of them in the middle of a write. The memory must not be
+    /// reused.
     fn drop_while_stopped(&mut self, held: Held) {
         for at in 0..WRITERS {
             self.stop(at);
             self.wait_stopped(at);
         }
         let held = match self.close(held) {
-            // It was on its way, and only slow.
+            // The access was in progress, and only slow.
             Ok(ground) => {
                 self.counts.ok_after_busy += 1;
                 return self.verify(ground);

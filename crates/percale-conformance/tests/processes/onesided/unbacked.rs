@@ -1,4 +1,4 @@
-//! Regions of memory that is not there, or not yet, or no longer.
+//! Regions of memory that is not mapped, not yet mapped, or no longer mapped.
 
 #![expect(unsafe_code, reason = "maps, protects and unmaps memory under regions; each block states its own reason")]
 
@@ -17,22 +17,23 @@ use super::{ALL, PATIENCE, all_of, open_as_told, open_kind, refusal, serve};
 
 crate::on!(shm, untrusting, bounced, tcp, verbs: { mr_026_mr_027_mr_028_memory_may_come_and_go_under_a_region });
 
-/// Where the target maps its memory: nothing else is there.
+/// The address where the target maps its memory. Nothing else is mapped there.
 const HOLE: usize = 0x1234_5600_0000;
 const LEN: usize = 256 << 10;
-/// A region of the hole, and one of everything.
+/// The keys of a region of the hole, and of one of all memory.
 const PART: u64 = 20;
 const EVERYTHING: u64 = 21;
 
-/// The target: registers before there is memory, and maps, fills, protects and unmaps when told to.
+/// The role of the target: registers before memory is mapped, and maps, fills, protects and unmaps on request.
 pub(crate) fn target() {
     let open = open_as_told();
     let start = std::ptr::without_provenance_mut::<u8>(HOLE);
-    // SAFETY: all users of the segment let the kernel check the address; no other code uses the memory that will be there.
+    // SAFETY: all users of the segment let the kernel check the address. No other code uses the memory that will be
+    // mapped there.
     let segment = unsafe { Segment::new(start, LEN) };
-    // SAFETY: not backed, and of no other use than that peers read and write it.
+    // SAFETY: the memory is not mapped, and is only used by peers that read and write it.
     let part = unsafe { open.domain.registration(ALL).key(PART).raw(&[segment], false) }.expect("a region");
-    // SAFETY: the one peer accesses only the hole, and what it knows not to be there.
+    // SAFETY: the only peer accesses only the hole, and addresses that are not mapped.
     let all = unsafe { open.domain.registration(ALL).key(EVERYTHING).everything() }.expect("a region");
     open.say_address();
     serve(&open, |line| {
@@ -55,18 +56,18 @@ pub(crate) fn target() {
     all.close().expect("nobody is at it");
 }
 
-/// Writes all of what is mapped.
+/// Writes all of the mapped memory.
 fn fill(bytes: &[u8]) -> usize {
     assert_eq!(bytes.len(), LEN);
-    // SAFETY: the test has it filled while all of it is mapped and may be written, and no peer is at it.
+    // SAFETY: the test calls this only while all of it is mapped and writable, and no peer is accessing it.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), hole().cast(), LEN) };
     LEN
 }
 
-/// What it holds.
+/// Returns the contents.
 fn held() -> Vec<u8> {
     let mut bytes = vec![0; LEN];
-    // SAFETY: as in `fill`; it is only read.
+    // SAFETY: as in `fill`. The memory is only read.
     unsafe { std::ptr::copy_nonoverlapping(hole().cast(), bytes.as_mut_ptr(), LEN) };
     bytes
 }
@@ -75,10 +76,10 @@ fn hole() -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(HOLE)
 }
 
-/// Maps the first bytes.
+/// Maps the first `len` bytes.
 fn map(len: usize) -> usize {
     let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
-    // SAFETY: nothing else is mapped there, and the flag would refuse to replace it.
+    // SAFETY: nothing else is mapped there, and with this flag the kernel would not replace an existing mapping.
     let start = unsafe { rustix::mm::mmap_anonymous(hole(), len, rights, flags) }.expect("the hole is free");
     start.expose_provenance()
 }
@@ -101,7 +102,7 @@ struct Test {
     target: Helper,
 }
 
-/// What an access to memory gives.
+/// The expected result of an access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Works,
@@ -123,13 +124,13 @@ fn mr_026_mr_027_mr_028_memory_may_come_and_go_under_a_region(kind: &str) {
 }
 
 impl Test {
-    /// Sends the target an order, and waits until it is done.
+    /// Sends a command to the target, and waits until it is executed.
     fn tell(&mut self, line: &str) {
         self.target.tell(line);
         assert_eq!(self.target.hear(), "done");
     }
 
-    /// Bytes of the hole, as both regions name them.
+    /// Returns the descriptions of bytes of the hole in both regions.
     fn names(at: usize, len: usize) -> [RemoteMemory; 2] {
         let everything = RemoteMemory { key: EVERYTHING, address: (HOLE + at) as u64, len: len as u64 };
         [all_of(PART, LEN as u64).slice(at as u64..(at + len) as u64), everything]
@@ -139,7 +140,7 @@ impl Test {
         for (at, len) in [(0, 8), (4090, 12), (0, 100_000), (0, LEN)] {
             self.access(at, len, Answer::Faults, Answer::Faults);
         }
-        // Half of it is there.
+        // Half of it is mapped.
         self.tell(&format!("map {}", LEN / 2));
         self.access(LEN / 2 - 4, 8, Answer::Faults, Answer::Faults);
         self.access(LEN / 2 - 60_000, 100_000, Answer::Faults, Answer::Faults);
@@ -209,7 +210,7 @@ impl Test {
         }
     }
 
-    /// Addresses at which there is never any memory.
+    /// Addresses that are never mapped.
     fn nowhere(&self) {
         for address in [8, 4096, 1 << 47, 1 << 63, u64::MAX << 12, u64::MAX - 23, u64::MAX - 15] {
             let name = RemoteMemory { key: EVERYTHING, address, len: 8 };

@@ -1,7 +1,8 @@
-//! Windows over one memory are invalidated and bound again while four peers write through them without pause, and some are killed.
+//! Windows over the same memory are invalidated and bound again while four peers write through them without pause, and
+//! some are killed.
 //!
-//! An epoch has a window of type 1 for all writers, or one of type 2 for each. Writers write one byte value, which identifies the
-//! epoch; between two epochs no write may arrive.
+//! An epoch has one window of type 1 for all writers, or one of type 2 for each. Writers write one byte value, which
+//! identifies the epoch. No write may arrive between two epochs.
 
 use std::time::{Duration, Instant};
 
@@ -22,14 +23,16 @@ crate::on!(shm, untrusting, tcp, verbs: {
 });
 
 const WRITERS: usize = 4;
-/// The key of the board: for each writer a word, the epoch and below it the key to write through.
+/// The key of the board. It has a word for each writer: the epoch in the upper bits, and the key to write through in
+/// the lower bits.
 const BOARD: u64 = 1;
 /// The value on the board that ends the writers.
 const END: u64 = u64::MAX;
-/// Helpers give up after ten minutes: all are replaced before.
+/// Helpers give up after ten minutes, so all are replaced before that.
 const SHIFT: Duration = Duration::from_secs(240);
 
-/// For 2 seconds on each kind of memory, and 20 over verbs, where an epoch takes long: its last writes break queue pairs. With `PERCALE_LONG` for ten minutes in all.
+/// 2 seconds on each kind of memory, and 20 over verbs, where an epoch takes long because its last writes break queue
+/// pairs. With `PERCALE_LONG`, ten minutes in total.
 fn mw_050_rev_001_nothing_is_written_through_a_window_after_its_invalidation(kind: &str) {
     let memories: &[bool] = if kind == "shm" { &[true, false] } else { &[true] };
     let short = Duration::from_secs(if kind == "verbs" { 20 } else { 2 });
@@ -71,7 +74,7 @@ impl<'k> Run<'k> {
         let board = domain.registration(Access::REMOTE_READ).key(BOARD).own(board).expect("a region");
         let memory =
             if sealed { Buffer::from(domain.allocate(GROUND).expect("memory")) } else { Buffer::from(vec![0; GROUND]) };
-        // By the region's own key peers may do nothing.
+        // With the region's own key peers may do nothing.
         let region = domain.register(memory, Access::empty()).expect("a region");
         let all = domain.window(WindowType::One).expect("a window");
         let own = open.endpoint.address().to_string();
@@ -80,7 +83,7 @@ impl<'k> Run<'k> {
     }
 
     fn hire(&self, place: usize) -> Writer {
-        // The upper half of all windows' keys; the lower ones are on the board.
+        // The upper half of the keys of all windows. The lower halves are on the board.
         let upper = (self.all.key() >> 32).to_string();
         let (seed, place) = (seed().to_string(), place.to_string());
         let told = [
@@ -100,7 +103,7 @@ impl<'k> Run<'k> {
         self.board.write(8 * place, &word.to_le_bytes());
     }
 
-    /// Ends a writer. Returns what it did.
+    /// Ends a writer. Returns its report.
     fn dismiss(&mut self, place: usize, mut writer: Writer) -> String {
         self.post(place, END);
         let deadline = Deadline::new("a writer goes home");
@@ -119,7 +122,7 @@ impl<'k> Run<'k> {
         word
     }
 
-    /// Lets the writers in; by which keys of type 2.
+    /// Gives the writers their keys. Returns the keys of type 2.
     fn admit(&mut self, epoch: u64) -> Vec<u64> {
         let one = self.random.below(2) == 0;
         if one {
@@ -145,7 +148,7 @@ impl<'k> Run<'k> {
         first[0] != self.filling
     }
 
-    /// Takes all keys back; how often a writer had to be waited for again.
+    /// Revokes all keys. Returns the number of times that the call had to be repeated because of a writer.
     fn expel(&mut self, keys: &[u64]) -> u64 {
         let mut busy = 0;
         let deadline = Deadline::new("an invalidation ends");
@@ -156,7 +159,7 @@ impl<'k> Run<'k> {
         }
         for (writer, key) in self.writers.iter().zip(keys) {
             while let Err(error) = self.open.endpoint.invalidate(writer.address, *key).wait() {
-                assert_eq!(code(&error), ErrorCode::Busy, "{error}"); // Its writer waits for a processor.
+                assert_eq!(code(&error), ErrorCode::Busy, "{error}"); // The writer waits for a processor.
                 busy += 1;
                 deadline.check();
             }
@@ -176,7 +179,8 @@ impl<'k> Run<'k> {
         }
     }
 
-    /// Checks at the end of an epoch that only its own writes are there, and fills the memory anew. Returns how many bytes were written.
+    /// Checks at the end of an epoch that the memory contains only its writes, and fills the memory again. Returns the
+    /// number of written bytes.
     fn over(&mut self, epoch: u64) -> u64 {
         let (filling, stamp) = (self.filling, stamp_of(epoch));
         self.region.read(0, &mut self.scratch);
@@ -198,7 +202,7 @@ impl<'k> Run<'k> {
             epoch += 1;
             self.check(epoch);
             let keys = self.admit(epoch);
-            // Mostly a writer writes when the keys are taken back; sometimes they are taken back at once.
+            // In most cases a writer is writing when the keys are revoked; sometimes they are revoked at once.
             if self.random.below(8) > 0 {
                 let deadline = Deadline::new("a writer writes");
                 while !self.is_written() {
@@ -232,7 +236,7 @@ impl<'k> Run<'k> {
         self.check(epoch);
         let how = self.open.endpoint.describe_peers();
         if self.kind == "verbs" {
-            // The device's windows, where it has some.
+            // The windows of the device, if it has any.
             let by_processor = |how: &str| how.contains("windows of ours, 0 binds");
             assert!(how.iter().any(|(_, how)| how.contains("binds") && !by_processor(how)), "{how:?}");
         }
@@ -249,7 +253,7 @@ impl<'k> Run<'k> {
         self.region.close().expect("nothing is bound");
     }
 
-    /// Replaces a writer at the end of its shift.
+    /// Replaces a writer at the end of its time.
     fn relieve(&mut self, place: usize) {
         let tired = self.writers.remove(place);
         let word = self.dismiss(place, tired);
@@ -261,7 +265,8 @@ impl<'k> Run<'k> {
 /// The lower half of a key.
 const LOWER: u64 = 0xFFFF_FFFF;
 
-/// Writes through the key on its place of the board without pause, until that is refused; then looks for the next.
+/// The role of a writer: writes through the key in its word of the board without pause, until that is rejected, and
+/// then continues with the next key.
 pub(crate) fn window_writer() {
     let open = open_as_told();
     open.say_address();

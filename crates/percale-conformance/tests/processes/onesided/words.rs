@@ -1,4 +1,4 @@
-//! One word, changed by several processes that reach it by different ways at once.
+//! One word that several processes change on different paths at once.
 
 use percale::{PeerAddress, RemoteMemory};
 use percale_conformance::long;
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use super::{ALL, Deadline, all_of, open_as_told, open_kind, work};
 
-/// Two through mapped memory, one over TCP; the fourth is the target itself.
+/// Two processes use mapped memory and one uses TCP. The fourth is the target itself.
 const OTHERS: [&str; 3] = ["shm", "shm", "tcp"];
 
 const WORD: u64 = 10;
 const RESULTS: u64 = 11;
 const LOCKED: u64 = 12;
 
-/// Places within what is locked.
+/// Offsets in the locked memory.
 const LOCK: u64 = 0;
 const PLAIN: u64 = 64;
 
@@ -95,7 +95,7 @@ fn add(open: &Open, target: PeerAddress) -> Vec<u64> {
     (0..adds()).map(|_| open.endpoint.fetch_add(target, word, 1_u64).wait().expect("an addition")).collect()
 }
 
-/// Counts under a lock, by separate reads and writes.
+/// Counts under a lock, with separate reads and writes.
 fn lock(open: &Open, target: PeerAddress) {
     let place = |address| RemoteMemory { key: LOCKED, address, len: 8 };
     let endpoint = &open.endpoint;
@@ -111,7 +111,7 @@ fn lock(open: &Open, target: PeerAddress) {
     }
 }
 
-/// Another initiator.
+/// The role of another initiator.
 pub(crate) fn adder() {
     let open = open_as_told();
     let target = open.insert(&told("PERCALE_PEER"));

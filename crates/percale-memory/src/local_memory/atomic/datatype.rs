@@ -1,9 +1,9 @@
-//! Types of elements.
+//! Element types.
 
 use std::fmt;
 
-/// The type of the elements of an atomic operation (fi_atomic(3), `enum fi_datatype`). In the byte order of the
-/// machine; an element's address is a multiple of its size.
+/// The type of the elements of an atomic operation (fi_atomic(3), `enum fi_datatype`). Elements are in the byte order
+/// of the machine, and their addresses are multiples of their size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Datatype {
@@ -30,11 +30,11 @@ pub enum Datatype {
 }
 
 impl Datatype {
-    /// All of them, in the order of their numbers.
+    /// All types, in the order of their numbers.
     pub const ALL: [Self; 10] =
         [Self::I8, Self::U8, Self::I16, Self::U16, Self::I32, Self::U32, Self::I64, Self::U64, Self::F32, Self::F64];
 
-    /// Bytes of one element.
+    /// Returns the size of one element in bytes.
     #[must_use]
     #[inline]
     pub const fn size(self) -> usize {
@@ -46,21 +46,21 @@ impl Datatype {
         }
     }
 
-    /// Whether elements are floating-point numbers.
+    /// Returns whether elements are floating-point numbers.
     #[must_use]
     #[inline]
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64)
     }
 
-    /// The number on the wire, which is libfabric's.
+    /// Returns the number on the wire, which is libfabric's.
     #[must_use]
     #[inline]
     pub const fn to_u8(self) -> u8 {
         self as u8
     }
 
-    /// The type with that number on the wire.
+    /// Returns the type with that number on the wire.
     #[must_use]
     #[inline]
     pub fn from_u8(number: u8) -> Option<Self> {

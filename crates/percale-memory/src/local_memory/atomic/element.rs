@@ -1,9 +1,10 @@
-//! What the execution of atomic operations needs of each type.
+//! The operations of each element type that the execution of atomic operations needs.
 //!
-//! Where the standard library has an operation on an integer, it is one instruction, or the processor's best loop
-//! (x86-64 has none for minimum and maximum; AArch64 has). The rest is a loop that reads, computes, and writes if
-//! the value has not changed meanwhile. Floats are handled as their bits: they are swapped and read by instructions, and all
-//! other operations use the loop, which compares bits and never mistakes a NaN or a zero for another.
+//! If the standard library has an operation on an integer, it is one instruction, or the best loop of the processor
+//! (x86-64 has no instruction for minimum and maximum; AArch64 has). All other operations are a loop that reads,
+//! computes, and writes if the value has not changed meanwhile. Floats are handled as their bits: reads and swaps are
+//! instructions, and all other operations use the loop, which compares bits and so never mistakes one NaN or zero for
+//! another.
 
 #![expect(unsafe_code, reason = "atomics in memory that is given by address; each block states its own reason")]
 
@@ -12,16 +13,16 @@ use std::sync::atomic::{AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, Ato
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// An element's type. Operations on a cell return the cell's value from before.
+/// The type of an element. Operations on a cell return the cell's previous value.
 pub(super) trait Element: Copy + PartialOrd + FromBytes + IntoBytes + Immutable + KnownLayout {
-    /// The atomic that has the element's size, alignment and bits.
+    /// The atomic type with the element's size, alignment and bits.
     type Cell;
 
-    /// The element at that address.
+    /// Returns the element at that address.
     ///
     /// # Safety
-    /// The address is a multiple of the element's size. For `'a` the memory is mapped and writable, and all other accesses
-    /// to it meanwhile are atomic.
+    /// The address is a multiple of the element's size. For `'a` the memory is mapped and writable, and all other
+    /// accesses to it are atomic.
     unsafe fn cell<'a>(address: *mut Self) -> &'a Self::Cell;
 
     fn load(cell: &Self::Cell) -> Self;
@@ -34,25 +35,25 @@ pub(super) trait Element: Copy + PartialOrd + FromBytes + IntoBytes + Immutable 
     fn xor(cell: &Self::Cell, operand: Self) -> Self;
     /// Writes `new` if the cell equals `compare`.
     fn compare_swap(cell: &Self::Cell, new: Self, compare: Self) -> Self;
-    /// Writes the result of `next` for the value, if there is one; `next` may be called several times.
+    /// Writes the result of `next` for the value, unless it is `None`; `next` may be called several times.
     fn update(cell: &Self::Cell, next: impl Fn(Self) -> Option<Self>) -> Self;
 
     fn plus(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
-    /// Whether a minimum with this value takes the other one.
+    /// Returns whether a minimum of this value and the other one is the other one.
     fn yields_below(self, other: Self) -> bool;
-    /// Whether a maximum with this value takes the other one.
+    /// Returns whether a maximum of this value and the other one is the other one.
     fn yields_above(self, other: Self) -> bool;
     fn ored(self, other: Self) -> Self;
     fn anded(self, other: Self) -> Self;
     fn xored(self, other: Self) -> Self;
-    /// `new` where `mask` has ones, else this.
+    /// Returns the bits of `new` where `mask` has ones, and of this value elsewhere.
     fn masked(self, new: Self, mask: Self) -> Self;
     fn is_true(self) -> bool;
     fn truth(is_true: bool) -> Self;
 }
 
-/// The loop of [`Element::update`], on the bits.
+/// The loop of [`Element::update`], on bits.
 macro_rules! update {
     ($cell:ident, $next:ident, $from:expr, $to:expr) => {{
         let mut bits = $cell.load(SeqCst);
@@ -74,7 +75,7 @@ macro_rules! integer {
 
             #[inline(always)]
             unsafe fn cell<'a>(address: *mut Self) -> &'a $cell {
-                // SAFETY: the caller's promise is what this asks for.
+                // SAFETY: the caller guarantees the same.
                 unsafe { <$cell>::from_ptr(address) }
             }
 
@@ -181,8 +182,8 @@ macro_rules! integer {
     };
 }
 
-/// Bitwise operations are not valid for floats ([`is_valid`](super::is_valid) rejects them); if executed nevertheless, they operate on the
-/// bits.
+/// Bitwise operations are invalid for floats ([`is_valid`](super::is_valid) rejects them). If they are executed
+/// nevertheless, they operate on the bits.
 macro_rules! float {
     ($type:ty, $bits:ty, $cell:ty) => {
         impl Element for $type {
@@ -190,7 +191,7 @@ macro_rules! float {
 
             #[inline(always)]
             unsafe fn cell<'a>(address: *mut Self) -> &'a $cell {
-                // SAFETY: the caller's promise is what this asks for; the bits have the float's size and alignment.
+                // SAFETY: the caller guarantees the same; the bits have the float's size and alignment.
                 unsafe { <$cell>::from_ptr(address.cast::<$bits>()) }
             }
 

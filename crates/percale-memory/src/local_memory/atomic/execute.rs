@@ -12,7 +12,7 @@ use super::{AtomicOp, Datatype, Kind, is_valid};
 pub struct Misaligned;
 
 impl Misaligned {
-    /// The code that libfabric has for this error (positive): the address is no valid argument.
+    /// Returns libfabric's positive code for this error: the address is an invalid argument.
     #[must_use]
     #[inline]
     pub fn errno(&self) -> i32 {
@@ -20,19 +20,19 @@ impl Misaligned {
     }
 }
 
-/// Executes `op` on `count` elements from `target` on, with the operands at the same places of `operand` and `compare`, and
-/// puts the values from before into `result`, unless that is null. `operand` is not used by a read, `compare` only
-/// where the operation [compares](AtomicOp::compares). The [module](super) defines the operations. The caller has
-/// checked [`is_valid`].
+/// Executes `op` on `count` elements from `target` on, with the operands at the same positions of `operand` and
+/// `compare`, and stores the previous values in `result`, unless that is null. A read does not use `operand`; only
+/// operations that [compare](AtomicOp::compares) use `compare`. The [module](super) defines the operations. The caller
+/// has checked [`is_valid`].
 ///
 /// # Errors
 /// The target is misaligned; nothing was done.
 ///
 /// # Safety
-/// Each pointer that is used is valid for `count` elements until this returns: `target` for reads and writes,
-/// `operand` and `compare` for reads, `result` for writes. All other accesses to the target meanwhile are atomic. The other
-/// pointers may have any alignment; they are not written, and the result is not read, by others meanwhile, and they do not
-/// overlap the target. The result may be one of the two operands, but not overlap it in part.
+/// Each pointer that is used is valid for `count` elements until this function returns: `target` for reads and writes,
+/// `operand` and `compare` for reads, `result` for writes. All other accesses to the target in that time are atomic.
+/// The other pointers may have any alignment. Meanwhile no other code writes the operands or reads the result, and none
+/// of them overlaps the target. The result may be one of the two operands, but must not overlap it in part.
 #[inline]
 pub unsafe fn execute(
     op: AtomicOp,
@@ -53,12 +53,12 @@ pub unsafe fn execute(
     macro_rules! run {
         ($type:ty) => {{
             let (target, operand, compare) = (target.cast::<$type>(), operand.cast(), compare.cast());
-            // Without a result the processor has one instruction for more operations.
+            // Without a result, more operations are a single instruction.
             if result.is_null() {
-                // SAFETY: the caller promised the memory; the alignment was checked; no result is written.
+                // SAFETY: the caller guarantees the memory; the alignment was checked; no result is written.
                 unsafe { array::<$type, false>(op, target, operand, compare, result.cast(), count) }
             } else {
-                // SAFETY: the caller promised the memory; the alignment was checked.
+                // SAFETY: the caller guarantees the memory; the alignment was checked.
                 unsafe { array::<$type, true>(op, target, operand, compare, result.cast(), count) }
             }
         }};
@@ -78,11 +78,11 @@ pub unsafe fn execute(
     Ok(())
 }
 
-/// [`execute`] for one type. The operation is decided for each element: a predicted branch costs little beside a
-/// locked instruction, and a loop for each operation would be many times the code.
+/// [`execute`] for one type. The operation is selected for each element: a predicted branch costs little compared with
+/// a locked instruction, and a loop for each operation would be many times the code.
 ///
 /// # Safety
-/// As for [`execute`], with the target aligned; `FETCH` only with a result.
+/// As for [`execute`], with the target aligned; `FETCH` is only set if there is a result.
 #[inline(never)]
 unsafe fn array<T: Element, const FETCH: bool>(
     op: AtomicOp,
@@ -93,7 +93,7 @@ unsafe fn array<T: Element, const FETCH: bool>(
     count: usize,
 ) {
     for at in 0..count {
-        // Addresses wrap, which those within a valid array never do.
+        // Additions of addresses wrap, which never happens within a valid array.
         let operand = || {
             // SAFETY: this operation has an operand, of `count` elements that others do not write meanwhile.
             unsafe { operand.wrapping_add(at).read_unaligned() }
@@ -102,7 +102,7 @@ unsafe fn array<T: Element, const FETCH: bool>(
             // SAFETY: this operation has a compare operand, of `count` elements that others do not write meanwhile.
             unsafe { compare.wrapping_add(at).read_unaligned() }
         };
-        // SAFETY: the target is aligned, has `count` elements, and is accessed by atomics alone.
+        // SAFETY: the target is aligned, has `count` elements, and is accessed only by atomics.
         let cell = unsafe { T::cell(target.wrapping_add(at)) };
         let old = one::<T>(op, cell, operand, compare);
         if FETCH {
@@ -112,7 +112,7 @@ unsafe fn array<T: Element, const FETCH: bool>(
     }
 }
 
-/// Executes `op` on one cell, and returns its value from before. Reads only the operands that the operation has.
+/// Executes `op` on one cell, and returns its previous value. Reads only the operands that the operation has.
 #[inline(always)]
 fn one<T: Element>(op: AtomicOp, cell: &T::Cell, operand: impl Fn() -> T, compare: impl Fn() -> T) -> T {
     let truth = |f: fn(bool, bool) -> bool| {

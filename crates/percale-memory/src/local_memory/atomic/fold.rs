@@ -1,13 +1,14 @@
-//! Combining arrays of values that no other thread accesses: the same arithmetic as atomic operations, but without atomics, in loops that
-//! the compiler can vectorize.
+//! Combines arrays of values that no other thread accesses: the same arithmetic as atomic operations, but without
+//! atomics, in loops that the compiler can vectorize.
 
 use zerocopy::{FromBytes, Unalign};
 
 use super::element::Element;
 use super::{AtomicOp, Datatype};
 
-/// Combines each element of `first` (the target of an atomic operation) with that of `second` (its operand), and puts the result in `first`.
-/// Both are equally long, a multiple of the elements' size. Operations that do not combine leave `first` as it is.
+/// Combines each element of `first` (the target of an atomic operation) with the same element of `second` (its
+/// operand), and stores the result in `first`. Both have the same length, a multiple of the element size. Operations
+/// that do not combine leave `first` unchanged.
 pub fn fold(op: AtomicOp, datatype: Datatype, first: &mut [u8], second: &[u8]) {
     match datatype {
         Datatype::I8 => array::<i8>(op, first, second),

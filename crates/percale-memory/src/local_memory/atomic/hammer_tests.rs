@@ -1,4 +1,5 @@
-//! Threads that hammer shared words with every family of operations: nothing is lost, and what is fetched adds up.
+//! Threads operate on shared words with every family of operations: no update is lost, and fetched values are
+//! consistent.
 
 #![expect(unsafe_code, reason = "calls of `execute` on words of the tests")]
 
@@ -12,24 +13,24 @@ use super::*;
 const THREADS: u64 = 3;
 const TIMES: u64 = 100_000;
 
-/// 8 aligned bytes that threads share, used as one or several elements.
+/// 8 aligned bytes that threads share, used as one or more elements.
 #[derive(Default)]
 struct Word(AtomicU64);
 
 impl Word {
-    /// One operation on the element that lies `at` elements into the word; returns the value before.
+    /// Performs one operation on element `at` of the word. Returns the previous value.
     fn apply<T: Number>(&self, op: AtomicOp, at: usize, operand: T, compare: T) -> T {
         assert!((at + 1) * size_of::<T>() <= 8);
         let mut result = T::default();
         let target = self.0.as_ptr().cast::<T>().wrapping_add(at).cast();
         let (operand, compare) = ((&raw const operand).cast(), (&raw const compare).cast());
-        // SAFETY: the element lies within the word, which threads touch by `execute` alone until they are joined; the
-        // others are on this stack.
+        // SAFETY: the element is within the word, which threads access only through `execute` until they are joined;
+        // the other values are on this stack.
         unsafe { execute(op, T::DATATYPE, target, operand, compare, (&raw mut result).cast(), 1) }.unwrap();
         result
     }
 
-    /// As [`apply`](Self::apply), for operations of one operand that fetch nothing.
+    /// Like [`apply`](Self::apply), for operations with one operand that fetch nothing.
     fn plain<T: Number>(&self, op: AtomicOp, at: usize, operand: T) {
         assert!((at + 1) * size_of::<T>() <= 8);
         let target = self.0.as_ptr().cast::<T>().wrapping_add(at).cast();
@@ -43,12 +44,12 @@ impl Word {
     }
 }
 
-/// A type of elements, and small numbers in it.
+/// An element type, and small numbers of that type.
 trait Number: Copy + Debug + Default + PartialOrd + Sync {
     const DATATYPE: Datatype;
     fn of(number: u64) -> Self;
     fn to_u64(self) -> u64;
-    /// One half, where that is a number.
+    /// Returns one half, if the type has it.
     fn half() -> Self;
 }
 
@@ -85,7 +86,8 @@ number!(f64, F64);
 
 /// Runs `each` in all threads at the same time, with the number of the thread. Returns the results.
 fn in_threads<R: Send>(each: impl Fn(u64) -> R + Sync) -> Vec<R> {
-    // One test at a time, and all its threads off at a time: else each would be done before the next one runs.
+    // Runs one test at a time and starts all its threads together: otherwise each would finish before the next one
+    // runs.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let ready = AtomicU64::new(0);
@@ -119,7 +121,7 @@ macro_rules! for_all_types {
     };
 }
 
-/// As many as are exact and do not wrap in the type, for all threads together.
+/// Returns the number of steps for all threads together, such that the sums are exact and do not wrap in the type.
 fn bounded<T: Number>() -> u64 {
     let most = match (T::DATATYPE.size(), T::DATATYPE.is_float()) {
         (1, _) => 100,
@@ -129,7 +131,7 @@ fn bounded<T: Number>() -> u64 {
     (most / THREADS).min(TIMES)
 }
 
-/// Each thread's sums take numbers, and no number is taken twice or left out. Plain sums count too.
+/// The sums of threads draw numbers: no number is drawn twice or left out. Sums that fetch nothing count too.
 fn sums<T: Number>() {
     let (word, times, last) = (Word::default(), bounded::<T>(), 8 / size_of::<T>() - 1);
     let taken = in_threads(|_| {
@@ -152,7 +154,7 @@ fn sums_lose_nothing() {
     for_all_types!(sums);
 }
 
-/// Swaps: each value put in comes out once, or is there at the end.
+/// Swaps: each value that is stored is fetched once, or is there at the end.
 fn swaps<T: Number>() {
     let (word, times) = (Word::default(), bounded::<T>());
     let came_out = in_threads(|me| {
@@ -170,8 +172,8 @@ fn swaps_conserve_values() {
     for_all_types!(swaps);
 }
 
-/// An increment by compare-and-swap succeeds once for each value; also where the comparison is "not less", since the
-/// word only rises and so is never less than what was seen.
+/// An increment by compare-and-swap succeeds once for each value. This also holds if the comparison is "not less",
+/// since the word only increases and so is never less than the value that was read.
 fn increments<T: Number>() {
     let times = bounded::<T>() / 2;
     for op in [AtomicOp::Cswap, AtomicOp::CswapGe] {
@@ -198,8 +200,8 @@ fn increments_by_comparison_succeed_once_for_each_value() {
     for_all_types!(increments);
 }
 
-/// The word is a place for one token. Each thread puts its tokens in where it is empty (0), and takes out what it finds
-/// where it is not: each token comes out once.
+/// The word has room for one token. Each thread stores its tokens if the word is empty (0), and takes a token if it is
+/// not: each token is taken once.
 fn tokens<T: Number>() {
     let (word, times, empty) = (Word::default(), bounded::<T>() / 4, T::default());
     let taken = in_threads(|me| {
@@ -225,7 +227,8 @@ fn tokens_are_put_and_taken_once() {
     for_all_types!(tokens);
 }
 
-/// Each thread offers values in an order of its own. The extreme of all stays, and the fetched values are monotonic.
+/// Each thread offers values in a different order. The extreme of all values remains, and the fetched values are
+/// monotonic.
 fn extremes<T: Number>() {
     let times = bounded::<T>();
     let largest = THREADS * times;
@@ -254,7 +257,8 @@ fn extremes_are_kept() {
     for_all_types!(extremes);
 }
 
-/// Threads multiply: integers by an odd number, so that the result shows how often; floats by 2 and its inverse in turn.
+/// Threads multiply: integers by an odd number, so that the result shows how often; floats by 2 and its inverse in
+/// turn.
 fn products<T: Number>() {
     let word = Word::default();
     word.plain(AtomicOp::Write, 0, T::of(1));
@@ -278,7 +282,7 @@ fn products_lose_no_factor() {
     for_all_types!(products);
 }
 
-/// A flag that threads set, clear and invert: the changes that succeeded are counted, and add up to the flag's last value.
+/// A flag that threads set, clear and invert: the successful changes are counted, and agree with the flag's last value.
 fn flags<T: Number>() {
     let (word, no, yes) = (Word::default(), T::default(), T::of(1));
     let balances = in_threads(|_| {
@@ -298,7 +302,7 @@ fn flags_are_won_once() {
     for_all_types!(flags);
 }
 
-/// Each thread has a bit of its own, and finds it as it left it whatever others do beside it.
+/// Each thread has a bit of its own. Changes of other bits by other threads do not affect it.
 fn bits<T: Number>() {
     let word = Word::default();
     in_threads(|me| {

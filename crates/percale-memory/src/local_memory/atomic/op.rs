@@ -20,15 +20,15 @@ pub enum AtomicOp {
     Lor,
     /// Logical and
     Land,
-    /// Or of each bit
+    /// Bitwise or
     Bor,
-    /// And of each bit
+    /// Bitwise and
     Band,
     /// Logical exclusive or
     Lxor,
-    /// Exclusive or of each bit
+    /// Bitwise exclusive or
     Bxor,
-    /// Leaves the target as it is; only fetching
+    /// Leaves the target unchanged; only for fetching
     Read,
     /// The operand
     Write,
@@ -48,7 +48,7 @@ pub enum AtomicOp {
     Mswap,
 }
 
-/// How an operation is called, which decides which operands it has.
+/// The kind of an operation, which determines its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// An operand and no result (fi_atomic)
@@ -60,7 +60,7 @@ pub enum Kind {
 }
 
 impl AtomicOp {
-    /// All of them, in the order of their numbers.
+    /// All operations, in the order of their numbers.
     pub const ALL: [Self; 19] = [
         Self::Min,
         Self::Max,
@@ -83,28 +83,28 @@ impl AtomicOp {
         Self::Mswap,
     ];
 
-    /// Whether it takes a compare operand ([`Kind::Compare`]).
+    /// Returns whether the operation has a compare operand ([`Kind::Compare`]).
     #[must_use]
     #[inline]
     pub const fn compares(self) -> bool {
         self as u8 >= Self::Cswap as u8
     }
 
-    /// Whether it works on single bits, which floats do not have.
+    /// Returns whether the operation works on single bits, which is invalid for floats.
     #[must_use]
     #[inline]
     pub const fn is_bitwise(self) -> bool {
         matches!(self, Self::Bor | Self::Band | Self::Bxor | Self::Mswap)
     }
 
-    /// The number on the wire, which is libfabric's.
+    /// Returns the number on the wire, which is libfabric's.
     #[must_use]
     #[inline]
     pub const fn to_u8(self) -> u8 {
         self as u8
     }
 
-    /// The operation with that number on the wire.
+    /// Returns the operation with that number on the wire.
     #[must_use]
     #[inline]
     pub fn from_u8(number: u8) -> Option<Self> {
@@ -141,7 +141,8 @@ impl fmt::Display for AtomicOp {
 /// The rights that a [`Kind`] of atomic operations needs. For the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait KindExt: Sized {
-    /// The rights to a region that such an operation needs: it changes, and what it fetches it learns.
+    /// Returns the rights to a region that such an operation needs: to change the memory, and to read it if the
+    /// operation fetches.
     fn rights(self, op: AtomicOp) -> Access;
 }
 

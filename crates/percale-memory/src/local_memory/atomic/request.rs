@@ -1,4 +1,4 @@
-//! An atomic operation on behalf of a peer.
+//! An atomic operation executed on behalf of a peer.
 
 #![expect(unsafe_code, reason = "hands checked memory to the operations; the block states its reason")]
 
@@ -7,14 +7,14 @@ use crate::local_memory::access::Access;
 use crate::local_memory::atomic::KindExt as _;
 use crate::local_memory::volatile::Segment;
 
-/// A checked request: the operands and compare values are as long as its elements, or not used by its kind.
+/// A checked request: the operands and compare values have the length of its elements, or its kind does not use them.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The operation.
     pub op: AtomicOp,
     /// The type of the elements.
     pub datatype: Datatype,
-    /// How it is called.
+    /// The kind of the operation.
     pub kind: Kind,
     /// The number of elements.
     pub count: usize,
@@ -30,7 +30,7 @@ pub trait KindWireExt: Sized {
     /// The wire representation.
     fn to_u8(self) -> u8;
 
-    /// Decodes the wire representation.
+    /// Decodes the wire representation. Returns `None` if the value is invalid.
     fn from_u8(number: u8) -> Option<Self>;
 }
 
@@ -56,14 +56,15 @@ impl KindWireExt for Kind {
 }
 
 impl Request<'_> {
-    /// Bytes of the elements.
+    /// Returns the size of the elements in bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a number of bytes, and no container")]
     pub fn len(&self) -> usize {
         self.count * self.datatype.size()
     }
 
-    /// Performs it on `target`, which has the same length; `fetched` gets the values from before unless the operation is plain.
+    /// Performs the operation on `target`, which has the same length. The previous values are stored in `fetched`,
+    /// unless the operation is plain.
     #[inline]
     pub fn apply(&self, target: Segment, fetched: &mut [u8]) -> Result<(), Misaligned> {
         let len = self.len();
@@ -72,8 +73,8 @@ impl Request<'_> {
         assert!(self.op == AtomicOp::Read || self.operand.len() >= len, "an operand for each element");
         assert!(self.kind != Kind::Compare || self.compare.len() >= len, "a compare value for each element");
         assert!(self.kind == Kind::Plain || fetched.len() >= len, "room for each value");
-        // SAFETY: all four are as long as the elements where the operation uses them, as was just checked; the caller is inside
-        // of the target's region, so that its memory is there.
+        // SAFETY: all four have the length of the elements if the operation uses them, as was just checked. The caller
+        // has entered the target's region, so the memory is present.
         unsafe {
             execute(
                 self.op,
@@ -88,27 +89,27 @@ impl Request<'_> {
     }
 }
 
-/// An operation of this process on memory of a peer that it can access directly.
+/// An operation of this process on a peer's memory to which it has direct access.
 #[expect(clippy::len_without_is_empty, reason = "a number of bytes, and no container")]
 pub trait Operation {
-    /// Bytes of the elements.
+    /// Returns the size of the elements in bytes.
     fn len(&self) -> usize;
 
-    /// The rights that it needs.
+    /// Returns the rights that the operation needs.
     fn rights(&self) -> Access;
 
-    /// Performs it on the elements at `target`. It does not panic.
+    /// Performs the operation on the elements at `target`. Does not panic.
     ///
     /// # Errors
     /// The target is misaligned; nothing was done.
     ///
     /// # Safety
-    /// There are [this many](Self::len) bytes at `target`, mapped until this returns, and writable if the [rights](Self::rights)
-    /// include changing them. Other threads and processes may access them.
+    /// There are [this many](Self::len) bytes at `target`, mapped until this function returns, and writable if the
+    /// [rights](Self::rights) include changing them. Other threads and processes may access them.
     unsafe fn apply(&self, target: *mut u8) -> Result<(), Misaligned>;
 }
 
-/// The operation with its operands: those that it uses are as long as its elements.
+/// The operation with its operands. Those that it uses have the length of its elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     op: AtomicOp,
@@ -121,8 +122,9 @@ pub struct Operands {
 }
 
 impl Operands {
-    /// Creates an operation on `len` bytes. The segments are lent until it is done, and those that it uses have this length: no operand is used by
-    /// a read, no compare value by an operation that does not compare, no result by one that does not fetch.
+    /// Creates an operation on `len` bytes. The segments are lent until the operation is done, and those that it uses
+    /// have this length: a read uses no operand, an operation that does not compare uses no compare value, and one that
+    /// does not fetch uses no result.
     #[inline]
     pub fn new(
         (op, datatype, kind): (AtomicOp, Datatype, Kind),
@@ -152,7 +154,8 @@ impl Operation for Operands {
         let Self { op, datatype, kind, len, operand, compare, result } = *self;
         let into = if kind == Kind::Plain { std::ptr::null_mut() } else { result.as_ptr() };
         let count = len / datatype.size();
-        // SAFETY: the caller vouches for the target; the segments are lent to this operation, and as long as `new` found.
+        // SAFETY: the caller guarantees the target; the segments are lent to this operation, and have the length that
+        // `new` checked.
         unsafe { execute(op, datatype, target, operand.as_ptr(), compare.as_ptr(), into, count) }
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of validity and of the results of every operation, compared with a plain model.
+//! Tests of the validity and the results of all operations, which are compared with a simple model.
 
 #![expect(unsafe_code, reason = "calls of `execute` on arrays of the tests")]
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Every combination that [`is_valid`] allows.
+/// Returns every combination that [`is_valid`] allows.
 fn valid() -> impl Iterator<Item = (Kind, AtomicOp, Datatype)> {
     [Kind::Plain, Kind::Fetch, Kind::Compare]
         .into_iter()
@@ -15,7 +15,7 @@ fn valid() -> impl Iterator<Item = (Kind, AtomicOp, Datatype)> {
         .filter(|&(kind, op, datatype)| is_valid(kind, op, datatype))
 }
 
-/// The table of fi_atomic(3), written out: for each kind the operations on integers and those on floats.
+/// The table of fi_atomic(3): for each kind the operations on integers and those on floats.
 #[test]
 fn validity_is_as_fi_atomic_says() {
     use AtomicOp::*;
@@ -59,7 +59,7 @@ fn numbers_and_names_are_libfabrics_and_come_back() {
     assert_eq!(format!("{:>6}|{:<8}|", AtomicOp::Sum, Datatype::I8), "   sum|int8    |");
 }
 
-/// Elements of one datatype in memory, from an address that is `skew` bytes off 8-byte alignment.
+/// Elements of one datatype in memory, at an address that is `skew` bytes after an 8-byte boundary.
 struct Memory {
     words: Vec<u64>,
     skew: usize,
@@ -80,7 +80,7 @@ impl Memory {
         self.words.as_mut_ptr().cast::<u8>().wrapping_add(self.skew)
     }
 
-    /// The elements, each in the low bits of a word; and the bytes around them.
+    /// Returns the elements, each in the low bits of a word, and the bytes around them.
     fn values(&self, count: usize) -> (Vec<u64>, Vec<u8>) {
         let bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let end = self.skew + count * self.size;
@@ -94,7 +94,8 @@ impl Memory {
     }
 }
 
-/// The model: one element's bits in, its bits out. Integers by way of wide ones, which are cut off again.
+/// The model: computes the new bits of one element from the old bits. Integers are computed in wide types and
+/// truncated.
 fn model(op: AtomicOp, datatype: Datatype, t: u64, o: u64, c: u64) -> u64 {
     use Datatype::*;
     match datatype {
@@ -128,7 +129,8 @@ fn integer(op: AtomicOp, t: i128, o: i128, c: i128) -> u64 {
     new as u64
 }
 
-/// The new value, of what the arithmetic operations give, and of the rest, which is the same for all types.
+/// Selects the new value from the results of the arithmetic operations, and computes the other operations, which are
+/// the same for all types.
 fn pick<T: PartialOrd>(op: AtomicOp, [t, o, c]: [T; 3], [min, max, sum, product]: [T; 4], [zero, one]: [T; 2]) -> T {
     let if_so = |is_so: bool, yes, no| if is_so { yes } else { no };
     match op {
@@ -151,7 +153,8 @@ fn pick<T: PartialOrd>(op: AtomicOp, [t, o, c]: [T; 3], [min, max, sum, product]
     }
 }
 
-/// Equal bits; where floats are computed, any NaN is one, and the model leaves open which of two equal zeros stays.
+/// Returns whether the bits are equal. Where floats are computed, all NaNs are equal, and the model allows either of
+/// two equal zeros.
 fn is_same(op: AtomicOp, datatype: Datatype, is: u64, expected: u64) -> bool {
     let of = |bits: u64| match datatype {
         Datatype::F32 => f64::from(f32::from_bits(bits as u32)),
@@ -163,7 +166,7 @@ fn is_same(op: AtomicOp, datatype: Datatype, is: u64, expected: u64) -> bool {
     is == expected || datatype.is_float() && (any_nan || is_extreme && of(is) == of(expected))
 }
 
-/// Element values: of all sizes and signs, often equal, and the floats that are special.
+/// Generates element values of all sizes and signs, often equal, and special floats.
 fn value(datatype: Datatype) -> BoxedStrategy<u64> {
     let whole = -3..4i8;
     let special = prop::sample::select(vec![0.0, -0.0, 1.5, -1.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300]);
@@ -200,7 +203,7 @@ fn check(kind: Kind, op: AtomicOp, datatype: Datatype, values: &[[u64; 3]], skew
         Kind::Compare => (compare.as_ptr(), result.as_ptr()),
     };
     let read = if op == AtomicOp::Read { null } else { operand.as_ptr() };
-    // SAFETY: each has `count` elements, is this test's alone, and what is not used is null.
+    // SAFETY: each array has `count` elements and belongs to this test; unused pointers are null.
     let done = unsafe { execute(op, datatype, target.as_ptr(), read, compared, fetched, count) };
     assert_eq!(done, Ok(()));
 
@@ -219,8 +222,8 @@ fn check(kind: Kind, op: AtomicOp, datatype: Datatype, values: &[[u64; 3]], skew
     assert_eq!([operand.values(count).0, compare.values(count).0], [column(1), column(2)], "operands are not written");
 }
 
-/// Every kind, operation and datatype that go together; arrays of 0 to 5 elements; operands and results at any
-/// address, targets at each multiple of the size.
+/// Tests every valid combination of kind, operation and datatype, with arrays of 0 to 5 elements, operands and results
+/// at any address, and targets at each multiple of the size.
 #[test]
 fn atm_001_every_operation_agrees_with_the_model() {
     for (kind, op, datatype) in valid() {
@@ -232,13 +235,13 @@ fn atm_001_every_operation_agrees_with_the_model() {
     }
 }
 
-/// The cases that the documentation names, one by one.
+/// The special cases that the documentation defines.
 #[test]
 fn floats_compare_as_values() {
     let once = |op, t: f64, o: f64, c: f64| {
         let (mut target, mut result) = (t, 0.0);
         let (to, from, with) = ((&raw mut target).cast(), (&raw const o).cast(), (&raw const c).cast());
-        // SAFETY: one element each, all on this stack.
+        // SAFETY: all pointers refer to one element on this stack.
         unsafe { execute(op, Datatype::F64, to, from, with, (&raw mut result).cast(), 1) }.unwrap();
         assert_eq!(f64::to_bits(result), t.to_bits());
         target
@@ -266,7 +269,7 @@ fn a_misaligned_target_is_refused_and_nothing_is_done() {
             let mut result = Memory::new(datatype, &[9, 9, 9], 0);
             let fetched = if kind == Kind::Plain { std::ptr::null_mut() } else { result.as_ptr() };
             let (to, from) = (target.as_ptr(), operand.as_ptr());
-            // SAFETY: all are this test's and of three elements.
+            // SAFETY: all arrays belong to this test and have three elements.
             let done = unsafe { execute(op, datatype, to, from, from, fetched, 3) };
             assert_eq!(done, Err(Misaligned), "{op} {datatype} {skew}");
             assert_eq!((target.values(3).0, result.values(3).0), (vec![1, 2, 3], vec![9, 9, 9]));
@@ -275,7 +278,7 @@ fn a_misaligned_target_is_refused_and_nothing_is_done() {
     assert_eq!(Misaligned.errno(), libc::EINVAL);
 }
 
-/// The result may be one of the operands: each is read before it is overwritten.
+/// The result may be one of the operands: each operand is read before it is overwritten.
 #[test]
 fn the_result_may_replace_an_operand() {
     let (mut target, mut operand, mut compare) = ([1u32, 2, 3], [10u32, 20, 30], [1u32, 0, 3]);

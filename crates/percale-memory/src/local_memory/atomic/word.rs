@@ -1,5 +1,5 @@
-//! The most common atomic operations, in the fewest instructions: one word of 64 bits is added to, or compared and swapped, and its
-//! value from before is returned.
+//! The most common atomic operations, in the fewest instructions: an addition to, or a compare-and-swap of, one 64-bit
+//! word, which returns the previous value.
 
 #![expect(unsafe_code, reason = "reads and writes operands that were lent; each block states its own reason")]
 
@@ -9,7 +9,7 @@ use crate::local_memory::access::Access;
 use crate::local_memory::atomic::KindExt as _;
 use crate::local_memory::volatile::Segment;
 
-/// An aligned word of 64 bits for the most common atomic operations.
+/// An operation on an aligned word of 64 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Word {
     operand: u64,
@@ -18,11 +18,11 @@ pub struct Word {
 }
 
 impl Word {
-    /// Its length.
+    /// The length of the word in bytes.
     pub const LEN: usize = 8;
 
-    /// With `compare` a compare-and-swap, else an addition; the segments are lent until it is done. `None` if one of them has
-    /// another length.
+    /// Creates an addition, or a compare-and-swap if `compare` is given. The segments are lent until the operation is
+    /// done. Returns `None` if one of them has another length.
     #[inline(always)]
     pub fn new(operand: Segment, compare: Option<Segment>, result: Segment) -> Option<Self> {
         if result.len() != Self::LEN {
@@ -53,21 +53,21 @@ impl Operation for Word {
         if !target.is_aligned() {
             return Err(Misaligned);
         }
-        // SAFETY: as the caller promised; it is aligned.
+        // SAFETY: guaranteed by the caller; the address is aligned.
         let cell = unsafe { u64::cell(target) };
         let before = match self.compare {
             None => u64::sum(cell, self.operand),
             Some(compare) => u64::compare_swap(cell, self.operand, compare),
         };
-        // SAFETY: the segment is as long, and was lent to this operation for writing.
+        // SAFETY: the segment has this length, and was lent to this operation for writing.
         unsafe { self.result.as_ptr().cast::<u64>().write_unaligned(before) };
         Ok(())
     }
 }
 
-/// The value of an operand of one word.
+/// Returns the value of an operand of one word.
 #[inline(always)]
 fn value(operand: Segment) -> Option<u64> {
-    // SAFETY: the segment is as long, and was lent to this operation for reading.
+    // SAFETY: the segment has this length, and was lent to this operation for reading.
     (operand.len() == Word::LEN).then(|| unsafe { operand.as_ptr().cast::<u64>().read_unaligned() })
 }

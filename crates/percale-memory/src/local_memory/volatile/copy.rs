@@ -1,27 +1,29 @@
-//! How bytes are copied: few of them without a call, many by the processor's wide registers.
+//! Copies of bytes: few bytes are copied without a call, many with the processor's wide registers.
 
 #![expect(unsafe_code, reason = "copies through raw pointers; each block states its own reason")]
 
-/// The most that [`copy_short`] copies.
+/// The maximum number of bytes that [`copy_short`] copies.
 pub(super) const SHORT: usize = 64;
 
-/// Copies at most 64 bytes; 8, the commonest of all, without a call.
+/// Copies at most 64 bytes; 8 bytes, the most common number, without a call.
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `len` bytes, and they do not overlap.
 #[inline(always)]
 pub unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
     if len == 8 {
-        // SAFETY: promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.copy_from_nonoverlapping(from, 8) };
     } else {
-        // SAFETY: passed on.
+        // SAFETY: the caller meets the same requirements.
         unsafe { copy_odd(from, to, len) };
     }
 }
 
+/// Copies at most 64 bytes.
+///
 /// # Safety
-/// As of [`copy_short`].
+/// As for [`copy_short`].
 #[inline(never)]
 unsafe fn copy_odd(from: *const u8, to: *mut u8, len: usize) {
     debug_assert!(len <= SHORT, "{len} bytes are not short");
@@ -39,7 +41,7 @@ unsafe fn copy_odd(from: *const u8, to: *mut u8, len: usize) {
         unsafe { copy_ends::<4>(from, to, len) };
     } else {
         for at in 0..len {
-            // SAFETY: `at` is below `len`, so that the caller's promise covers it, here and below.
+            // SAFETY: `at` is less than `len`, so the caller's guarantee covers it, here and below.
             let byte = unsafe { from.wrapping_add(at).read() };
             // SAFETY: as above.
             unsafe { to.wrapping_add(at).write(byte) };
@@ -47,10 +49,10 @@ unsafe fn copy_odd(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Copies the first and the last `N` bytes, which overlap unless there are twice as many.
+/// Copies the first and the last `N` bytes, which overlap unless there are at least twice as many.
 ///
 /// # Safety
-/// As of [`copy_short`], and `N <= len <= 2 * N`.
+/// As for [`copy_short`], and `N <= len <= 2 * N`.
 #[inline]
 unsafe fn copy_ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
     let last = len - N;
@@ -64,36 +66,39 @@ unsafe fn copy_ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
     unsafe { to.wrapping_add(last).cast::<[u8; N]>().write(last_bytes) };
 }
 
-/// The most that [`copy_long`] passes to the C library at a time. Above it the library uses the processor's string
-/// instruction, which has a startup cost, a high one if another processor was the last to write the lines.
+/// The maximum number of bytes that [`copy_long`] passes to the C library at a time. Above it the library uses the
+/// processor's string instruction, which has a startup cost. That cost is high if another processor was the last to
+/// write the lines.
 const PIECE: usize = 2048;
 
-/// From here on that instruction makes up for its startup cost, so the copy is left to the library.
+/// From this size on that instruction makes up for its startup cost, so the whole copy is passed to the library.
 const WHOLE: usize = 16 << 10;
 
 /// Copies any number of bytes.
 ///
 /// # Safety
-/// As of [`copy_short`].
+/// As for [`copy_short`].
 #[inline]
 pub(super) unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
     if len <= PIECE || len > WHOLE {
-        // SAFETY: promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.copy_from_nonoverlapping(from, len) };
     } else {
-        // SAFETY: passed on.
+        // SAFETY: the caller meets the same requirements.
         unsafe { copy_pieces(from, to, len) };
     }
 }
 
+/// Copies any number of bytes, in pieces.
+///
 /// # Safety
-/// As of [`copy_short`].
+/// As for [`copy_short`].
 #[inline(never)]
 unsafe fn copy_pieces(from: *const u8, to: *mut u8, len: usize) {
     let mut done = 0;
     while done < len {
         let piece = PIECE.min(len - done);
-        // SAFETY: `done + piece` is at most `len`, so that the caller's promise covers the piece.
+        // SAFETY: `done + piece` is at most `len`, so the caller's guarantee covers the piece.
         unsafe { to.wrapping_add(done).copy_from_nonoverlapping(from.wrapping_add(done), piece) };
         done += piece;
     }
@@ -108,7 +113,7 @@ mod tests {
         let from: Vec<u8> = (1..=64).collect();
         for len in 0..=64 {
             let mut to = [0; 70];
-            // SAFETY: both have so many bytes and are apart.
+            // SAFETY: both have this many bytes and do not overlap.
             unsafe { copy_short(from.as_ptr(), to.as_mut_ptr().wrapping_add(3), len) };
             assert_eq!(to[3..3 + len], from[..len]);
             assert_eq!((to[..3].to_vec(), to[3 + len..].to_vec()), (vec![0; 3], vec![0; 67 - len]));
@@ -120,7 +125,7 @@ mod tests {
         let from: Vec<u8> = (0..WHOLE + 100).map(|at| (at % 251) as u8 + 1).collect();
         for len in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE + 7, WHOLE, WHOLE + 1] {
             let mut to = vec![0; WHOLE + 100];
-            // SAFETY: both have so many bytes and are apart.
+            // SAFETY: both have this many bytes and do not overlap.
             unsafe { copy_long(from.as_ptr(), to.as_mut_ptr().wrapping_add(3), len) };
             assert_eq!(to[3..3 + len], from[..len]);
             assert!(to[..3].iter().chain(&to[3 + len..]).all(|byte| *byte == 0));

@@ -1,20 +1,22 @@
-//! Memory that other threads or processes may read or write at the same time as we do.
+//! Memory that other threads or processes may read or write at the same time as this process.
 //!
-//! Two rules, after which everything else in the crate can be safe code:
+//! Two rules allow all other code in the crate to be safe code:
 //!
-//! 1. Such memory is never a `&[u8]` or `&mut [u8]`: a reference promises that there are no other writers, and a peer keeps no
-//!    promises. It is a [`Segment`] (our memory, lent by the caller that posted an operation) or a [`View`] (bytes that arrived), both of
-//!    which only ever copy.
-//! 2. What was copied out is checked after the copy, never before: the original may change in between. Values that are checked are copied
-//!    by volatile reads (`View::read`), which a compiler may not repeat. Payloads are copied by ordinary copies, which guarantee neither an order
-//!    nor the value of a byte that changes meanwhile: they go into private memory, and the original is not read again.
+//! 1. Such memory is never a `&[u8]` or `&mut [u8]`: a reference guarantees that there are no other writers, and a peer
+//!    is not bound by that. It is a [`Segment`] (memory of this process, lent by the caller that posted an operation)
+//!    or a [`View`] (received bytes). Both only ever copy.
+//! 2. Data is checked after it was copied out, never before, since the original may change in between. Values that are
+//!    checked are copied by volatile reads (`View::read`), which a compiler must not repeat. Payloads are copied by
+//!    ordinary copies, which guarantee neither an order nor the value of a byte that changes meanwhile: they go into
+//!    private memory, and the original is not read again.
 //!
-//! A segment has no lifetime, so only this crate copies through one, and only on behalf of an operation or a region that its owner vouched for.
-//! Other crates name their memory by segments and access it by their own means.
+//! A segment has no lifetime, so only this crate copies through one, and only on behalf of an operation or a region
+//! whose owner guarantees the memory. Other crates identify their memory by segments and access it by their own means.
 //!
-//! Words that two processes synchronise on are atomics and live with their protocol (`transport::shm`).
+//! Words that two processes synchronise on are atomics and belong to the module of their protocol (`transport::shm`).
 //!
-//! `segment`: our memory. `view`: bytes that arrived. `copy`: how bytes are copied. `vectors`: copies that the kernel makes for a socket.
+//! `segment`: memory of this process. `view`: received bytes. `copy`: copying bytes. `vectors`: copies that the kernel
+//! makes for a socket.
 
 mod copy;
 mod segment;
@@ -32,7 +34,7 @@ mod tests {
     use super::*;
 
     fn lend(bytes: &mut [u8]) -> Segment {
-        // SAFETY: the tests keep the slice alive and do not touch it while the segment is used.
+        // SAFETY: the tests keep the slice alive and do not access it while the segment is used.
         unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }
     }
 

@@ -7,7 +7,7 @@
 
 use super::copy::{SHORT, copy_long, copy_short};
 
-/// How many segments one operation may gather from or scatter to.
+/// The maximum number of segments that one operation may gather from or scatter to.
 pub const IOV_LIMIT: usize = 4;
 
 /// A range of this process's memory, lent to an operation until that operation completes.
@@ -17,7 +17,7 @@ pub struct Segment {
     len: usize,
 }
 
-// SAFETY: a segment is an address and a length; its creator promised that the memory may be used from any thread.
+// SAFETY: a segment is an address and a length; its creator guaranteed that the memory may be used from any thread.
 unsafe impl Send for Segment {}
 // SAFETY: as above; a segment has no state of its own.
 unsafe impl Sync for Segment {}
@@ -29,37 +29,37 @@ impl Segment {
     /// Lends `len` bytes from `ptr`.
     ///
     /// # Safety
-    /// Until every operation that was given this segment has completed, the range stays allocated; it is not written
-    /// by others while an operation sends from it, and neither read nor written by others while one receives into it
-    /// (so it must then be writable). "Others" does not include peers to which the range was handed on purpose.
+    /// Until every operation that was given this segment has completed, the range stays allocated. No other code writes
+    /// it while an operation sends from it, and no other code reads or writes it while an operation receives into it
+    /// (it must then be writable). Peers to which the range was passed on purpose are exempt from this.
     #[must_use]
     #[inline]
     pub const unsafe fn new(ptr: *mut u8, len: usize) -> Self {
         Self { ptr, len }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the segment has no bytes.
+    /// Returns whether the segment has no bytes.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address of the first byte. Dereferencing it is as unsafe as creating the segment.
+    /// Returns the address of the first byte. Dereferencing it is as unsafe as creating the segment.
     #[must_use]
     #[inline]
     pub const fn as_ptr(&self) -> *mut u8 {
         self.ptr
     }
 
-    /// `len` bytes of this segment from `offset`; both are clipped to it.
+    /// Returns `len` bytes of this segment from `offset`; both values are clipped to the segment.
     #[must_use]
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
@@ -72,7 +72,7 @@ impl Segment {
 /// Copies through a [`Segment`]. For the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait SegmentExt: Sized {
-    /// Copies its first bytes; as many as both have.
+    /// Copies the first bytes: as many as the shorter of the two has.
     fn copy_to(&self, to: &mut [u8]);
 }
 
@@ -81,7 +81,8 @@ impl SegmentExt for Segment {
     fn copy_to(&self, to: &mut [u8]) {
         let len = self.len.min(to.len());
         if len <= SHORT {
-            // SAFETY: the segment's maker promised readable memory; `to` is exclusive, so it overlaps no lent memory.
+            // SAFETY: the creator of the segment guaranteed readable memory; `to` is exclusive, so it overlaps no lent
+            // memory.
             unsafe { copy_short(self.ptr, to.as_mut_ptr(), len) };
         } else {
             // SAFETY: as above.
@@ -90,7 +91,7 @@ impl SegmentExt for Segment {
     }
 }
 
-/// The memory of one operation: up to [`IOV_LIMIT`] segments, read or written as if they stood end to end.
+/// The memory of one operation: up to [`IOV_LIMIT`] segments, which are read or written as one contiguous range.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments {
     list: [Segment; IOV_LIMIT],
@@ -99,10 +100,10 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// No memory at all.
+    /// No memory.
     pub const EMPTY: Self = Self { list: [Segment::EMPTY; IOV_LIMIT], count: 0, len: 0 };
 
-    /// One segment.
+    /// Creates a list of one segment.
     #[must_use]
     #[inline]
     pub const fn one(segment: Segment) -> Self {
@@ -111,7 +112,8 @@ impl Segments {
         Self { list, count: 1, len: segment.len }
     }
 
-    /// Several segments; `None` if there are more than [`IOV_LIMIT`] or their lengths overflow.
+    /// Creates a list of several segments. Returns `None` if there are more than [`IOV_LIMIT`], or if the sum of their
+    /// lengths overflows.
     #[must_use]
     #[inline]
     pub fn new(segments: &[Segment]) -> Option<Self> {
@@ -124,28 +126,28 @@ impl Segments {
         Some(all)
     }
 
-    /// Bytes in all.
+    /// Returns the total number of bytes.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The segments, in order.
+    /// Returns the segments, in order.
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> &[Segment] {
         &self.list[..self.count]
     }
 
-    /// `len` bytes from `offset` on; both are clipped.
+    /// Returns `len` bytes from `offset` on; both values are clipped.
     #[must_use]
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Self {
@@ -176,53 +178,54 @@ impl Segments {
 /// Lends memory as [`Segments`], and copies through them. For the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait SegmentsExt: Sized {
-    /// Lends private bytes for the length of a call, as something to send from.
+    /// Lends private bytes for the duration of a call, for sending.
     fn lend<R>(bytes: &[u8], f: impl FnOnce(&Self) -> R) -> R;
 
-    /// Like [`lend`](Self::lend), but to write to.
+    /// Lends private bytes for the duration of a call, for receiving.
     fn lend_mut<R>(bytes: &mut [u8], f: impl FnOnce(&Self) -> R) -> R;
 
-    /// Lends these segments and, behind them, private bytes, as something to send from; `None` if they are too many.
+    /// Lends these segments followed by private bytes, for sending. Returns `None` if there are too many segments.
     fn with_tail<R>(&self, tail: &[u8], f: impl FnOnce(&Self) -> R) -> Option<R>;
 
-    /// The only segment, if there is one only.
+    /// Returns the segment, if there is exactly one.
     fn only(&self) -> Option<Segment>;
 
-    /// Like [`copy_to_raw`](Self::copy_to_raw) from the beginning on, but by the processor's wide registers whatever the length (to 16 KiB).
+    /// Like [`copy_to_raw`](Self::copy_to_raw) from the start, but uses the processor's wide registers for any length
+    /// up to 16 KiB.
     ///
     /// # Safety
     /// As for [`copy_to_raw`](Self::copy_to_raw).
     unsafe fn copy_in_pieces(&self, to: *mut u8, len: usize);
 
-    /// Copies `len` bytes from `offset` on to `to`. Clipped to what there is; returns the number of bytes copied.
+    /// Copies `len` bytes from `offset` on to `to`, clipped to the existing bytes. Returns the number of bytes copied.
     ///
     /// # Safety
     /// `to` is valid for writes of `len` bytes and does not overlap the segments.
     unsafe fn copy_to_raw(&self, offset: usize, to: *mut u8, len: usize) -> usize;
 
-    /// Copies the bytes from `offset` on into `to`; returns how many there were.
+    /// Copies the bytes from `offset` on into `to`. Returns the number of bytes copied.
     fn copy_to(&self, offset: usize, to: &mut [u8]) -> usize;
 
-    /// Everything, copied out.
+    /// Returns a copy of all bytes.
     #[must_use]
     fn to_vec(self) -> Vec<u8>;
 
-    /// Copies from other segments of this process: at most what both sides have; returns the number of bytes.
-    /// The two may overlap (a send to oneself may name the receive buffer).
+    /// Copies from other segments of this process: as many bytes as the shorter side has. Returns the number of bytes
+    /// copied. The two may overlap (the receive buffer of a send to oneself may be its source).
     fn copy_from(&self, from: &Segments) -> usize;
 }
 
 impl SegmentsExt for Segments {
     #[inline]
     fn lend<R>(bytes: &[u8], f: impl FnOnce(&Self) -> R) -> R {
-        // SAFETY: the bytes outlive the call, nothing writes through a source, and `f` cannot keep the reference; a
+        // SAFETY: the bytes outlive the call, no code writes through a source, and `f` cannot keep the reference; a
         // transport's `send` never keeps a copy of its payload's segments either.
         f(&Self::one(unsafe { Segment::new(bytes.as_ptr().cast_mut(), bytes.len()) }))
     }
 
     #[inline]
     fn lend_mut<R>(bytes: &mut [u8], f: impl FnOnce(&Self) -> R) -> R {
-        // SAFETY: the borrow is exclusive and outlives the call; `f` uses what it is lent only until it returns.
+        // SAFETY: the borrow is exclusive and outlives the call; `f` uses the segments only until it returns.
         f(&Self::one(unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) }))
     }
 
@@ -244,10 +247,10 @@ impl SegmentsExt for Segments {
     #[inline]
     unsafe fn copy_in_pieces(&self, to: *mut u8, len: usize) {
         match self.only() {
-            // SAFETY: the segment's maker promised readable memory; the caller promised `to`.
+            // SAFETY: the creator of the segment guaranteed readable memory; the caller guaranteed `to`.
             Some(segment) => unsafe { copy_long(segment.ptr, to, len.min(segment.len)) },
             None => {
-                // SAFETY: passed on.
+                // SAFETY: the caller meets the same requirements.
                 unsafe { self.copy_to_raw(0, to, len) };
             }
         }
@@ -258,7 +261,7 @@ impl SegmentsExt for Segments {
         if self.count == 1 {
             let piece = self.list[0].slice(offset, len);
             if piece.len <= SHORT {
-                // SAFETY: the segment's maker promised readable memory; the caller promised `to`.
+                // SAFETY: the creator of the segment guaranteed readable memory; the caller guaranteed `to`.
                 unsafe { copy_short(piece.ptr, to, piece.len) };
             } else {
                 // SAFETY: as above.
@@ -268,7 +271,8 @@ impl SegmentsExt for Segments {
         }
         let mut done = 0;
         for piece in self.slice(offset, len).as_slice() {
-            // SAFETY: `done + piece.len <= len`, since `slice` was clipped to `len`, and the caller promised so many bytes.
+            // SAFETY: `done + piece.len <= len`, since `slice` was clipped to `len`, and the caller guaranteed this
+            // many bytes.
             let to = unsafe { to.add(done) };
             // SAFETY: as above.
             unsafe { std::ptr::copy_nonoverlapping(piece.ptr, to, piece.len) };
@@ -298,7 +302,7 @@ impl SegmentsExt for Segments {
             while at < target.len {
                 let rest = from.slice(done, target.len - at);
                 let Some(piece) = rest.as_slice().first() else { return done };
-                // SAFETY: both segments were promised to their operations; `copy` allows overlap.
+                // SAFETY: both segments are lent to their operations; `copy` allows overlap.
                 unsafe { std::ptr::copy(piece.ptr, target.ptr.wrapping_add(at), piece.len) };
                 at += piece.len;
                 done += piece.len;

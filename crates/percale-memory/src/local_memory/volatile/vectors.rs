@@ -1,4 +1,5 @@
-//! Segments that the kernel reads and writes for a socket: it is given their addresses, so that no slice of them is ever made.
+//! Segments that the kernel reads and writes for a socket: the kernel gets their addresses, so no slice of them is ever
+//! made.
 
 #![expect(unsafe_code, reason = "system calls on memory that operations were lent; each block states its own reason")]
 
@@ -9,7 +10,7 @@ use rustix::io::Errno;
 
 use super::segment::{IOV_LIMIT, Segment, Segments};
 
-/// The vectors for the kernel: the segments, and bytes of our own before or behind them.
+/// The vectors for the kernel: the segments, and private bytes before or after them.
 struct Vectors {
     list: [libc::iovec; IOV_LIMIT + 1],
     count: usize,
@@ -21,7 +22,7 @@ impl Vectors {
         Self { list: [none; IOV_LIMIT + 1], count: 0 }
     }
 
-    /// Adds a vector, unless it is empty: then its address may be invalid, too.
+    /// Adds a vector, unless it is empty: the address of an empty one may be invalid.
     #[inline]
     fn add(&mut self, first: *mut u8, len: usize) {
         if len > 0 {
@@ -44,20 +45,20 @@ fn counted(result: isize) -> Result<usize, Errno> {
     })
 }
 
-/// Transfers of [`Segments`] by a socket. For the crates of percale, not for programs.
+/// Transfers [`Segments`] over a socket. For the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait SegmentsSocketExt: Sized {
-    /// Sends `prefix` and then these segments by a socket: as much as there is room for, at once. Not by writev(2): in a
-    /// program that is not ours its SIGPIPE may be deadly.
+    /// Sends `prefix` and then these segments over a socket: as many bytes as there is room for, at once. Uses
+    /// sendmsg(2) and not writev(2), whose SIGPIPE may end a program that does not handle it.
     ///
-    /// # Errors
+    /// Errors of sendmsg(2).
     /// Those of sendmsg(2).
     fn send(&self, socket: BorrowedFd<'_>, prefix: &[u8]) -> Result<usize, Errno>;
 
-    /// Receives what is there from a socket that does not block, into these segments and then into `tail`.
+    /// Receives the available bytes from a socket that does not block, into these segments and then into `tail`.
     ///
     /// # Errors
-    /// Those of readv(2).
+    /// Errors of readv(2).
     fn receive(&self, socket: BorrowedFd<'_>, tail: &mut [u8]) -> Result<usize, Errno>;
 }
 
@@ -67,12 +68,13 @@ impl SegmentsSocketExt for Segments {
         let mut vectors = Vectors::new();
         vectors.add(prefix.as_ptr().cast_mut(), prefix.len());
         vectors.add_all(self.as_slice());
-        // SAFETY: numbers and pointers, of which zero is each a value: no name, no control data, no flags.
+        // SAFETY: all fields are numbers and pointers, for which zero is valid: no name, no control data, no flags.
         let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
         message.msg_iov = vectors.list.as_mut_ptr();
         message.msg_iovlen = vectors.count as _;
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: so many vectors; each names memory that is borrowed, or that was lent to an operation for reading.
+        // SAFETY: the message has this many vectors; each refers to memory that is borrowed, or that was lent to an
+        // operation for reading.
         counted(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) })
     }
 
@@ -82,7 +84,8 @@ impl SegmentsSocketExt for Segments {
         vectors.add_all(self.as_slice());
         vectors.add(tail.as_mut_ptr(), tail.len());
         let count = vectors.count as libc::c_int;
-        // SAFETY: so many vectors; each names memory that was lent to an operation for writing, or that is borrowed for it.
+        // SAFETY: there are this many vectors; each refers to memory that was lent to an operation for writing, or that
+        // is borrowed for it.
         counted(unsafe { libc::readv(socket.as_raw_fd(), vectors.list.as_ptr(), count) })
     }
 }
@@ -100,7 +103,7 @@ mod tests {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let ends = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         let (mut a, mut b) = ([3_u8, 4], [5_u8, 6, 7]);
-        // SAFETY: the bytes are not used otherwise while the segments are in use.
+        // SAFETY: the bytes have no other user while the segments are in use.
         let lend = |bytes: &mut [u8]| unsafe { Segment::new(bytes.as_mut_ptr(), bytes.len()) };
         let from = Segments::new(&[lend(&mut a), Segment::EMPTY, lend(&mut b)]).unwrap();
         assert_eq!(from.send(ends.0.as_fd(), &[1, 2]), Ok(7));

@@ -12,7 +12,8 @@ use zerocopy::{FromBytes, IntoBytes, Unalign};
 use super::copy::{SHORT, copy_long, copy_short};
 use super::segment::{Segment, Segments};
 
-/// Bytes that arrived and may still change while we read them (a ring slot), or that are private already (a receive buffer).
+/// Received bytes that may still change while they are read (a ring slot), or that are private already (a receive
+/// buffer).
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     ptr: *const u8,
@@ -24,21 +25,21 @@ impl<'a> View<'a> {
     /// No bytes.
     pub const EMPTY: Self = Self { ptr: std::ptr::null(), len: 0, life: PhantomData };
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first `len` bytes, or all if there are fewer.
+    /// Returns the first `len` bytes, or all if there are fewer.
     #[must_use]
     #[inline]
     pub fn first(&self, len: usize) -> Self {
@@ -49,32 +50,33 @@ impl<'a> View<'a> {
 /// Creates a [`View`], and copies from it. For the crates of percale, not for programs.
 #[doc(hidden)]
 pub trait ViewExt<'a>: Sized {
-    /// A view of private bytes.
+    /// Creates a view of private bytes.
     #[must_use]
     fn of(bytes: &'a [u8]) -> Self;
 
-    /// A view of `len` bytes from `ptr`.
+    /// Creates a view of `len` bytes from `ptr`.
     ///
     /// # Safety
-    /// The range stays mapped and readable for `'a`. Others may write it.
+    /// The range stays mapped and readable for `'a`. Other threads and processes may write it.
     #[must_use]
     unsafe fn new(ptr: *const u8, len: usize) -> Self;
 
-    /// Copies to the start of one segment; clipped to it; returns the number of bytes copied.
+    /// Copies to the start of one segment, clipped to it. Returns the number of bytes copied.
     fn copy_to_one(&self, to: Segment) -> usize;
 
-    /// Copies to `to` from its byte `at` on; clipped to both; returns the number of bytes copied.
+    /// Copies to `to` from its byte `at` on, clipped to both. Returns the number of bytes copied.
     fn copy_into(&self, to: &Segments, at: usize) -> usize;
 
-    /// Copies what fits into `bytes`; returns how much that was.
+    /// Copies as many bytes as fit into `bytes`. Returns their number.
     fn read_into(&self, bytes: &mut [u8]) -> usize;
 
-    /// Everything, copied out.
+    /// Returns a copy of all bytes.
     #[must_use]
     fn to_vec(self) -> Vec<u8>;
 
-    /// A plain value at `offset`, copied out first; `None` past the end. The copy is volatile: the compiler may not read the original again, so
-    /// that what is checked is what is used. It goes by words, since a compiler makes of a volatile structure one byte after the other.
+    /// Returns a copy of the plain value at `offset`; `None` past the end. The copy is volatile: the compiler must not
+    /// read the original again, so the value that is checked is the value that is used. The copy is made in words,
+    /// since a compiler copies a volatile structure byte by byte.
     #[must_use]
     fn read<T: FromBytes + IntoBytes>(&self, offset: usize) -> Option<T>;
 }
@@ -114,7 +116,8 @@ impl<'a> ViewExt<'a> for View<'a> {
         }
         let mut done = 0;
         for target in to.slice(at, self.len).as_slice() {
-            // SAFETY: as above; the targets are at most `self.len` long together, since the slice was clipped to it.
+            // SAFETY: as above; the total length of the targets is at most `self.len`, since the slice was clipped to
+            // it.
             unsafe { copy_long(self.ptr.wrapping_add(done), target.as_ptr(), target.len()) };
             done += target.len();
         }
@@ -132,7 +135,7 @@ impl<'a> ViewExt<'a> for View<'a> {
     #[inline]
     fn to_vec(self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
-        // SAFETY: the view is readable for `'a`; the vector is new, has room and overlaps nothing.
+        // SAFETY: the view is readable for `'a`; the vector is new, has enough room and overlaps no other memory.
         unsafe { std::ptr::copy_nonoverlapping(self.ptr, bytes.as_mut_ptr(), self.len) };
         bytes
     }

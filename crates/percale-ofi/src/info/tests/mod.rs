@@ -1,4 +1,4 @@
-//! getinfo as libfabric's core calls it, with tables of hints. Answers are freed as `fi_freeinfo` does it.
+//! Tests that call getinfo as libfabric's core does, with tables of hints. Results are freed as `fi_freeinfo` does.
 
 use std::ffi::{CStr, CString};
 use std::net::SocketAddr;
@@ -9,12 +9,12 @@ use crate::provider::{API, fi_prov_ini};
 
 mod wishes;
 
-/// An answer, freed in the end.
+/// A list of results, freed on drop.
 struct Answer(*mut fi_info);
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        // SAFETY: the list came from getinfo and is used no more.
+        // SAFETY: getinfo returned the list, and it is not used any more.
         unsafe { native::free(self.0) };
     }
 }
@@ -22,7 +22,7 @@ impl Drop for Answer {
 impl Answer {
     fn all(&self) -> Vec<Entry> {
         let (mut all, mut at) = (Vec::new(), self.0);
-        // SAFETY: the list is ours.
+        // SAFETY: this object owns the list.
         while let Some(info) = unsafe { at.as_ref() } {
             all.push(Entry(*info));
             at = info.next;
@@ -31,12 +31,12 @@ impl Answer {
     }
 }
 
-/// One `fi_info` of a list that lives.
+/// One `fi_info` of a list that is still alive.
 struct Entry(fi_info);
 
 impl Entry {
     fn ep(&self) -> fi_ep_attr {
-        // SAFETY: answers have all attributes.
+        // SAFETY: results have all attributes.
         unsafe { *self.0.ep_attr }
     }
 
@@ -61,12 +61,12 @@ impl Entry {
     }
 
     fn interface(&self) -> &str {
-        // SAFETY: answers name their domains.
+        // SAFETY: results have a domain name.
         unsafe { CStr::from_ptr(self.domain().name) }.to_str().unwrap()
     }
 
     fn source(&self) -> SocketAddr {
-        // SAFETY: an address is as long as it says.
+        // SAFETY: an address has the stated length.
         unsafe { crate::address::read(self.0.src_addr, self.0.src_addrlen) }.expect("an own address")
     }
 
@@ -76,7 +76,7 @@ impl Entry {
     }
 }
 
-/// Hints with all attributes, as `fi_allocinfo` makes them, on the stack.
+/// Hints with all attributes, as `fi_allocinfo` creates them, on the stack.
 struct Wishes {
     info: fi_info,
     tx: fi_tx_attr,
@@ -84,7 +84,7 @@ struct Wishes {
     ep: fi_ep_attr,
     domain: fi_domain_attr,
     fabric: fi_fabric_attr,
-    /// What pointers lead to.
+    /// The strings that pointers in the hints refer to.
     kept: Vec<CString>,
 }
 
@@ -108,7 +108,7 @@ impl Wishes {
         self.kept.last().unwrap().as_ptr().cast_mut()
     }
 
-    /// Asks with these hints.
+    /// Calls getinfo with these hints.
     fn ask(&mut self, version: u32) -> Result<Answer, (c_int, String)> {
         self.info.tx_attr = &raw mut self.tx;
         self.info.rx_attr = &raw mut self.rx;
@@ -119,7 +119,7 @@ impl Wishes {
     }
 }
 
-/// Calls getinfo through the provider, as the core does. A refusal comes with what was logged.
+/// Calls getinfo through the provider, as the core does. A rejection is returned with the logged warning.
 fn ask(
     version: u32,
     node: Option<&CStr>,
@@ -127,12 +127,12 @@ fn ask(
     flags: u64,
     hints: *const fi_info,
 ) -> Result<Answer, (c_int, String)> {
-    // SAFETY: the provider is a static.
+    // SAFETY: the provider structure is a static.
     let getinfo = unsafe { (*fi_prov_ini()).getinfo }.expect("getinfo");
     let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
     let mut list = std::ptr::null_mut();
     log::testing::warnings();
-    // SAFETY: the arguments are as fi_getinfo(3) has them.
+    // SAFETY: the arguments meet the requirements of fi_getinfo(3).
     let code = unsafe { getinfo(version, pointer(node), pointer(service), flags, hints, &raw mut list) };
     let warnings = log::testing::warnings();
     if code == 0 {
@@ -206,7 +206,7 @@ fn every_answer_is_a_hint_that_is_answered_the_same() {
 
 #[test]
 fn an_answer_to_all_registration_modes_is_a_hint_that_is_answered_the_same() {
-    // A program that could do with raw keys is answered without them, and asks again with that answer.
+    // A program that offers raw keys gets a result without them, and passes that result as its next hints.
     let offered = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
     let answer = Wishes::new(|wishes| wishes.domain.mr_mode = offered).ask(API).unwrap();
     for one in answer.all() {
@@ -218,7 +218,7 @@ fn an_answer_to_all_registration_modes_is_a_hint_that_is_answered_the_same() {
 
 #[test]
 fn capabilities_alone_come_back_as_asked() {
-    // MPICH asks again with an answer's capabilities.
+    // MPICH calls fi_getinfo again with the capabilities of a result.
     let offered = anything().all()[0].0.caps;
     let again = Wishes::new(|wishes| wishes.info.caps = offered).ask(API).unwrap();
     assert!(again.all().iter().all(|one| one.0.caps == offered && one.ep().r#type == FI_EP_RDM));
@@ -267,7 +267,7 @@ fn nodes_and_services_become_addresses() {
     assert!(nowhere.0 == -FI_ENODATA && nowhere.1.contains("192.0.2.77"), "{}", nowhere.1);
 }
 
-/// A value that a call writes.
+/// Returns a value that a call writes.
 fn made<T>(call: impl FnOnce(*mut *mut T) -> c_int) -> *mut T {
     let mut place = std::ptr::null_mut();
     assert_eq!(call(&raw mut place), 0);
@@ -278,12 +278,12 @@ fn made<T>(call: impl FnOnce(*mut *mut T) -> c_int) -> *mut T {
 fn con_010_an_endpoint_bound_to_any_address_advertises_its_domains_interface() {
     let hints = Wishes::new(|wishes| wishes.info.caps = FI_MSG | FI_SEND);
     let answer = ask(API, None, Some(c"0"), FI_SOURCE, &raw const hints.info).unwrap();
-    // SAFETY: the provider is a static.
+    // SAFETY: the provider structure is a static.
     let open = unsafe { (*fi_prov_ini()).fabric }.expect("fabric");
     let here = percale::Info::discover().unwrap();
     for one in answer.all().iter().filter(|one| one.source().is_ipv4() && one.ep().r#type == FI_EP_RDM) {
         let (info, none) = ((&raw const one.0).cast_mut(), std::ptr::null_mut());
-        // SAFETY: all objects are used as the manual pages have it, and closed in the end.
+        // SAFETY: all objects are used as the manual pages require, and are closed at the end.
         unsafe {
             let fabric = made(|place| open(one.0.fabric_attr, place, none));
             let domain = made(|place| (*(*fabric).ops).domain.unwrap()(fabric, info, place, none));

@@ -1,4 +1,4 @@
-//! Wishes that are granted, echoed or refused.
+//! Tests of hints that are granted, echoed or rejected.
 
 use super::*;
 
@@ -53,13 +53,13 @@ fn an_authorization_key_is_copied_into_the_answer() {
             [(one.domain().auth_key, one.domain().auth_key_size), (one.ep().auth_key, one.ep().auth_key_size)]
         {
             assert_ne!(at, key.as_mut_ptr());
-            // SAFETY: the answer's key is as long as it says.
+            // SAFETY: the key has the stated length.
             assert_eq!(unsafe { std::slice::from_raw_parts(at, size) }, key);
         }
     }
 }
 
-/// The registration mode that answers one.
+/// Returns the registration mode that is granted for a requested mode.
 fn registration_mode(version: u32, asked: c_int) -> Result<c_int, String> {
     let answer = Wishes::new(|wishes| wishes.domain.mr_mode = asked).ask(version);
     answer.map(|answer| answer.all()[0].domain().mr_mode).map_err(|(code, why)| {
@@ -165,7 +165,7 @@ fn wishes_that_cannot_be_are_refused_by_name() {
 
 #[test]
 fn callers_of_older_versions_have_shorter_attributes() {
-    // What lies behind an old caller's attributes is not looked at.
+    // Bytes after the attributes of an older version are not read.
     let change = |wishes: &mut Wishes| {
         wishes.domain.max_ep_auth_key = usize::MAX;
         wishes.domain.max_group_id = u32::MAX;

@@ -1,6 +1,6 @@
 /*
- * Tagged messages of 8 bytes to and fro between two endpoints, both driven by the thread that calls, through libfabric: what
- * benches/face.rs compares with the same by percale's raw calls. A library: that program loads it.
+ * Tagged messages of 8 bytes in both directions between two endpoints through libfabric. The calling thread drives both
+ * endpoints. benches/face.rs loads this library and compares it with the same program that uses percale's raw calls.
  */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -61,14 +61,14 @@ static int open_side(struct side *side)
 	NEEDS(fi_cq_open(side->domain, &cq, &side->cq, NULL));
 	NEEDS(fi_endpoint(side->domain, side->info, &side->ep, NULL));
 	NEEDS(fi_ep_bind(side->ep, &side->av->fid, 0));
-	/* All receives are reported, and sends that ask for it. */
+	/* All receives report completions, and sends only on request. */
 	NEEDS(fi_ep_bind(side->ep, &side->cq->fid, FI_RECV));
 	NEEDS(fi_ep_bind(side->ep, &side->cq->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION));
 	NEEDS(fi_enable(side->ep));
 	return 0;
 }
 
-/* Opens both endpoints and makes them known to each other. */
+/* Opens both endpoints and inserts their addresses. */
 int face_open(void);
 int face_open(void)
 {
@@ -97,11 +97,11 @@ static inline int one(struct side *from, struct side *to)
 		fi_cq_read(from->cq, &entry, 1);
 	NEEDS(got);
 	while ((got = fi_cq_read(to->cq, &entry, 1)) == -FI_EAGAIN)
-		fi_cq_read(from->cq, &entry, 1); /* While they connect, both have to be driven. */
+		fi_cq_read(from->cq, &entry, 1); /* Both endpoints must be driven while they connect. */
 	return got == 1 && entry.op_context == &to->received ? 0 : -1;
 }
 
-/* So many messages each way. */
+/* Sends this number of messages in each direction. */
 int face_rounds(uint64_t count);
 int face_rounds(uint64_t count)
 {

@@ -1,19 +1,19 @@
-//! The objects that windows can be bound to, and their internal part.
+//! The objects to which windows can be bound, and their internal part.
 
 use std::sync::Arc;
 
 use super::{RawRegion, Region};
 use crate::region::{Keys, Registered};
 
-/// An object that windows can be bound to: a [`Region`] or a [`RawRegion`].
+/// An object to which windows can be bound: a [`Region`] or a [`RawRegion`].
 pub trait Bindable: Known {}
 
 impl Bindable for Region {}
 impl Bindable for RawRegion {}
 
-/// A region as its domain knows it.
+/// An object that refers to a region of a domain.
 pub trait Known {
-    /// Returns the region, and the domain's keys.
+    /// Returns the region and the domain's keys.
     fn known(&self) -> Parts<'_>;
 }
 

@@ -4,8 +4,7 @@ use super::{MapError, RemoteMemory};
 use crate::domain::Domain;
 use crate::region::raw_key::wire_key;
 
-/// A peer's raw key, mapped: operations may use its [`key`](Self::key) until this is dropped (KEY-012, KEY-016). It keeps its domain
-/// open (KEY-017).
+/// A mapped raw key of a peer. Operations may use its [`key`](Self::key) until it is dropped. It keeps its domain open.
 #[must_use = "the key is unmapped when this is dropped"]
 pub struct MappedKey {
     domain: Domain,
@@ -15,13 +14,14 @@ pub struct MappedKey {
 crate::short_debug!(MappedKey, "MappedKey");
 
 impl MappedKey {
-    /// Returns the key by which operations name the peer's region.
+    /// Returns the key that operations use for the peer's region.
     #[must_use]
     pub const fn key(&self) -> u64 {
         self.key
     }
 
-    /// Returns the name of a part of the peer's region. Addresses are those of its owner: from 0, or from its base.
+    /// Returns the name of a part of the peer's region. Addresses are those of its owner: they start at 0, or at the
+    /// base of the region.
     #[must_use]
     pub const fn remote(&self, address: u64, len: u64) -> RemoteMemory {
         RemoteMemory { key: self.key, address, len }
@@ -37,11 +37,11 @@ impl Drop for MappedKey {
 }
 
 impl Domain {
-    /// Maps a raw key that a peer sent ([`Region::raw_key`](super::Region::raw_key)) to a key for operations. Whether the peer has such a
-    /// region is not checked before the first operation.
+    /// Maps a raw key that a peer sent ([`Region::raw_key`](super::Region::raw_key)) to a key for operations. Whether
+    /// the peer has such a region is not checked before the first operation.
     ///
     /// # Errors
-    /// If its length is not that of a raw key, 2^32 keys are mapped, or this is a forked child.
+    /// If the length is not that of a raw key, if 2^32 keys are mapped, or in a forked child.
     pub fn map_raw(&self, raw_key: &[u8]) -> Result<MappedKey, MapError> {
         if !self.inner.is_here() {
             return Err(MapError::Forked);

@@ -10,16 +10,18 @@
 //! # drop((name, memory)); Ok(()) }
 //! ```
 //!
-//! A [`Region`] owns its memory until it is closed. **Closing is synchronous**: when [`Region::close`] returns the memory, no
-//! access of any peer is under way and none will begin. If a peer was stopped in the middle of an access (by a debugger, say), closing
-//! returns [`CloseError::Busy`] instead, with the region, which can be closed again later. Dropping a region never waits: memory
-//! that a peer may still be writing is kept aside until that peer is done, or dead.
+//! A [`Region`] owns its memory until it is closed. **Closing is synchronous**: when [`Region::close`] returns the
+//! memory, no access of any peer is in progress and none will begin. If a peer was stopped in the middle of an access
+//! (for example by a debugger), closing returns [`CloseError::Busy`] instead, with the region, which can be closed
+//! again later. Dropping a region never waits: memory to which a peer may still be writing is kept until that peer has
+//! finished or its process has ended.
 //!
-//! * `lifecycle`: enabling, disabling, closing; `raw`: memory that the caller vouches for; `scope`: borrowed memory
+//! * `lifecycle`: enabling, disabling, closing; `raw`: memory for which the caller guarantees the safety conditions;
+//!   `scope`: borrowed memory
 //! * `pending`: registration that completes later
-//! * `known`: what windows can be bound to; `verbs`: rights in verbs' terms; `mapped`: raw keys of peers
+//! * `known`: the objects to which windows can be bound; `verbs`: rights as in verbs; `mapped`: raw keys of peers
 //!
-//! The table that accesses are checked by, and the revocation, are in the crate's module `region`.
+//! The key table that checks accesses, and the revocation, are in the crate's module `region`.
 
 mod known;
 mod lifecycle;
@@ -51,7 +53,7 @@ pub use crate::region::{
     CloseError, MapError, RAW_KEY_BYTES, RawKey, RegisterError, Registered, RemoteMemory, RemoteMemoryError,
 };
 
-/// How memory is to be registered. [`Domain::registration`] makes one.
+/// The options of a registration. Created by [`Domain::registration`].
 #[derive(Clone)]
 #[must_use = "nothing is registered before `own`, `raw` or `everything`"]
 pub struct Registration<'d> {
@@ -62,7 +64,7 @@ pub struct Registration<'d> {
 crate::short_debug!(Registration<'_>, "Registration", access: |this| this.terms.access);
 
 impl Domain {
-    /// Registers memory that peers may access with the rights `access`. The region owns it until it is closed.
+    /// Registers memory that peers may access with the rights `access`. The region owns the memory until it is closed.
     ///
     /// # Errors
     /// See [`RegisterError`].
@@ -70,7 +72,8 @@ impl Domain {
         self.registration(access).own(memory)
     }
 
-    /// Builds a registration with more options: a chosen key, a base address, a counter, memory that the caller vouches for.
+    /// Creates a registration with more options: a chosen key, a base address, a counter, or memory that the region
+    /// does not own.
     pub const fn registration(&self, access: Access) -> Registration<'_> {
         Registration::new(self, access)
     }
@@ -91,75 +94,79 @@ impl<'d> Registration<'d> {
         Handle::register(&inner.keys, &inner.secret, self.terms, memory, kept)
     }
 
-    /// The domain and the terms.
+    /// Returns the domain and the terms.
     fn parts(self) -> (&'d Domain, Terms) {
         (self.domain, self.terms)
     }
 
-    /// Sets the key (MR-032). Without, the domain chooses one that cannot be guessed.
+    /// Sets the key. By default the domain chooses a key that cannot be guessed.
     pub const fn key(mut self, key: u64) -> Self {
         self.terms.key = Some(key);
         self
     }
 
-    /// Sets the address by which peers name the first byte (MR-030, MR-039). Default 0.
+    /// Sets the address that peers use for the first byte. The default is 0.
     pub const fn base(mut self, address: u64) -> Self {
         self.terms.base = address;
         self
     }
 
-    /// Counts what peers write (FI_RMA_EVENT): one for each write or atomic operation, after its data is there. A region may have several
-    /// counters; each counts.
+    /// Counts the writes of peers (FI_RMA_EVENT): one for each write or atomic operation, after its data is in memory.
+    /// A region may have several counters, and each of them counts.
     pub fn counter(mut self, counter: &Arc<Counter>) -> Self {
         self.terms.counters.push(Arc::clone(counter));
         self
     }
 
-    /// Names the region by a raw key of 32 bytes (FI_MR_RAW): only a peer that has all of them reaches it, by
-    /// [`Domain::map_raw`]. The domain then chooses the key of operations.
+    /// Names the region by a raw key of 32 bytes (FI_MR_RAW). Only a peer that has all of them can access the region,
+    /// after [`Domain::map_raw`]. The domain chooses the key of operations.
     pub const fn raw_key(mut self) -> Self {
         self.terms.raw_key = true;
         self
     }
 
-    /// Only accesses through this endpoint reach the region, by its [id](crate::Endpoint::id) (BIND-011). Without, those through every
-    /// endpoint of the domain (BIND-012).
+    /// Admits only accesses through the endpoint with this [id](crate::Endpoint::id). By default accesses through every
+    /// endpoint of the domain are admitted.
     pub const fn endpoint(mut self, id: u64) -> Self {
         self.terms.through = Through::Endpoint(id);
         self
     }
 
-    /// Only accesses through endpoints with this authorization key reach the region
-    /// ([`EndpointBuilder::authorization_key`](crate::EndpointBuilder::authorization_key)), so only peers that have it too (MR-056).
-    /// Without, those through endpoints with the domain's key, or with none if it has none (MR-055).
+    /// Admits only accesses through endpoints with this authorization key
+    /// ([`EndpointBuilder::authorization_key`](crate::EndpointBuilder::authorization_key)), and so only accesses of
+    /// peers that have it too. By default accesses through endpoints with the domain's key are admitted, or through
+    /// endpoints without a key if the domain has none.
     pub fn authorization_key(mut self, key: &[u8]) -> Self {
         self.terms.authority = self.domain.inner.settings.authority(key);
         self
     }
 
-    /// Creates the region disabled: its key is in use, and no peer reaches the region before [`Region::enable`].
+    /// Creates the region disabled: its key is in use, but no peer can access the region before [`Region::enable`].
     pub const fn disabled(mut self) -> Self {
         self.terms.disabled = true;
         self
     }
 
-    /// Whether [windows](crate::memory::window) may be bound to it (verbs: IBV_ACCESS_MW_BIND; AMB-48). Default: yes.
+    /// Sets whether [windows](crate::memory::window) may be bound to the region (verbs: IBV_ACCESS_MW_BIND). The
+    /// default is true.
     pub const fn windows(mut self, may_be_bound: bool) -> Self {
         self.terms.windows = may_be_bound;
         self
     }
 
-    /// For memory that the caller vouches for: states that the memory may be changed, though the region itself may not give peers that
-    /// right. Windows through which peers may change it can then be bound to it (verbs: IBV_ACCESS_LOCAL_WRITE; MW-016). Memory that a
-    /// region [owns](Self::own) may be changed if it is the region's alone.
+    /// For memory that the region does not own: states that the memory may be changed, even if the region itself does
+    /// not give peers that right. Windows that allow peers to change it can then be bound to the region (verbs:
+    /// IBV_ACCESS_LOCAL_WRITE). Memory that a region [owns](Self::own) may be changed if there is no other reference to
+    /// it.
     pub const fn local_write(mut self) -> Self {
         self.terms.local_write = Some(true);
         self
     }
 
-    /// Registers this device's memory (fi_mr(3), `iface` and `device`; HMEM-003): no instruction of this library touches it, its driver copies. It is
-    /// registered by [`raw`](Self::raw) only. Peers' accesses are executed by this process. An atomic operation changes elements as a
-    /// whole for all accesses that are made through this process' regions, and not for programs of the device.
+    /// Registers memory of this device (fi_mr(3), `iface` and `device`). The library does not access it with loads and
+    /// stores; the device's driver copies. Such memory is registered with [`raw`](Self::raw) only. This process
+    /// executes the accesses of peers. An atomic operation is atomic per element for all accesses through regions of
+    /// this process, but not for programs on the device.
     pub const fn device(mut self, device: Device) -> Self {
         self.terms.device = Some(device);
         self
@@ -186,7 +193,8 @@ impl<'d> Registration<'d> {
     }
 }
 
-/// A region that owns its memory. Closed by [`close`](Self::close), which gives the memory back, or by being dropped.
+/// A region that owns its memory. It is closed by [`close`](Self::close), which returns the memory, or by being
+/// dropped.
 pub struct Region {
     handle: Handle,
     /// `Some` until the region is closed.
@@ -202,25 +210,27 @@ impl Region {
         self.handle.registered().place().len()
     }
 
-    /// Whether it has no bytes. Such a region has a key, and lets peers reach nothing.
+    /// Returns whether the length is zero. Such a region has a key, but no memory that peers could access.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies the bytes from `offset` on into `to`. What peers are writing meanwhile may be there in part.
+    /// Copies the bytes from `offset` into `to`. Concurrent writes of peers may be included in part.
     ///
     /// # Panics
-    /// If there are fewer than `to.len()` bytes from `offset` on, or it is an allocation of percale's and this a forked child.
+    /// If there are fewer than `to.len()` bytes from `offset`, or if the memory was allocated by percale and this is a
+    /// forked child.
     #[track_caller]
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         self.range(offset, to.len()).copy_to(0, to);
     }
 
-    /// Copies `from` to the bytes from `offset` on, while peers may read them.
+    /// Copies `from` to the bytes from `offset`, while peers may read them.
     ///
     /// # Panics
-    /// If there are fewer than `from.len()` bytes from `offset` on, or the memory is shared or static, or as for [`read`](Self::read).
+    /// If there are fewer than `from.len()` bytes from `offset`, if the memory is shared or static, or in the cases of
+    /// [`read`](Self::read).
     #[track_caller]
     pub fn write(&mut self, offset: usize, from: &[u8]) {
         assert!(self.memory.as_ref().is_some_and(Buffer::is_writable), "the region's memory is read-only");
@@ -240,17 +250,17 @@ impl Region {
         self.handle.registered().place().slice(offset, len)
     }
 
-    /// Closes the region: when this returns the memory, no peer reads or writes it, and none will. In a forked child it returns the child's
-    /// copy of the memory, and the parent's region stays as it is.
+    /// Closes the region. When this returns the memory, no peer reads or writes it, and none will. In a forked child it
+    /// returns the child's copy of the memory, and the parent's region is unchanged.
     ///
     /// # Errors
-    /// See [`CloseError`]; the error contains the region.
+    /// See [`CloseError`]. The error contains the region.
     pub fn close(mut self) -> Result<Buffer, CloseError<Self>> {
         let timeout = self.handle.keys().revoke_timeout();
         if let Err(error) = self.handle.close(Some(timeout)) {
             return Err(error.of(self));
         }
-        // The region that is dropped then has no memory left to keep.
+        // The region that is dropped here has no memory left to keep.
         self.memory.take().ok_or_else(|| unreachable!("only closing takes the memory, and it takes the region too"))
     }
 }
@@ -261,7 +271,7 @@ impl Drop for Region {
     }
 }
 
-/// A region of memory that its caller vouches for ([`Registration::raw`]).
+/// A region of memory that it does not own ([`Registration::raw`]).
 pub struct RawRegion {
     handle: Handle,
 }
@@ -269,10 +279,10 @@ pub struct RawRegion {
 crate::short_debug!(RawRegion, "RawRegion", access: |this| this.access());
 
 impl RawRegion {
-    /// Closes the region: when this returns Ok, no peer reads or writes its memory, and none will.
+    /// Closes the region. When this returns `Ok`, no peer reads or writes its memory, and none will.
     ///
     /// # Errors
-    /// See [`CloseError`]; the error contains the region.
+    /// See [`CloseError`]. The error contains the region.
     pub fn close(mut self) -> Result<(), CloseError<Self>> {
         let timeout = self.handle.keys().revoke_timeout();
         match self.handle.close(Some(timeout)) {
@@ -283,7 +293,7 @@ impl RawRegion {
 }
 
 impl Drop for RawRegion {
-    /// Lets no new access begin. One may still be under way: only [`close`](RawRegion::close) waits until none is.
+    /// Prevents new accesses. Accesses may still be in progress: only [`close`](RawRegion::close) waits for their end.
     fn drop(&mut self) {
         self.handle.park(None);
     }

@@ -1,8 +1,8 @@
 //! Registration that completes later, reported by an event (fi_mr(3), FI_REG_MR).
 //!
-//! The registration waits in the event queue, and the thread that reads the event performs it: so no property of the region is
-//! known before, and no peer reaches it. The memory belongs to the [`PendingRegion`] meanwhile (MR-065), which has no key to show
-//! (MR-062).
+//! The registration waits in the event queue, and the thread that reads the event performs it. So the properties of the
+//! region are not available before that, and no peer can access it. Until then the memory belongs to the
+//! [`PendingRegion`] (MR-065), which has no method that returns a key (MR-062).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::local_memory::buffer::Buffer;
 use crate::region::terms::Terms;
 use crate::system::forked::ProcessMutex;
 
-/// A region that is not registered yet. Dropping it withdraws the registration: then there is no event.
+/// A region that is not registered yet. Dropping it cancels the registration: there will be no event.
 #[must_use = "dropping it withdraws the registration"]
 pub struct PendingRegion {
     shared: Arc<ProcessMutex<State>>,
@@ -44,10 +44,11 @@ impl Asked {
 }
 
 impl PendingRegion {
-    /// Returns the region, or the reason why there is none, once the event was read. Before that, returns itself as `Err`.
+    /// Returns the region, or the error of the registration, once the event was read. Before that, returns itself as
+    /// `Err`.
     ///
     /// # Errors
-    /// If the event was not read yet. In a forked child the registration is over with [`RegisterError::Forked`].
+    /// If the event was not read yet. In a forked child the registration has failed with [`RegisterError::Forked`].
     pub fn finish(self) -> Result<Result<Region, RegisterError>, Self> {
         let Some(mut state) = self.shared.lock() else { return Ok(Err(RegisterError::Forked)) };
         if matches!(*state, State::Waiting(_)) {
@@ -62,11 +63,11 @@ impl PendingRegion {
 }
 
 impl Registration<'_> {
-    /// Registers memory later: an [`Event::Registered`] with this `context` reports that it was done, or an
-    /// [`Event::RegistrationFailed`] that it failed; then [`PendingRegion::finish`] returns the region or the error (MR-060, MR-064).
+    /// Registers memory later. An [`Event::Registered`] with this `context` reports success, an
+    /// [`Event::RegistrationFailed`] an error. After that [`PendingRegion::finish`] returns the region or the error.
     ///
     /// # Errors
-    /// If the queue has no room for the event; then there will be none (MR-063).
+    /// If the queue has no room for the event. In this case there will be no event.
     pub fn begin(
         self,
         memory: impl Into<Buffer>,
@@ -78,7 +79,7 @@ impl Registration<'_> {
         let shared = Arc::new(ProcessMutex::new(State::Waiting(Box::new(asked))));
         let waiting = Arc::downgrade(&shared);
         events.write_later(move || {
-            let shared = waiting.upgrade()?; // Gone if the registration was withdrawn.
+            let shared = waiting.upgrade()?; // `None` if the registration was canceled.
             let mut state = shared.lock()?;
             let State::Waiting(asked) = std::mem::replace(&mut *state, State::Taken) else { return None };
             let result = asked.register();

@@ -1,4 +1,4 @@
-//! Registering memory that the caller vouches for.
+//! Registration of memory for which the caller guarantees the safety conditions.
 
 #![expect(unsafe_code, reason = "its contracts are the callers' to keep; nothing here uses them up")]
 
@@ -14,22 +14,28 @@ impl Registration<'_> {
         Kept { backed, writable: matches!(self.terms.local_write, Some(true)) || self.terms.access.changes() }
     }
 
-    /// Registers up to [`IOV_LIMIT`] pieces of memory as one region; peers see them one behind the other (MR-010).
+    /// Registers up to [`IOV_LIMIT`] segments of memory as one region. For peers the segments are consecutive.
     ///
-    /// With `backed` this process's own threads access the memory; without, only the kernel does, so that an access to memory
-    /// that is not (or not yet, or no longer) mapped is an error at the initiator and nothing worse (MR-026 to MR-028). Memory that
-    /// percale allocated is always backed. Memory that is registered as backed but is not mapped is rejected (MR-041).
+    /// With `backed` the threads of this process access the memory. Without it only the kernel does, so that an access
+    /// to memory that is not (or not yet, or no longer) mapped is reported as an error at the initiator and has no
+    /// other effect. Memory that percale allocated is always backed. Memory that is registered as backed but is not
+    /// mapped is rejected.
     ///
     /// # Errors
     /// See [`RegisterError`].
     ///
     /// # Safety
-    /// Until [`RawRegion::close`] returns Ok, and however the region ends otherwise (dropped, forgotten, [`Busy`](super::CloseError)):
-    /// peers may read the memory (with REMOTE_READ, or through windows) and write it (with REMOTE_WRITE; through windows, if the
-    /// region gives that right or is registered with [`local_write`](Self::local_write)), so no references to it exist that forbid this. With
-    /// `backed` it stays mapped, the same memory (a device may know its pages), readable, and writable if peers may write. Without `backed`,
-    /// memory that peers may change *atomically* is not unmapped, nor its file truncated, while they do: those operations are instructions of
-    /// this process, executed after the kernel has confirmed that the page is present.
+    /// The following must hold until [`RawRegion::close`] returns `Ok`, however the region ends otherwise (dropped,
+    /// forgotten, [`Busy`](super::CloseError)):
+    ///
+    /// * Peers may read the memory (with REMOTE_READ, or through windows) and write to it (with REMOTE_WRITE, or
+    ///   through windows if the region gives that right or is registered with [`local_write`](Self::local_write)). So
+    ///   no references to the memory may exist that forbid this.
+    /// * With `backed` the same memory stays mapped (a device may have stored its pages), readable, and writable if
+    ///   peers may write.
+    /// * Without `backed`, memory that peers may change *atomically* must not be unmapped, and its file must not be
+    ///   truncated, during such operations: they are executed with instructions of this process, after the kernel has
+    ///   confirmed that the page is present.
     pub unsafe fn raw(self, pieces: &[Segment], backed: bool) -> Result<RawRegion, RegisterError> {
         let memory = Segments::new(pieces).ok_or(RegisterError::Pieces(pieces.len()))?;
         if pieces.len() > 1
@@ -61,8 +67,8 @@ impl Registration<'_> {
         Ok(RawRegion { handle: self.register(memory, kept)? })
     }
 
-    /// Registers the whole address space of this process: peers name memory by its virtual address. An access to memory that is not mapped is an
-    /// error at the initiator (the kernel makes every copy).
+    /// Registers the whole address space of this process. Peers use virtual addresses. An access to memory that is not
+    /// mapped is reported as an error at the initiator (the kernel makes every copy).
     ///
     /// # Errors
     /// See [`RegisterError`].
@@ -74,7 +80,8 @@ impl Registration<'_> {
             return Err(DeviceError::Mixed.into());
         }
         const { assert!(IOV_LIMIT >= 1, "one piece") };
-        // SAFETY: the caller vouches for all memory; every copy is made by the kernel, which checks each address.
+        // SAFETY: the caller guarantees this for all memory; every copy is made by the kernel, which checks each
+        // address.
         let all = unsafe { Segment::new(std::ptr::without_provenance_mut(1), usize::MAX - 1) };
         let kept = self.kept(false);
         Ok(RawRegion { handle: self.base(1).register(Segments::one(all), kept)? })

@@ -1,8 +1,8 @@
-//! Regions of borrowed memory, within one call.
+//! Regions of borrowed memory, for the duration of one call.
 //!
-//! A region of borrowed memory must be closed before the borrow ends, whatever its owner does: forgetting a value would end a
-//! borrow while a peer still writes. So such regions exist only inside a closure, and the call that runs the closure closes
-//! them all before it returns, also when the closure panics.
+//! A region of borrowed memory must be closed before the borrow ends, and this must not depend on its owner: if a
+//! handle were forgotten, the borrow would end while a peer still writes. So such regions exist only inside a closure.
+//! The call that runs the closure closes them all before it returns, even if the closure panics.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -35,13 +35,13 @@ pub struct ScopedRegion<'scope> {
 crate::short_debug!(ScopedRegion<'_>, "ScopedRegion");
 
 impl ScopedRegion<'_> {
-    /// Returns its key.
+    /// Returns the key.
     #[must_use]
     pub const fn key(&self) -> u64 {
         self.remote.key
     }
 
-    /// Returns the name by which peers access all of it.
+    /// Returns the name by which peers access the whole region.
     #[must_use]
     pub const fn remote(&self) -> RemoteMemory {
         self.remote
@@ -68,22 +68,22 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 }
 
-/// Closes every region when it is dropped, and waits for as long as that takes.
+/// Closes every region of the scope when it is dropped, without a timeout.
 struct Ending<'s, 'scope, 'env>(&'s Scope<'scope, 'env>);
 
 impl Drop for Ending<'_, '_, '_> {
     fn drop(&mut self) {
         for mut handle in self.0.handles.take() {
-            // A borrow cannot be parked: this waits for a peer that does not finish until it does, or is dead.
-            // No window is bound to the region, because scoped regions cannot be bound.
+            // Borrowed memory cannot be parked: this waits for a peer that does not finish until it does, or its
+            // process has ended. No window is bound to the region, because scoped regions cannot be bound.
             handle.close(None).ok();
         }
     }
 }
 
 impl Domain {
-    /// Runs `f`, in which borrowed memory may be registered. All regions of the scope are closed before this returns;
-    /// a peer that was stopped in the middle of an access keeps it from returning.
+    /// Runs `f`, in which borrowed memory may be registered. All regions of the scope are closed before this returns. A
+    /// peer that was stopped in the middle of an access delays the return.
     pub fn scope<'env, R>(&self, f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R) -> R {
         let scope = Scope { domain: self.clone(), handles: RefCell::default(), scope: PhantomData, env: PhantomData };
         let ending = Ending(&scope);

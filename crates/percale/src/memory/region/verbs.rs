@@ -1,4 +1,4 @@
-//! Registration in verbs' terms: with rights of which the local ones are checked, too.
+//! Registration with the rights of verbs, of which the local ones are checked too.
 
 use bitflags::bitflags;
 
@@ -7,24 +7,24 @@ use crate::domain::Domain;
 use crate::local_memory::buffer::Buffer;
 
 bitflags! {
-    /// Rights to a region, in verbs' terms and values. Reading it locally is always allowed (MW-012).
+    /// The rights to a region, with the names and values of verbs. Local reads are always allowed.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct VerbsAccess: u32 {
-        /// This process may write it: receive messages there, and read into it.
+        /// This process may write to the memory, as the destination of receives and reads.
         const LOCAL_WRITE = 1;
-        /// Peers may write, and change by atomics. With `LOCAL_WRITE` only (MW-013).
+        /// Peers may write, and change with atomic operations. Requires `LOCAL_WRITE`.
         const REMOTE_WRITE = 2;
         /// Peers may read.
         const REMOTE_READ = 4;
-        /// Peers may change and fetch by atomics. With `LOCAL_WRITE` only (MW-013).
+        /// Peers may change and fetch with atomic operations. Requires `LOCAL_WRITE`.
         const REMOTE_ATOMIC = 8;
-        /// Windows may be bound to it (AMB-48).
+        /// Windows may be bound to the region.
         const MW_BIND = 16;
     }
 }
 
 impl Domain {
-    /// Registers memory as a verbs program does. The region owns it until it is closed.
+    /// Registers memory with the rights of verbs. The region owns the memory until it is closed.
     ///
     /// # Errors
     /// See [`RegisterError`]; [`LocalWrite`](RegisterError::LocalWrite) if peers could write the memory and this process could not.
@@ -32,10 +32,11 @@ impl Domain {
         self.verbs_registration(access)?.own(memory)
     }
 
-    /// Like [`register_verbs`](Self::register_verbs), but with more options.
+    /// Creates a registration with the rights of verbs, for more options than [`register_verbs`](Self::register_verbs)
+    /// has.
     ///
     /// # Errors
-    /// [`RegisterError::LocalWrite`].
+    /// [`RegisterError::LocalWrite`] if peers could write to the memory and this process could not.
     pub fn verbs_registration(&self, access: VerbsAccess) -> Result<Registration<'_>, RegisterError> {
         let local = access.contains(VerbsAccess::LOCAL_WRITE);
         if !local && access.intersects(VerbsAccess::REMOTE_WRITE | VerbsAccess::REMOTE_ATOMIC) {
@@ -52,7 +53,8 @@ impl Domain {
 }
 
 impl Region {
-    /// Returns the key by which work requests of this process name the memory (L_Key): see [`LocalPiece`](crate::LocalPiece).
+    /// Returns the key that work requests of this process use for the memory (L_Key): see
+    /// [`LocalPiece`](crate::LocalPiece).
     ///
     /// # Errors
     /// [`RegisterError::LocalKeys`] if all are in use.
@@ -60,7 +62,7 @@ impl Region {
         self.handle.keys().local_key(self.handle.registered())
     }
 
-    /// Returns the address of its first byte in this process.
+    /// Returns the address of the first byte in this process.
     #[must_use]
     pub fn local_address(&self) -> u64 {
         let first = self.handle.registered().place().as_slice().first();
@@ -69,10 +71,10 @@ impl Region {
 }
 
 impl RawRegion {
-    /// See [`Region::local_key`].
+    /// Returns the key that work requests of this process use for the memory; see [`Region::local_key`].
     ///
     /// # Errors
-    /// The same.
+    /// Like [`Region::local_key`].
     pub fn local_key(&self) -> Result<u32, RegisterError> {
         self.handle.keys().local_key(self.handle.registered())
     }

@@ -10,24 +10,24 @@ use crate::memory::region::Parts;
 use crate::region::window::{Binding, Cell};
 use crate::region::{Keys, RemoteMemory};
 
-/// A window: see the [module](super). Deallocated by [`close`](Self::close), or by being dropped.
+/// A memory window: see the [module](super). It is deallocated by [`close`](Self::close), or by being dropped.
 pub struct Window {
     pub(crate) keys: Arc<Keys>,
     pub(crate) cell: Arc<Cell>,
-    /// It is deallocated.
+    /// Whether it was deallocated.
     closed: bool,
 }
 
 crate::short_debug!(Window, "Window", kind: |this| this.kind());
 
-/// The state of a window (MW-005).
+/// The state of a window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum WindowState {
-    /// No key reaches it.
+    /// No key gives access to it.
     Unbound,
-    /// Peers reach it by this key.
+    /// Peers access it with this key.
     Bound(u64),
-    /// This key is dead, but a peer that used it may still be accessing the memory.
+    /// This key is invalid, but a peer that used it may still be accessing the memory.
     Revoking(u64),
 }
 
@@ -42,8 +42,8 @@ impl std::fmt::Debug for WindowState {
 }
 
 impl Domain {
-    /// Allocates a window, which is not bound (MW-001). Type 1 is always available; of type 2 the domain has the one that it was opened with
-    /// ([`DomainBuilder::windows`](crate::DomainBuilder::windows)).
+    /// Allocates a window, which is not bound. Type 1 is always available. Of type 2, the kind with which the domain
+    /// was opened is available ([`DomainBuilder::windows`](crate::DomainBuilder::windows)).
     ///
     /// # Errors
     /// [`NoSuchType`](WindowError::NoSuchType), [`Exhausted`](WindowError::Exhausted), [`Forked`](WindowError::Forked).
@@ -56,7 +56,7 @@ impl Domain {
         Ok(Window { keys, cell, closed: false })
     }
 
-    /// The kind of type 2 windows that the domain has.
+    /// Returns the kind of type 2 windows that the domain supports.
     #[must_use]
     pub fn type_two(&self) -> TypeTwo {
         self.inner.settings.type_two
@@ -64,13 +64,13 @@ impl Domain {
 }
 
 impl Window {
-    /// Its type.
+    /// Returns the type of the window.
     #[must_use]
     pub fn kind(&self) -> WindowType {
         self.cell.kind()
     }
 
-    /// Returns the state of the window; [`Unbound`](WindowState::Unbound) in a forked child.
+    /// Returns the state of the window. In a forked child this is [`Unbound`](WindowState::Unbound).
     #[must_use]
     pub fn state(&self) -> WindowState {
         if !self.keys.is_here() {
@@ -83,31 +83,31 @@ impl Window {
         }
     }
 
-    /// The key of the last bind, dead or alive; before the first, the key with the lower 8 bits 0 of an index that had no window
-    /// before. In a forked child the key with the lower 8 bits 0.
+    /// Returns the key of the last bind, valid or not. Before the first bind this is a key of the window's index that
+    /// is not valid. In a forked child the lower 8 bits are 0.
     #[must_use]
     pub fn key(&self) -> u64 {
         if self.keys.is_here() { self.keys.long_key(self.cell.query().0) } else { self.key_with(0) }
     }
 
-    /// The key that the window has when it is bound with these 8 bits (type 2).
+    /// Returns the key that the window has when it is bound with these 8 bits (type 2).
     #[must_use]
     pub fn key_with(&self, byte: u8) -> u64 {
         self.keys.long_key(self.cell.index() << 8 | u32::from(byte))
     }
 
-    /// Whether it was allocated in this domain.
+    /// Returns whether it was allocated in this domain.
     #[must_use]
     pub fn is_of(&self, domain: &Domain) -> bool {
         Arc::ptr_eq(&self.keys, &domain.inner.keys)
     }
 
-    /// Binds a window of type 1 to a range of a region, under a new key; an empty range unbinds it (MW-028 to MW-030). When this
-    /// returns Ok, no access by the old key is under way, and none will begin.
+    /// Binds a window of type 1 to a range of a region, with a new key. An empty range unbinds it. When this returns
+    /// `Ok`, no access with the old key is in progress, and none will begin.
     ///
     /// # Errors
-    /// See [`WindowError`]. The window is unchanged then, except that after [`Busy`](WindowError::Busy) and [`Closed`](WindowError::Closed)
-    /// its old key is dead.
+    /// See [`WindowError`]. The window is unchanged, except that after [`Busy`](WindowError::Busy) and
+    /// [`Closed`](WindowError::Closed) its old key is invalid.
     pub fn bind(
         &mut self,
         region: &impl Bindable,
@@ -122,7 +122,7 @@ impl Window {
         Ok(remote)
     }
 
-    /// The part of the region to bind the window to, and the name for peers, without the key.
+    /// Returns the part of the region to which the window is to be bound, and the name for peers without the key.
     pub(crate) fn binding(
         &self,
         region: &impl Bindable,
@@ -139,12 +139,12 @@ impl Window {
         Ok((binding, remote))
     }
 
-    /// Deallocates the window, and unbinds it if it is bound (MW-003). When this returns Ok, no peer is accessing it.
+    /// Deallocates the window, and unbinds it if it is bound. When this returns `Ok`, no peer is accessing it.
     ///
     /// # Errors
     /// Returns the window if a peer that is in the middle of an access does not finish within the domain's
-    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout); its key is dead then. In a forked child returns the window; its key still
-    /// belongs to the parent.
+    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout); its key is then invalid. Also returns the window in a
+    /// forked child, where its key still belongs to the parent.
     pub fn close(mut self) -> Result<(), Self> {
         if !self.keys.is_here() || self.cell.close(&self.keys).is_err() {
             return Err(self);

@@ -11,22 +11,25 @@
 //! # drop(name); Ok(()) }
 //! ```
 //!
-//! A [`Window`] is allocated once and bound to parts of regions as often as wanted; each bind has a key, and taking it back costs no
-//! system call. The lower 32 bits of a key are the window's index, which stays, in 24 bits, and below it 8 bits that change from bind to
-//! bind (MW-007); the upper 32 are a number that the domain draws at random, so that windows have a name space apart from that of
-//! regions' keys (MW-051). The window's rights are its own, whatever the region's are (MW-017, MW-018), and peers name its bytes by the
-//! region's addresses.
+//! A [`Window`] is allocated once and can be bound to parts of regions any number of times. Each bind has a key, and
+//! revoking it needs no system call. The lower 32 bits of a key consist of the window's index (24 bits), which does not
+//! change, and below it 8 bits that change from bind to bind. The upper 32 bits are a number that the domain draws at
+//! random, so that the keys of windows and of regions have separate name spaces. The rights of a window do not depend
+//! on those of the region. Peers use the addresses of the region.
 //!
-//! * **Type 1**: bound by a call ([`Window::bind`]), which chooses the key. Its key works through every endpoint of the domain.
+//! * **Type 1**: bound by a call ([`Window::bind`]), which chooses the key. The key is valid through every endpoint of
+//!   the domain.
 //! * **Type 2**: bound by a posted operation, in order with the messages to a peer
-//!   ([`Endpoint::bind_window`](crate::Endpoint::bind_window)); the caller chooses the 8 bits. The key works for that peer through that
-//!   endpoint alone, until it is invalidated: by an operation ([`Endpoint::invalidate`](crate::Endpoint::invalidate)) or by that peer
-//!   with a message. An endpoint with bound windows of type **2A** is not closed; with type **2B** it is, and its windows are unbound.
-//!   A domain has one of the two ([`DomainBuilder::windows`](crate::DomainBuilder::windows)).
+//!   ([`Endpoint::bind_window`](crate::Endpoint::bind_window)). The caller chooses the 8 bits. The key is valid only
+//!   for that peer through that endpoint, until it is invalidated: by an operation
+//!   ([`Endpoint::invalidate`](crate::Endpoint::invalidate)), or by that peer with a message. An endpoint with bound
+//!   windows of type **2A** cannot be closed. With type **2B** it can be closed, which unbinds its windows. A domain
+//!   supports one of the two ([`DomainBuilder::windows`](crate::DomainBuilder::windows)).
 //!
-//! As with regions, **revocation is synchronous**: when a rebind or an unbind has returned, or an invalidation has completed, no access
-//! by the old key is under way and none will begin. A region is not closed while windows are bound to it (MW-004). A window that is
-//! dropped is unbound at once; memory that a peer is still accessing is kept until the peer is done.
+//! As with regions, **revocation is synchronous**: when a rebind or an unbind has returned, or an invalidation has
+//! completed, no access with the old key is in progress and none will begin. A region cannot be closed while windows
+//! are bound to it. A window that is dropped is unbound at once; memory that a peer is still accessing is kept until
+//! the peer has finished.
 //!
 //! The state of windows is in the crate's module `region`.
 

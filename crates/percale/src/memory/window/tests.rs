@@ -27,7 +27,7 @@ fn domain() -> Domain {
     domain_of(TypeTwo::B)
 }
 
-/// An endpoint and itself as a peer.
+/// Creates an endpoint, and returns it with its address as a peer of itself.
 fn me(domain: &Domain) -> (Endpoint, PeerAddress) {
     let vector = domain.address_vector().build().unwrap();
     let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").unwrap();
@@ -39,7 +39,7 @@ fn region(domain: &Domain) -> Region {
     domain.register((0..100).collect::<Vec<u8>>(), Access::empty()).unwrap()
 }
 
-/// How an operation ended.
+/// Returns the result of an operation.
 fn end(endpoint: &Endpoint) -> Result<Entry, ErrorCode> {
     let mut entries = [Entry::default()];
     assert!(endpoint.wait(Some(Duration::from_secs(20))), "no completion");
@@ -110,7 +110,7 @@ fn mw_007_mw_029_a_bind_changes_the_lower_byte_and_every_other_key_is_refused() 
         assert_eq!(read(&endpoint, me, name).unwrap(), (10..20).collect::<Vec<u8>>());
         old = Some(name);
     }
-    // MW-008: of the 256 keys one works, and of other indices none.
+    // MW-008: one of the 256 keys is valid, and none of other indices.
     let name = old.unwrap();
     for key in (0..256).map(|byte| name.key & !0xFF | byte).chain([name.key + 256, name.key - 256, name.key | 1 << 32])
     {
@@ -159,7 +159,7 @@ fn mw_004_mw_030_a_region_is_not_closed_while_a_window_is_bound() {
     let name = window.bind(&region, 0..100, WindowAccess::READ).unwrap();
     let Err(CloseError::Windows(region)) = region.close() else { panic!("closed under a window") };
     assert_eq!(read(&endpoint, me, name.slice(0..3)).unwrap(), [0, 1, 2]);
-    // The region is unchanged: more windows are bound to it.
+    // The region is unchanged, so more windows can be bound to it.
     let mut second = domain.window(WindowType::One).unwrap();
     second.bind(&region, 0..100, WindowAccess::READ).unwrap();
     window.bind(&region, 0..0, WindowAccess::empty()).unwrap();
@@ -214,14 +214,14 @@ fn mw_035_mw_036_mw_037_mw_043_a_type_2_window_is_bound_with_a_byte_and_invalida
     assert_eq!((window.state(), read(&us.0, us.1, name)), (WindowState::Bound(name.key), Ok((50..60).collect())));
     invalidate(&us, name.key).unwrap();
     assert_eq!((window.state(), read(&us.0, us.1, name)), (WindowState::Unbound, Err(REFUSED)));
-    // MW-046: what is dead, or never was, is not invalidated.
+    // MW-046: keys that are invalid, or never were valid, cannot be invalidated.
     for key in [name.key, window.key_with(1), window.key_with(1) ^ 0x4000_0000, 0] {
         assert_eq!(invalidate(&us, key), Err(ErrorCode::KeyRejected), "{key:#x}");
     }
-    // The same byte again, another range.
+    // The same 8 bits again, with another range.
     let name = bind(&us, &window, &region, 0..10, 0xAB).unwrap();
     assert_eq!(read(&us.0, us.1, name), Ok((0..10).collect()));
-    // Only through this endpoint.
+    // The key is valid only through this endpoint.
     let others = me(&domain);
     assert_eq!(read(&others.0, others.1, name), Err(REFUSED));
     assert_eq!(invalidate(&others, name.key), Err(ErrorCode::Denied));
@@ -250,7 +250,7 @@ fn mw_007_amb_051_a_window_owns_256_keys() {
         let key = window.key_with(byte);
         assert!(matches!(with_key(key), Err(RegisterError::KeyTaken(taken)) if taken == key));
     }
-    // The next index has a region's key: it is passed by.
+    // A region has a key of the next index, so this index is skipped.
     let next = window.key_with(0) + 256;
     let region = with_key(next + 17).unwrap();
     let other = domain.window(WindowType::One).unwrap();
@@ -258,14 +258,14 @@ fn mw_007_amb_051_a_window_owns_256_keys() {
     region.close().unwrap();
     drop(window);
     assert!(with_key(next - 256).is_ok(), "the keys of a window that is gone are free");
-    // KEY-004: what the domain chooses is none of windows.
+    // KEY-004: the domain never chooses a window's key for a region.
     for _ in 0..100 {
         let key = domain.register(vec![0], Access::REMOTE_READ).unwrap().key();
         assert!(key > u64::from(u32::MAX) && key != u64::MAX && key >> 32 != next >> 32);
     }
 }
 
-/// A peer that is stuck in a window.
+/// Returns a peer that never finishes its access to a window.
 fn stuck_in(domain: &Domain, key: u64, via: Via) -> Arc<Stuck> {
     Stuck::at(&domain.inner.keys, key, via)
 }
@@ -303,7 +303,7 @@ fn mw_050_an_invalidation_completes_when_nobody_is_at_the_window() {
     let peer = stuck_in(&domain, name.key, via);
     assert_eq!(invalidate(&us, name.key), Err(ErrorCode::Busy));
     assert_eq!(read(&us.0, us.1, name), Err(REFUSED));
-    // It may be asked again, and a bind waits for it.
+    // The invalidation may be requested again, and a bind waits for it.
     us.0.post_invalidate(us.1, name.key, 1, OpFlags::COMPLETION).unwrap();
     let how = Bind { range: 8..16, access: WindowAccess::READ, key: 2 };
     let next = us.0.post_bind(us.1, &window, &region, &how, 2, OpFlags::COMPLETION).unwrap();
@@ -345,7 +345,7 @@ fn mw_044_a_fence_waits_for_an_invalidation_from_before_the_connection_was_lost(
     owner.post_invalidate(user_there, name.key, 2, OpFlags::COMPLETION).unwrap();
     network.lose(0);
     turns();
-    // It comes through a connection that knows nothing of the invalidation.
+    // This bind uses another connection, which is independent of the invalidation.
     bind(&windows[1], 2, 3, OpFlags::empty());
     assert_eq!(taken(), Some(3));
     bind(&windows[1], 3, 4, OpFlags::FENCE);
@@ -354,7 +354,7 @@ fn mw_044_a_fence_waits_for_an_invalidation_from_before_the_connection_was_lost(
     assert_eq!(taken(), Some(2));
 }
 
-/// Every 64th key, and all of windows; with `PERCALE_LONG` every key of 32 bits.
+/// Tests every 64th key, and all keys of windows. With `PERCALE_LONG` it tests every 32-bit key.
 #[test]
 fn mw_008_no_key_is_accepted_but_those_that_are_live() {
     let long = std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0");
@@ -363,7 +363,7 @@ fn mw_008_no_key_is_accepted_but_those_that_are_live() {
     let mut windows: Vec<Window> = (0..300).map(|_| domain.window(WindowType::One).unwrap()).collect();
     let mut live = std::collections::BTreeSet::new();
     for (number, window) in windows.iter_mut().enumerate() {
-        // Some are never bound, some are bound often, and some were bound and are not.
+        // Some windows are never bound, some are bound several times, and some were bound and are not any more.
         for _ in 0..number % 5 {
             let key = window.bind(&region, 0..1, WindowAccess::READ).unwrap().key;
             if number % 7 == 0 {

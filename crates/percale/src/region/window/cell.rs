@@ -1,9 +1,10 @@
-//! A window's state.
+//! The state of a window.
 //!
-//! Its lock is held only briefly: a thread that waits for a revocation polls and does not hold it while it waits. (If a verbs device revokes
-//! the window, the lock is held while a request is posted to the device, or while the device's window is deallocated. It is held longer only
-//! if that device is broken and just then makes a peer wait for a bind: five seconds at worst.) A thread that finds the window by its key
-//! also takes the lock. Lock order: the domain's table, then a row of it, then a window's state, then a region's grants; never the reverse.
+//! Its lock is held only briefly. A thread that waits for a revocation polls, and does not hold the lock while it
+//! waits. (If a verbs device revokes the window, the lock is held while a request is posted to the device, or while the
+//! device's window is deallocated. It is held longer only if that device is broken and a bind for a peer is waiting at
+//! the same time: five seconds in the worst case.) A thread that finds the window by its key also takes the lock. Lock
+//! order: the domain's table, then a row of it, then a window's state, then a region's grants.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,7 +31,7 @@ impl Binding {
         if access.changes() && !windows.may_change() {
             return Err(WindowError::ReadOnly);
         }
-        // The second subtraction does not wrap: the first comparison comes before it.
+        // The second subtraction does not wrap, because the first comparison is evaluated before.
         if *offset > region.len() || *len > region.len() - offset {
             return Err(WindowError::Range);
         }
@@ -41,9 +42,10 @@ impl Binding {
 /// The side that invalidates a window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
-    /// The owner, through this endpoint, by an operation to a peer: connected to that endpoint now, or known by this address.
+    /// The owner, through this endpoint, by an operation to a peer. The peer is the one that is connected to that
+    /// endpoint now, or the one with this address.
     Owner(Via, u64),
-    /// The peer that it is bound for.
+    /// The peer for which the window is bound.
     Peer(Via),
 }
 
@@ -58,16 +60,16 @@ enum Phase {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// The lower half of the key of the last bind; its lower 8 bits are 0 before the first.
+    /// The lower half of the key of the last bind, or before the first bind the last key of the index.
     key: u32,
-    /// The address of the peer that it was last bound for, as its endpoint has it (type 2).
+    /// The address, in the endpoint's table, of the peer for which it was last bound (type 2).
     peer: u64,
-    /// The objects of the last bind, to be reused for the same region. There is no other reference to them.
+    /// The objects of the last bind, which are reused for the same region. There is no other reference to them.
     spare: Option<(Arc<Registered>, Hold)>,
 }
 
 impl State {
-    /// Unbinds the window if its revocation is over. Returns whether no revocation is under way.
+    /// Unbinds the window if its revocation has completed. Returns whether no revocation is in progress.
     fn settle(&mut self) -> bool {
         if let Phase::Revoking { revocation, .. } = &mut self.phase {
             if !revocation.is_over() {
@@ -78,12 +80,13 @@ impl State {
         true
     }
 
-    /// Begins to revoke the window, if it is bound. Returns whether no revocation is under way afterwards.
+    /// Starts to revoke the window if it is bound. Returns whether no revocation is in progress afterwards.
     fn revoke(&mut self, keys: &Keys) -> bool {
         match std::mem::replace(&mut self.phase, Phase::Unbound) {
             Phase::Bound { mut window, mut hold } => {
                 keys.set_bound(self.key, None);
-                // Other threads find the window only under our lock. If no thread has a reference now, none is inside, and none can enter.
+                // Other threads find the window only under this lock. If no other thread has a reference now, none is
+                // inside and none can enter.
                 if Arc::get_mut(&mut window).is_some_and(Registered::was_granted_to_none) {
                     hold.let_go();
                     self.spare = Some((window, hold));
@@ -155,14 +158,14 @@ impl Cell {
         self.kind
     }
 
-    /// The last key, whether the window is bound with it, and whether it is being taken back.
+    /// Returns the last key, whether the window is bound with it, and whether it is being revoked.
     pub(crate) fn query(&self) -> (u32, bool, bool) {
         let mut state = self.state();
         let revoking = !state.settle();
         (state.key, matches!(state.phase, Phase::Bound { .. }), revoking)
     }
 
-    /// The window's part of its region, if it is bound, as its key finds it.
+    /// Returns the window's part of its region, if it is bound, for accesses by its key.
     pub(crate) fn bound(&self) -> Option<Arc<Registered>> {
         match &self.state().phase {
             Phase::Bound { window, .. } => Some(Arc::clone(window)),
@@ -170,7 +173,7 @@ impl Cell {
         }
     }
 
-    /// Whether it is bound through this endpoint.
+    /// Returns whether it is bound through this endpoint.
     pub(crate) fn is_bound_through(&self, endpoint: u64) -> bool {
         match &self.state().phase {
             Phase::Bound { window, .. } => matches!(window.through(), Through::Pair(pair) if pair.endpoint == endpoint),
@@ -178,7 +181,8 @@ impl Cell {
         }
     }
 
-    /// Revokes the window, waits until that is over, and then calls `then` without having released the lock.
+    /// Revokes the window, waits until the revocation has completed, and then calls `then` without having released the
+    /// lock in between.
     fn taken_back<R>(&self, keys: &Keys, then: impl FnOnce(&mut State) -> R) -> Result<R, WindowError> {
         let over = || {
             let mut state = self.state();
@@ -187,8 +191,8 @@ impl Cell {
         wait_until(Some(keys.revoke_timeout()), over).map(|mut state| then(&mut state)).ok_or(WindowError::Busy)
     }
 
-    /// Binds a window of type 1 anew, under another key, or unbinds it if there are no bytes (MW-028 to MW-030). When this returns Ok, the old
-    /// key is dead.
+    /// Binds a window of type 1 again, with a new key, or unbinds it if the length is zero (MW-028 to MW-030). After
+    /// `Ok` the old key is invalid.
     pub(crate) fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &Binding) -> Result<u32, WindowError> {
         if self.kind != WindowType::One {
             return Err(WindowError::WrongType);
@@ -204,7 +208,8 @@ impl Cell {
         })?
     }
 
-    /// Binds a window of type 2 (MW-035 to MW-037), once no revocation is under way; [`Busy`](WindowError::Busy) until then.
+    /// Binds a window of type 2 (MW-035 to MW-037). Returns [`Busy`](WindowError::Busy) while a revocation is in
+    /// progress.
     pub(crate) fn bind(
         &self,
         keys: &Keys,
@@ -234,7 +239,7 @@ impl Cell {
         Ok(key)
     }
 
-    /// Begins to revoke the key of a window of type 2. Returns whether that is over.
+    /// Starts to revoke the key of a window of type 2. Returns whether the revocation has completed.
     pub(crate) fn invalidate(&self, keys: &Keys, key: u32, by: By) -> Result<bool, WindowError> {
         if self.kind == WindowType::One {
             return Err(WindowError::WrongType);
@@ -242,7 +247,7 @@ impl Cell {
         let mut state = self.state();
         let through = match &state.phase {
             Phase::Bound { window, .. } => window.through(),
-            // Its owner may wait for it again.
+            // The owner may wait for the revocation again.
             Phase::Revoking { revocation, .. } if matches!(by, By::Owner(..)) => revocation.region().through(),
             _ => return Err(WindowError::NotBound),
         };
@@ -250,7 +255,8 @@ impl Cell {
             return Err(WindowError::NotBound);
         }
         let ours = match (by, through) {
-            // The peer may be gone, or have been restarted with another incarnation: then the address is still the same.
+            // The peer may be gone, or have been restarted with another incarnation. In both cases the address is still
+            // the same.
             (By::Owner(via, peer), Through::Pair(pair)) => {
                 pair.endpoint == via.endpoint && (pair.peer == via.peer || state.peer == peer)
             }
@@ -263,17 +269,17 @@ impl Cell {
         Ok(state.revoke(keys))
     }
 
-    /// Whether no revocation is under way.
+    /// Returns whether no revocation is in progress.
     pub(crate) fn is_settled(&self) -> bool {
         self.state().settle()
     }
 
-    /// Revokes the window for good, and waits until that is over.
+    /// Revokes the window permanently, and waits until the revocation has completed.
     pub(crate) fn close(&self, keys: &Keys) -> Result<(), WindowError> {
         self.taken_back(keys, |state| (state.phase, state.spare) = (Phase::Gone, None))
     }
 
-    /// Revokes the window for good, without waiting.
+    /// Revokes the window permanently, without waiting.
     pub(crate) fn abandon(&self, keys: &Keys) {
         let mut state = self.state();
         state.revoke(keys);

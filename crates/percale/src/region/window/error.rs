@@ -1,55 +1,55 @@
-//! Errors of window operations.
+//! The errors of window operations.
 
 use super::WindowType;
 
-/// The reason why a window operation failed. The window's state is unchanged (AMB-47), unless the error states otherwise.
+/// The reason why a window operation failed. The state of the window is unchanged, unless the error states otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WindowError {
-    /// The domain has the other windows of type 2.
+    /// The domain was opened with the other kind of type 2 windows.
     #[error("the domain has no windows of {0:?}: see DomainBuilder::windows")]
     NoSuchType(WindowType),
-    /// The domain has 2^24 windows, or their keys belong to regions.
+    /// The domain has 2^24 windows, or regions have their keys.
     #[error("no window's keys are left in the domain")]
     Exhausted,
-    /// Type 1 is bound by a call and never invalidated, type 2 is bound by a posted operation (MW-024, MW-025, MW-031).
+    /// A window of type 1 is bound by a call and never invalidated. A window of type 2 is bound by a posted operation.
     #[error(
         "a window of type 1 is bound by a call and never invalidated, one of type 2 is bound by a posted operation"
     )]
     WrongType,
-    /// Window, region and endpoint belong to one domain (AMB-43).
+    /// Window, region and endpoint do not belong to the same domain.
     #[error("the window, the region and the endpoint are not of one domain")]
     Domain,
-    /// The range is not a part of the region (MW-020).
+    /// The range is not within the region.
     #[error("the range is not a part of the region")]
     Range,
-    /// A window of type 2 has at least one byte (MW-036).
+    /// The range is empty. A window of type 2 must have at least one byte.
     #[error("a window of type 2 is bound to at least one byte; invalidate it instead")]
     Empty,
-    /// Peers would change memory that must not be changed (MW-016).
+    /// The window would allow peers to change memory that must not be changed.
     #[error("the region's memory is read-only: bind the window without WRITE and ATOMIC")]
     ReadOnly,
-    /// The region was not registered for windows (AMB-48).
+    /// The region was not registered for windows.
     #[error("the region was registered without the right to bind windows")]
     NotAllowed,
     /// The region was closed.
     #[error("the region was closed")]
     Closed,
-    /// A window of type 2 is invalidated before it is bound again (MW-037).
+    /// A window of type 2 must be invalidated before it is bound again.
     #[error("the window is still bound: invalidate its key first")]
     StillBound,
-    /// No window is bound with this key (MW-046).
+    /// No window is bound with this key.
     #[error("no window is bound with this key")]
     NotBound,
-    /// The window is bound through another endpoint, or for another peer (MW-047).
+    /// The window is bound through another endpoint, or for another peer.
     #[error("the window is bound through another endpoint, or for another peer")]
     OtherPair,
-    /// The window was deallocated before the operation's turn came.
+    /// The window was deallocated before the operation was executed.
     #[error("the window was deallocated")]
     Deallocated,
     /// A peer that was in the middle of an access has not finished within the domain's
-    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout). The old key is dead; the window's memory is in use until the peer
-    /// finishes. The operation may be tried again.
+    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout). The old key is invalid. The window's memory is in use
+    /// until the peer finishes. The operation may be tried again.
     #[error("a peer in the middle of an access does not move (stopped?); try again later")]
     Busy,
     /// The process is a fork of the one that opened the domain.
@@ -58,7 +58,7 @@ pub enum WindowError {
 }
 
 impl WindowError {
-    /// The libfabric code.
+    /// Returns the libfabric error code (positive) of this error.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {

@@ -1,6 +1,7 @@
-//! Memory windows as the domain knows them. What they are: [`memory::window`](crate::memory::window).
+//! The internal part of memory windows. The user documentation is in [`memory::window`](crate::memory::window).
 //!
-//! * `cell`: a window's state, which its owner and the domain's table share; `table`: windows by index, a part of the domain's keys
+//! * `cell`: the state of a window, which its owner shares with the domain's table; `table`: the windows by index, a
+//!   part of the domain's keys
 
 mod cell;
 mod error;
@@ -13,18 +14,18 @@ pub use self::error::WindowError;
 pub(crate) use self::table::{Origin, Table};
 use crate::local_memory::access::Access;
 
-/// A kind of window: see [`memory::window`](crate::memory::window).
+/// A type of windows: see [`memory::window`](crate::memory::window).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowType {
-    /// For every endpoint of the domain; bound by a call.
+    /// For every endpoint of the domain. Bound by a call.
     One,
-    /// For one peer of one endpoint, which is not closed while the window is bound.
+    /// For one peer of one endpoint. The endpoint cannot be closed while the window is bound.
     TwoA,
-    /// For one peer of one endpoint. The window is unbound when the endpoint is closed.
+    /// For one peer of one endpoint. Closing the endpoint unbinds the window.
     TwoB,
 }
 
-/// Which windows of type 2 a domain has (MW-034, AMB-44).
+/// The kind of type 2 windows that a domain supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TypeTwo {
     /// [`WindowType::TwoA`].
@@ -44,20 +45,20 @@ impl From<TypeTwo> for WindowType {
 }
 
 bitflags! {
-    /// What peers may do with a window, in any combination (MW-015).
+    /// The accesses that a window allows to peers, in any combination.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct WindowAccess: u8 {
-        /// Read, and fetch by atomics.
+        /// Peers may read, and fetch with atomic operations.
         const READ = 1;
-        /// Write, and change by atomics.
+        /// Peers may write, and change with atomic operations.
         const WRITE = 2;
-        /// Change and fetch by atomics, and by nothing else.
+        /// Peers may change and fetch, only with atomic operations.
         const ATOMIC = 4;
     }
 }
 
 impl WindowAccess {
-    /// The rights in the form that regions use.
+    /// Returns the rights in the form that regions use.
     pub(crate) fn remote(self) -> Access {
         let mut access = Access::empty();
         access.set(Access::REMOTE_READ, self.contains(Self::READ));

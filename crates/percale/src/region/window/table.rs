@@ -1,4 +1,4 @@
-//! The windows of a domain, by index: a part of its table of keys, under the same lock.
+//! The windows of a domain by index. This is a part of its table of keys, under the same lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use super::cell::Cell;
 use super::{WindowError, WindowType};
 use crate::region::{Lines, above_small_numbers};
 
-/// Indices have 24 bits.
+/// The number of indices, which have 24 bits.
 const INDICES: u32 = 1 << 24;
 
-/// An index is not reused until this many others are free.
+/// The number of free indices above which an index is reused.
 const REST: usize = 1 << 10;
 
-/// The range of a table's keys within 64 bits, and where they begin in it: both are random. So windows have a name space of their own, in which
-/// a key that an application chooses for its regions falls only by accident; and a key of another process, or of an earlier one at the same
-/// address, names no window.
+/// The range of a table's keys within 64 bits, and the start of the indices within it. Both are random. So windows have
+/// a separate name space, and a key that an application chooses for its regions is in it only by accident. A key of
+/// another process, or of an earlier one at the same address, does not name a window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     /// The upper half of each key.
@@ -27,25 +27,25 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Whether this is a key of windows.
+    /// Returns whether this is a key of windows.
     #[inline(always)]
     pub(crate) const fn covers(self, key: u64) -> bool {
         (key >> 32) as u32 == self.upper
     }
 
-    /// The lower half of a key, by which windows know it, if it is a key of windows.
+    /// Returns the lower half of a key, which the domain uses, if it is a key of windows.
     #[inline]
     pub(crate) fn short(self, key: u64) -> Option<u32> {
         self.covers(key).then_some(key as u32)
     }
 
-    /// The key that has this lower half.
+    /// Returns the key with this lower half.
     #[inline]
     pub(crate) const fn long(self, key: u32) -> u64 {
         (self.upper as u64) << 32 | key as u64
     }
 
-    /// The place of the window that would own this key.
+    /// Returns the slot of the window that would own this key.
     #[inline]
     pub(crate) const fn place_of(self, key: u32) -> u32 {
         (key >> 8).wrapping_sub(self.index) & (INDICES - 1)
@@ -60,7 +60,7 @@ impl Default for Origin {
     fn default() -> Self {
         let mut random = [0; 8];
         if cfg!(not(loom)) && getrandom::fill(&mut random).is_err() {
-            random = [0x5A; 8]; // The only drawback is that other keys fall into this range more easily.
+            random = [0x5A; 8]; // The only drawback is that other keys are in this range more easily.
         }
         let random = u64::from_le_bytes(random);
         let upper = above_small_numbers((random >> 32) as u32);
@@ -70,9 +70,9 @@ impl Default for Origin {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// The window, while it is allocated; it owns the 256 keys of its index.
+    /// The window, while it is allocated. It owns the 256 keys of its index.
     cell: Option<Arc<Cell>>,
-    /// The last key.
+    /// The last key of the index.
     key: u32,
 }
 
@@ -80,10 +80,10 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     origin: Origin,
-    /// By place.
+    /// The slots of the indices, in the order of first use.
     slots: Vec<Slot>,
     free: VecDeque<u32>,
-    /// How many regions have keys that a window of this index would own.
+    /// For each index, the number of regions with a key that a window of this index would own.
     taken: HashMap<u32, u32>,
 }
 
@@ -97,12 +97,12 @@ impl Table {
         self.slots.get(self.origin.place_of(self.origin.short(key)?) as usize).filter(|slot| slot.cell.is_some())
     }
 
-    /// Whether a window owns this key.
+    /// Returns whether a window owns this key.
     pub(crate) fn owns(&self, key: u64) -> bool {
         self.slot(key).is_some()
     }
 
-    /// All windows of type 2.
+    /// Returns all windows of type 2.
     pub(crate) fn type_two(&self) -> Vec<Arc<Cell>> {
         let windows = self.slots.iter().filter_map(|slot| slot.cell.as_ref());
         windows.filter(|cell| cell.kind() != WindowType::One).cloned().collect()
@@ -127,7 +127,7 @@ impl Table {
         }
     }
 
-    /// The index of the window that would own this key.
+    /// Returns the index of the window that would own this key.
     fn index_of(&self, key: u64) -> Option<u32> {
         self.origin.short(key).map(|key| key >> 8)
     }
@@ -136,7 +136,7 @@ impl Table {
         self.origin.place_of(index << 8)
     }
 
-    /// Takes a free index. No region has a key of that index.
+    /// Removes and returns a free index. No region has a key of that index.
     fn free_index(&mut self) -> Option<u32> {
         let fresh = (self.slots.len() as u32) < INDICES;
         for _ in 0..self.free.len() {

@@ -1,11 +1,17 @@
-//! The choice between several connections of two incarnations: pure decisions, made from what one endpoint knows.
+//! The choice between several connections of two incarnations. The functions have no side effects and decide only from
+//! the state of one endpoint.
 //!
-//! An initiator *claims* a connection when an accepting verdict reaches it and it finds nothing against it; from then on it turns the peer's own call
-//! away. Why exactly one survives when both call at once (i < b): both may accept each other's call before they receive a verdict. Then b, on
-//! receiving `i`'s, finds that it has accepted `i`'s call and that `i` is smaller, and gives its own up; `i` finds that its own is the smaller one's,
-//! and claims. If b had already claimed when `i` called, `i` receives `Busy` and waits for b's. Each endpoint's decisions are made one after the
-//! other on one thread, so each is either before or after the other's, and both orders agree. An endpoint that waits for a call that never completes
-//! tries again, on a timer or as soon as that call ends.
+//! An initiator *claims* a connection when it receives an accepting verdict and no other connection takes precedence.
+//! From then on it rejects calls of the peer. If two endpoints with incarnations i < b call each other at the same
+//! time, exactly one connection survives, for these reasons:
+//! 1. Both may accept each other's call before they receive a verdict. When b receives i's verdict, it has accepted i's
+//!    call and i is smaller, so b gives up its own call. When i receives b's verdict, its own incarnation is the
+//!    smaller one, so i claims its call.
+//! 2. If b has already claimed its call when i calls, i receives `Busy` and waits for b's call.
+//! 3. Each endpoint makes its decisions one after the other on one thread. So each decision is made either before or
+//!    after the other endpoint's message arrives, and both orders give the same result.
+//!
+//! An endpoint that waits for a call that never completes tries again, after a timer or as soon as that call ends.
 
 use std::net::SocketAddr;
 
@@ -13,76 +19,77 @@ use super::ConnectError;
 use crate::wire::hello::{Hello, HelloFlags, Incarnation, Ruling, Token, Verdict};
 use crate::wire::why::Why;
 
-/// What an endpoint knows about its connections with one peer.
+/// The state of an endpoint's connections with one peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Knows {
-    /// Itself.
+    /// The incarnation of this endpoint.
     pub(super) own: Incarnation,
-    /// The connection that stands.
+    /// The established connection.
     pub(super) held: Option<Stands>,
-    /// Whether it has claimed a connection that is still being made (another one than the one in question).
+    /// Whether the endpoint has claimed a connection in another set-up that has not ended.
     pub(super) claimed: bool,
-    /// Whether it has accepted a call from this peer that is still being made (another one than the one in question).
+    /// Whether the endpoint has accepted a call from this peer in another set-up that has not ended.
     pub(super) accepted: Option<Whereabouts>,
-    /// Whether a call of its own has met this incarnation, and waits. Of two that call each other, and cannot call each other at the
-    /// addresses that they advertise, the smaller one's call goes on.
+    /// Whether a call of this endpoint has reached this incarnation and has not ended. If two endpoints call each
+    /// other, and neither can be called at the address that it advertises, the call of the endpoint with the smaller
+    /// incarnation proceeds.
     pub(super) met: bool,
-    /// To an initiator: whether its call arrived at this very endpoint.
+    /// For an initiator: whether its call arrived at this same endpoint.
     pub(super) at_home: bool,
 }
 
-/// A connection that stands.
+/// An established connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stands {
     pub(super) token: Token,
     pub(super) whereabouts: Whereabouts,
-    /// Its peer was met at the address that is being called.
+    /// Whether its peer was reached at the address that is being called now.
     pub(super) there: bool,
 }
 
-/// What is known of a peer's address. Any incarnation can be claimed by a third party that has learned of it; so an incarnation alone is no reason to
-/// give a caller what belongs to another connection of that name.
+/// Whether a peer's address is confirmed. Any third party that has learned an incarnation can use it. So the
+/// incarnation alone does not entitle a caller to anything that belongs to another connection with that incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whereabouts {
-    /// It is at an address at which a call met it.
+    /// A call to the address has reached the peer.
     Met,
-    /// It merely claims its address.
+    /// The peer has only claimed to have the address.
     Claimed,
 }
 
-/// What an acceptor does about a call.
+/// An acceptor's decision about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    /// Accepts it.
+    /// Accept the call.
     Accept,
-    /// Accepts it and gives up the connection that stands.
+    /// Accept the call and give up the established connection.
     AcceptInstead,
-    /// Names the connection that stands (all zero: the caller called itself).
+    /// Reject the call, and name the established connection (all zero if the caller called itself).
     Duplicate(Token),
-    /// Has the caller wait.
+    /// The caller has to wait.
     Busy,
 }
 
-/// What an initiator does about a verdict.
+/// An initiator's decision about a verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// Claims the connection.
+    /// Claim the connection.
     Claim,
-    /// There is one already.
+    /// A connection already exists.
     Aliased,
-    /// Waits for the other one.
+    /// Wait for the other connection.
     Wait,
-    /// The peer cannot just now: tries again later, and reports this if it never can.
+    /// The peer is temporarily unable to accept: try again later, and report this error if that never succeeds.
     Later(ConnectError),
-    /// Tries again at once and has the peer give up this connection.
+    /// Try again at once, and request that the peer give up this connection.
     Reset(Token),
-    /// Asks whether the endpoint that answered holds the connection that stands.
+    /// Send a query whether the endpoint that answered is the peer of the established connection.
     Ask,
-    /// Gives up.
+    /// Give up.
     Fail(ConnectError),
 }
 
-/// What to do about a call from `hello`, which is not this endpoint's own.
+/// Decides about a call with the hello `hello`, which is not from this endpoint itself.
 pub(super) fn call(knows: &Knows, hello: &Hello, caller: Whereabouts) -> Call {
     match (knows.held, caller) {
         (Some(Stands { token, .. }), Whereabouts::Met)
@@ -91,7 +98,7 @@ pub(super) fn call(knows: &Knows, hello: &Hello, caller: Whereabouts) -> Call {
             Call::AcceptInstead
         }
         (Some(Stands { token, .. }), Whereabouts::Met) => Call::Duplicate(token),
-        // The token belongs to the connection: only its other end gets it.
+        // The token belongs to the connection, so it is sent only to its other end.
         (Some(_), Whereabouts::Claimed) => Call::Busy,
         (None, Whereabouts::Met) if knows.claimed || knows.accepted == Some(Whereabouts::Met) => Call::Busy,
         (None, Whereabouts::Claimed)
@@ -103,7 +110,7 @@ pub(super) fn call(knows: &Knows, hello: &Hello, caller: Whereabouts) -> Call {
     }
 }
 
-/// What to do about `verdict` from `peer`, reached at this context of this address.
+/// Decides about `verdict` from `peer`, which was reached at this address and context.
 pub(super) fn verdict(knows: &Knows, peer: Incarnation, verdict: &Verdict, called: (SocketAddr, u16)) -> Reply {
     if peer == knows.own {
         let error = || ConnectError::Identity(called.0, "it claims to be the calling endpoint".into());
@@ -147,23 +154,25 @@ fn refused(why: Why, called: (SocketAddr, u16)) -> Reply {
     }
 }
 
-/// The outcome of [`Reply::Ask`].
+/// The decision after the answer to [`Reply::Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// It is the peer of the connection that stands.
+    /// The endpoint is the peer of the established connection.
     Aliased,
-    /// The connection that stands is a third party's, which took this peer's name: gives it up, and calls again.
+    /// The established connection is with a third party that used this peer's incarnation: give it up, and call again.
     Displace,
-    /// Calls again later, and reports this if it stays so.
+    /// Call again later, and report this error if the answer does not change.
     Later(ConnectError),
 }
 
-/// Decides what follows from the answer of the endpoint that was called: `holds` if it has proved that it holds the connection that stands.
+/// Decides by the answer of the endpoint that was called. `holds` is true if the endpoint has proved that it is the
+/// peer of the established connection.
 pub(super) fn asked(held: Whereabouts, holds: bool, called: SocketAddr) -> Asked {
     match (holds, held) {
         (true, _) => Asked::Aliased,
         (false, Whereabouts::Claimed) => Asked::Displace,
-        // That one was met at an address of its own, and this one at another: they cannot both be it.
+        // The peer of the connection was reached at its own address, and this endpoint at a different one: they cannot
+        // be the same.
         (false, Whereabouts::Met) => {
             let why = "it claims to be an endpoint that was met at another address".to_owned();
             Asked::Later(ConnectError::Identity(called, why))
@@ -171,7 +180,7 @@ pub(super) fn asked(held: Whereabouts, holds: bool, called: SocketAddr) -> Asked
     }
 }
 
-/// Which transport two endpoints use, and why; or why none.
+/// Returns the transport for two endpoints and the reason for it, or the reason why there is none.
 pub(super) fn transport(a: &Hello, b: &Hello) -> Result<(Ruling, Why), Why> {
     let both = a.flags & b.flags;
     let why = if !a.place.same_host(&b.place) {
@@ -191,7 +200,7 @@ pub(super) fn transport(a: &Hello, b: &Hello) -> Result<(Ruling, Why), Why> {
     if both.contains(HelloFlags::TCP) {
         return Ok((Ruling::Tcp, why));
     }
-    // Where TCP is not allowed, what stands against shared memory is the answer, if both wanted that.
+    // If TCP is not allowed but both want shared memory, the error is the reason why shared memory cannot be used.
     Err(if both.contains(HelloFlags::SHM) { why } else { Why::NoTransport })
 }
 
@@ -227,7 +236,7 @@ mod tests {
         assert_eq!(transport(&alone, &alone), Ok((Ruling::Verbs, Why::ShmNotAllowed)));
     }
 
-    /// One call from its initiator's side.
+    /// The state of one call at its initiator.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Out {
         Called,
@@ -242,11 +251,11 @@ mod tests {
         },
         Verdict(Verdict),
         Commit,
-        /// The initiator closed.
+        /// The initiator has closed the call.
         End,
     }
 
-    /// One endpoint of the model: calls are numbered; both directions of each call are a queue.
+    /// One endpoint of the model. Calls are numbered, and each direction of a call is a queue.
     #[derive(Debug, Default)]
     struct Side {
         held: Option<Token>,
@@ -260,7 +269,7 @@ mod tests {
     #[derive(Debug)]
     struct Model {
         sides: [Side; 2],
-        /// Call number -> (initiator, to the acceptor, to the initiator).
+        /// For each call number: the initiator, the queue to the acceptor, the queue to the initiator.
         calls: Vec<(usize, VecDeque<Message>, VecDeque<Message>)>,
     }
 
@@ -292,7 +301,7 @@ mod tests {
             self.sides[side].out.iter_mut().filter(|(n, _)| *n == call).for_each(|(_, old)| *old = state);
         }
 
-        /// Delivers the next message of a call, to its acceptor or its initiator.
+        /// Delivers the next message of a call to its acceptor or its initiator.
         fn deliver(&mut self, call: usize, to_acceptor: bool) -> bool {
             let (initiator, forth, back) = &mut self.calls[call];
             let (side, message) =
@@ -348,7 +357,7 @@ mod tests {
             true
         }
 
-        /// Lets a claimed call commit.
+        /// Commits a claimed call.
         fn commit(&mut self, side: usize) -> bool {
             let Some(&(call, _)) = self.sides[side].out.iter().find(|(_, state)| *state == Out::Claimed) else {
                 return false;
@@ -385,7 +394,7 @@ mod tests {
     }
 
     proptest! {
-        /// Both call, once or twice, in every order of events: in the end both hold the same connection.
+        /// Both endpoints call, once or twice, in any order of events. In the end both hold the same connection.
         #[test]
         fn any_order_settles_on_one_connection(
             starts in proptest::collection::vec(0..2usize, 1..4),
@@ -393,7 +402,7 @@ mod tests {
             order in proptest::collection::vec(any::<u16>(), 0..200),
         ) {
             let mut model = Model { sides: Default::default(), calls: Vec::new() };
-            // The remains of an earlier connection: one side, or both, may still hold it.
+            // The remains of an earlier connection, which one side or both may still hold.
             for (side, lost) in lost.iter().enumerate() {
                 model.sides[side].held = (!lost).then_some([0xff; 16]);
             }
@@ -410,7 +419,7 @@ mod tests {
                 model.sides[side].wanted = true;
                 model.start(side);
             }
-            // Messages always arrive in the end; retries come last, as timers do.
+            // All messages arrive eventually. Retries come last, as timers do.
             for round in 0.. {
                 prop_assert!(round < 100, "does not settle: {model:?}");
                 let mut moved = true;
@@ -427,7 +436,8 @@ mod tests {
             let [a, b] = &model.sides;
             prop_assert!(!a.wanted && !b.wanted);
             prop_assert!(a.accepted.is_empty() && b.accepted.is_empty());
-            // A side that still holds what the other lost, and that was never called, cannot know of the loss. In all other cases the sides agree.
+            // A side that still holds a connection that the other has lost, and that was never called, cannot detect
+            // the loss. In all other cases the sides agree.
             if lost[0] == lost[1] {
                 prop_assert_eq!(a.held, b.held);
                 prop_assert!(a.held.is_some());

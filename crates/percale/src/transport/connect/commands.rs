@@ -1,4 +1,5 @@
-//! What endpoints, and the threads that make queue pairs, ask of the service thread, and the queue by which they do.
+//! The commands that endpoints, and the threads that create queue pairs, send to the service thread, and the command
+//! queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +18,7 @@ use crate::system::forked::Process;
 use crate::transport::verbs::{Adapter, Wire};
 use crate::wire::hello::{HelloFlags, Incarnation, Place};
 
-/// The initial state of an endpoint at the service thread.
+/// The initial state of an endpoint in the service thread.
 pub(super) struct Opened {
     pub(super) listeners: Listeners,
     pub(super) flags: HelloFlags,
@@ -29,15 +30,15 @@ pub(super) struct Opened {
     pub(super) verbs: Option<Arc<Adapter>>,
     pub(super) bell: Option<Arc<dyn LocalBell>>,
     pub(super) shm_missing: Option<Arc<str>>,
-    /// For a context: the site to which it belongs, and its number there.
+    /// For a context: the site to which it belongs, and its index there.
     pub(super) site: Option<(u64, u16)>,
-    /// Of a site: how many of its contexts can be named.
+    /// For a site: the number of contexts that can be addressed.
     pub(super) contexts: Option<u16>,
     pub(super) naming: Naming,
     pub(super) mailbox: Arc<Mailbox>,
 }
 
-/// What endpoints ask of the thread.
+/// A command for the service thread.
 pub(super) enum Command {
     Open(u64, Box<Opened>),
     Connect {
@@ -50,7 +51,7 @@ pub(super) enum Command {
         endpoint: u64,
         serial: u64,
     },
-    /// Sent by the threads that make queue pairs, not by an endpoint: the result of one.
+    /// Sent by a thread that creates queue pairs, not by an endpoint: its result.
     Paired {
         setup: u64,
         number: u64,
@@ -60,14 +61,14 @@ pub(super) enum Command {
     Stop,
 }
 
-/// What both the handles and the thread hold.
+/// The state that the handles share with the thread.
 pub(super) struct Shared {
-    /// `None` once the thread has ended: later commands are dropped, so that no caller waits for an answer.
+    /// `None` once the thread has ended. Later commands are dropped, so that no caller waits for an answer.
     commands: Mutex<Option<VecDeque<Command>>>,
     pub(super) wake: EventDescriptor,
-    /// The process that the thread lives in.
+    /// The process in which the thread runs.
     process: Process,
-    /// Endpoints and everything else that the thread keeps are numbered from here.
+    /// The next unused number, for endpoints and everything else that the thread keeps.
     next: AtomicU64,
 }
 
@@ -101,13 +102,13 @@ impl Shared {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns whether this is the process that the thread lives in.
+    /// Returns whether this is the process in which the thread runs.
     pub(super) fn is_home(&self) -> bool {
         self.process.is_here()
     }
 }
 
-/// Lives as long as the thread does, however that ends.
+/// A guard that exists as long as the thread, however the thread ends.
 pub(super) struct Running(pub(super) Arc<Shared>);
 
 impl Drop for Running {

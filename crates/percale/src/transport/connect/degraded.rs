@@ -1,4 +1,4 @@
-//! Why two local endpoints do not use shared memory although both could.
+//! The reason why two local endpoints do not use shared memory although both could.
 
 use rustix::io::Errno;
 
@@ -6,11 +6,11 @@ use crate::later::later;
 use crate::system::call::errno;
 use crate::wire::why::Why;
 
-/// Why a pair that could have used shared memory does not.
+/// The reason why a pair of endpoints that could have used shared memory does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Degraded {
     pub(super) why: Why,
-    /// The error number of the kernel (here or at the peer), or 0.
+    /// The kernel's error number (from this process or from the peer), or 0.
     pub(super) errno: i32,
 }
 
@@ -37,7 +37,7 @@ impl Degraded {
         Self { why, errno: 0 }
     }
 
-    /// The number as it travels.
+    /// Returns the error number as it is sent.
     pub(super) const fn number(&self) -> u32 {
         self.errno.cast_unsigned()
     }

@@ -1,8 +1,9 @@
-//! How a connection being made goes on: from an attempt to an event, from an event to what becomes of it.
+//! The progress of a connection being made: handles its events and determines the next step.
 //!
-//! Stages of an initiator: connecting → talking → (meeting) → established; or waiting, then from the start again. Of an acceptor: talking (and met,
-//! meanwhile) → established; or draining, when what it sent last must arrive; before it decides, a prober may find out whether the caller is at
-//! its address. A set-up is removed from the table while it is driven, so that decisions see only the *other* set-ups.
+//! Stages of an initiator: connecting → talking → (meeting) → established; or waiting, and then from the start again.
+//! Stages of an acceptor: talking (possibly with a meeting at the same time) → established; or draining, if its last
+//! message has to arrive. Before the acceptor decides, a prober may check whether the caller is at its address. A
+//! set-up is removed from the table while it is processed, so that decisions see only the *other* set-ups.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ use crate::wire::hello::{
 };
 use crate::wire::why::Why;
 
-/// Sees to it that the socket of a call ends once its host has been silent for so long.
+/// Configures keepalive so that the socket of a call fails once its host has been silent for `timeout`.
 fn watch_host(socket: &ProcessSocket, timeout: Duration) -> rustix::io::Result<()> {
     let third = Duration::from_secs((timeout.as_secs() / 3).clamp(1, 32_767));
     rustix::net::sockopt::set_socket_keepalive(socket, true)?;
@@ -37,7 +38,7 @@ fn watch_host(socket: &ProcessSocket, timeout: Duration) -> rustix::io::Result<(
 }
 
 impl Reactor {
-    /// Starts an attempt.
+    /// Starts an attempt to connect.
     pub(super) fn begin(&mut self, endpoint: u64, number: u64, peer: SocketAddr, context: u16) {
         let Some(owner) = self.endpoints.get(&endpoint) else { return };
         let timeouts = owner.opened.timeouts;
@@ -69,7 +70,7 @@ impl Reactor {
         self.restart(id, setup);
     }
 
-    /// Calls the peer of an initiator, from the start.
+    /// Calls the peer of an initiator, from the first step.
     pub(super) fn restart(&mut self, id: u64, mut setup: Setup) {
         let result = self.dial(id, &mut setup);
         self.wake_at(setup.due, id);
@@ -113,7 +114,7 @@ impl Reactor {
             let socket = listen::tcp_socket(setup.remote).map_err(|errno| ("socket", errno))?;
             listen::send_at_once(&socket);
             match uninterrupted(|| rustix::net::connect(&socket, &setup.remote)) {
-                // After an interruption it may be under way, or done.
+                // After an interruption the connect may be in progress or complete.
                 Ok(()) | Err(Errno::INPROGRESS | Errno::ALREADY | Errno::ISCONN) => {}
                 Err(errno) => return Err(("connect", errno)),
             }
@@ -124,7 +125,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Goes on with a set-up as far as it goes.
+    /// Advances a set-up as far as possible.
     pub(super) fn drive(&mut self, id: u64) {
         let Some(mut setup) = self.setups.remove(&id) else { return };
         let next = match setup.stage {
@@ -133,7 +134,8 @@ impl Reactor {
                 Ok(true) => {
                     setup.stage = Stage::Talking;
                     if let Side::Initiator(attempt) = &setup.side {
-                        // The host has accepted: its process has time to answer, as long as the host is there.
+                        // The host has accepted the connection. The process now has time to answer, as long as the host
+                        // is reachable.
                         if let Some(Err(error)) =
                             setup.tcp.as_ref().map(|socket| watch_host(socket, attempt.timeouts.host))
                         {
@@ -163,7 +165,8 @@ impl Reactor {
                 Ok(false) => return Next::Stay,
                 Err(errno) => return Next::Fail(setup.socket_error("sendto", errno)),
             }
-            // The meeting may have been confirmed, and the initiator may have closed TCP right after: look there first.
+            // The meeting may have been confirmed, and the initiator may have closed TCP right after that, so check the
+            // meeting first.
             if setup.tcp.is_none() && setup.meeting.is_none() {
                 return Next::Drop;
             }
@@ -179,10 +182,10 @@ impl Reactor {
             };
             let event = match setup.read() {
                 Ok(Some(event)) => event,
-                // What was read may have called for a proof.
+                // The bytes that were read may have produced a proof to send.
                 Ok(None) if !setup.handshake.output().is_empty() => continue,
                 Ok(None) => return Next::Stay,
-                // The end of TCP means nothing while the confirmation may be on its way.
+                // The end of TCP is ignored while the confirmation may still arrive.
                 Err(Next::Fail(ConnectError::Closed(_))) if met => {
                     if let Some(socket) = setup.tcp.take() {
                         self.unregister(&socket);
@@ -252,8 +255,8 @@ impl Reactor {
         })
     }
 
-    /// The context of a site that is wanted answers a call. Where there is none the site does, and refuses. Those that cannot be connected
-    /// to can be asked about what they connect to.
+    /// Selects the context of a site that answers a call. If the wanted context does not exist, the site itself
+    /// answers, with a refusal. Contexts that do not accept connections still answer probes about their own calls.
     fn answer_as(&self, setup: &mut Setup, context: u16, probes: bool) -> Result<Option<Event>, Next> {
         let listener = self.endpoints.get(&setup.listener).ok_or(Next::Drop)?;
         match (listener.opened.contexts, listener.members.get(&context)) {
@@ -271,8 +274,8 @@ impl Reactor {
         setup.handshake.speak_for(&setup.ours).map_err(|error| Next::Drain(Some(error)))
     }
 
-    /// The acceptor has received the caller's hello. The caller's claims hold for the connection that it wants, if it gets one, and for nothing else,
-    /// unless a call to its address finds it there.
+    /// Handles the caller's hello at the acceptor. The claims in the hello apply only to the connection that the caller
+    /// requests, if it gets one, unless a call to the caller's address reaches the caller.
     fn greet(&mut self, setup: &mut Setup, hello: Hello) -> Result<(), Next> {
         if setup.refusal.is_none() && !setup.handshake.is_direct() {
             setup.refusal = Some(Why::NotItsAddress);
@@ -306,7 +309,7 @@ impl Reactor {
         if setup.refusal.is_none() && setup.at.is_some() { Err(Next::Prove) } else { self.decide(setup) }
     }
 
-    /// Answers a caller that asks whether this endpoint made a certain call, or whether it holds a connection with the caller.
+    /// Answers a probe: whether this endpoint made a certain call, or whether it holds a connection with the caller.
     fn answer_probe(&self, setup: &mut Setup, hello: &Hello) -> Next {
         let others = || self.setups.values().filter(|other| other.endpoint == setup.endpoint && other.is_initiator());
         let token = if setup.refusal.is_some() {
@@ -333,7 +336,7 @@ impl Reactor {
         let (Some(at), Some(peer)) = (setup.at, &setup.peer) else { return };
         let Some(timeout) = self.endpoints.get(&setup.endpoint).map(|owner| owner.opened.timeouts.host) else { return };
         let (side, hello) = (Side::Prober { caller: id }, Hello { wanted: peer.context, ..setup.ours.clone() });
-        // The caller itself waits no longer than that for its answer, all in all.
+        // The caller itself waits no longer than this for its answer.
         let due = setup.due.min(Instant::now() + timeout / 2);
         let handshake = Handshake::new(true, &hello, None);
         let name = name_of_call(&peer.nonce, setup.ours.called);
@@ -346,8 +349,8 @@ impl Reactor {
         self.restart(number, prober);
     }
 
-    /// Called when it is known whether the caller of an acceptor is at the address that it advertises, or why that cannot be found out just now:
-    /// decides.
+    /// Decides about a call after the probe of its caller. `found` is whether the caller is at the address that it
+    /// advertises, or the reason why this could not be determined.
     pub(super) fn proved(&mut self, caller: u64, found: Result<bool, ConnectError>) {
         let Some(mut setup) = self.setups.remove(&caller) else { return };
         setup.prober = None;
@@ -369,18 +372,18 @@ impl Reactor {
         self.settle(caller, setup, next);
     }
 
-    /// Returns whether the connection with `peer` is one over shared memory that stands at both ends.
+    /// Returns whether there is a shared-memory connection with `peer` that neither side has ended.
     fn holds(&self, endpoint: u64, peer: Incarnation) -> bool {
         let held = self.endpoints.get(&endpoint).and_then(|owner| owner.held.get(&peer));
         held.is_some_and(|held| self.lives(held.serial))
     }
 
-    /// The acceptor decides about a call.
+    /// Decides about a call as the acceptor.
     fn decide(&mut self, setup: &mut Setup) -> Result<(), Next> {
         let hello = setup.peer.clone().ok_or(Next::Drop)?;
         let knows = self.knows(setup, hello.incarnation).ok_or(Next::Drop)?;
         let call = match arbiter::call(&knows, &hello, setup.whereabouts) {
-            // A peer that lost the connection has closed its end of it, which will be noticed.
+            // A peer that lost the connection has closed its end of it. This side will notice that.
             Call::AcceptInstead if self.holds(setup.endpoint, hello.incarnation) => Call::Busy,
             call => call,
         };
@@ -402,7 +405,7 @@ impl Reactor {
             self.bury(setup.endpoint, hello.incarnation, serial, reason);
         }
         if accepts && setup.whereabouts == Whereabouts::Met {
-            // A third party that took this caller's name does not block the caller itself.
+            // A third party that uses this caller's incarnation must not block the caller itself.
             let posing = |other: &Setup| {
                 other.endpoint == setup.endpoint
                     && other.incarnation() == Some(hello.incarnation)
@@ -418,14 +421,14 @@ impl Reactor {
             return Err(Next::Drain(None));
         }
         setup.side = Side::Acceptor { accepted: true };
-        // Its caller is proved by now, and may be slow to go on.
+        // The caller is authenticated by now, and may be slow.
         if let Some(owner) = self.endpoints.get(&setup.endpoint) {
             setup.due = setup.due.max(Instant::now() + owner.opened.timeouts.process);
         }
         Ok(())
     }
 
-    /// Handles the verdict at the initiator; `None` if the handshake goes on.
+    /// Handles the verdict at the initiator. Returns `None` if the handshake continues.
     fn heard(&mut self, id: u64, setup: &mut Setup, hello: Hello, verdict: Verdict) -> Option<Next> {
         let Some(knows) = self.knows(setup, hello.incarnation) else { return Some(Next::Drop) };
         let peer = hello.incarnation;
@@ -473,12 +476,12 @@ impl Reactor {
         }
     }
 
-    /// Handles the answer of the called endpoint to the question whether it holds the connection that stands.
+    /// Handles the called endpoint's answer to the query whether it is the peer of the established connection.
     fn asked(&mut self, setup: &mut Setup, peer: Incarnation, verdict: &Verdict, knows: &Knows) -> Next {
         let (at, nonces) = (setup.called_at(), setup.handshake.nonces());
         let Side::Initiator(attempt) = &mut setup.side else { return Next::Drop };
         attempt.asks = false;
-        // Another one answers by now, or the connection is gone.
+        // Either another endpoint answers now, or the connection has ended.
         let (Some(held), Some((asking, asked))) = (knows.held, nonces) else { return Next::Again { pause: true } };
         let holds = verdict.ruling == Ruling::Known && verdict.token == proof_of_holding(&held.token, &asking, &asked);
         match arbiter::asked(held.whereabouts, holds, at.0) {
@@ -505,7 +508,7 @@ impl Reactor {
         }
     }
 
-    /// The initiator goes to the peer's Unix socket.
+    /// Connects the initiator to the peer's Unix socket.
     fn call_meeting(&mut self, id: u64, setup: &mut Setup, peer: &Incarnation, token: Token) -> Next {
         let bell = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.bell.clone());
         let meeting = match bell {
@@ -526,7 +529,7 @@ impl Reactor {
         }
     }
 
-    /// The initiator waits for the answer at the Unix socket.
+    /// Checks, as the initiator, for the answer at the Unix socket.
     fn meet(&mut self, setup: &mut Setup) -> Next {
         match setup.meeting.as_mut().map(Meeting::read_answer) {
             Some(Ok(true)) => Next::Shm,
@@ -536,7 +539,7 @@ impl Reactor {
         }
     }
 
-    /// Time is up for a set-up.
+    /// Handles the timeout of a set-up.
     pub(super) fn overdue(&mut self, id: u64) {
         let Some(setup) = self.setups.remove(&id) else { return };
         let next = match (&setup.side, setup.stage) {

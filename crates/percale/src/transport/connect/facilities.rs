@@ -1,6 +1,6 @@
-//! What the system must allow for shared memory: one list, each item tried by doing what a connection does.
+//! The list of system facilities that shared memory needs. Each is tested by doing what a connection does.
 //!
-//! Whatever is missing from the list, TCP does without it.
+//! TCP needs none of them.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,18 +16,18 @@ use crate::wire::hello::{Incarnation, Token};
 use crate::wire::meeting::{Half, Offer};
 use rustix::io::Errno;
 
-/// Something that shared memory needs of the system.
+/// A facility of the system that shared memory needs.
 #[derive(Debug)]
 pub(crate) struct Facility {
-    /// What it is.
+    /// Its name.
     pub(crate) name: &'static str,
     /// Its system calls.
     pub(crate) calls: &'static str,
-    /// Whether it works here.
+    /// Whether it works in this process.
     pub(crate) result: io::Result<()>,
 }
 
-/// Tries everything that shared memory needs.
+/// Tests everything that shared memory needs.
 pub(crate) fn facilities() -> Vec<Facility> {
     let connection = Connection::new();
     let missing = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
@@ -49,7 +49,7 @@ fn sealed_memory() -> io::Result<()> {
     Mappings::new(pair_memory()?.as_fd(), page).map(drop)
 }
 
-/// Two ends of a local connection.
+/// The two ends of a local connection.
 struct Connection {
     caller: ProcessSocket,
     called: ProcessSocket,

@@ -1,12 +1,14 @@
 //! The handshake over TCP as a state machine without I/O: bytes in, bytes and events out.
 //!
-//! The handshake keeps what was exchanged so far. It decides nothing about transports or duplicates. The owner of an acceptor gets [`Event::Wanted`],
-//! names the identity that answers, gets [`Event::Hello`] and answers with a [`Verdict`]; the owner of an initiator gets [`Event::Verdict`] and sends
-//! the last word itself. With a key, only the version, the flags and the wanted context of a peer's hello are looked at before the peer has proved
-//! that it knows the key. The initiator proves first, so that a stranger that merely connects gets nothing to try keys against. Proofs cover the
-//! role, both hellos and, in the acceptor's case, the verdict. The hellos carry both nonces, both incarnations, the contexts, the address that the
-//! initiator advertises, and the called address as each side sees it. With a key both sides must see the same called address, so a third party that
-//! forwards the messages to another address, or back to the caller, gets no connection.
+//! The handshake stores what was exchanged so far. It does not decide about transports or duplicates. The owner of an
+//! acceptor receives [`Event::Wanted`], selects the identity that answers, receives [`Event::Hello`] and answers with a
+//! [`Verdict`]. The owner of an initiator receives [`Event::Verdict`] and sends the final message itself. With a key,
+//! only the version, the flags and the wanted context of a peer's hello are evaluated before the peer has proved that
+//! it has the key. The initiator sends its proof first, so that an unauthenticated client receives nothing against
+//! which it could test keys. Proofs cover the role, both hellos and, for the acceptor, the verdict. The hellos contain
+//! both nonces, both incarnations, the contexts, the address that the initiator advertises, and the called address as
+//! each side sees it. With a key both sides must see the same called address, so a third party that forwards the
+//! messages to another address, or back to the caller, gets no connection.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -21,7 +23,7 @@ use crate::wire::hello::{
 use crate::wire::queue_pair::{Offered, OfferedBytes};
 use crate::wire::why::Why;
 
-/// An authorization key; its `Debug` does not show it.
+/// An authorization key. Its `Debug` output does not contain it.
 #[derive(Clone)]
 pub(super) struct Key(Vec<u8>);
 
@@ -49,38 +51,38 @@ const ACCEPTOR: &[u8] = b"percale acceptor";
 /// An event that a handshake reports to its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// To the acceptor: which context is wanted, and whether the call only asks about a connection. It goes on with
+    /// For the acceptor: the wanted context, and whether the call is only a probe. The owner continues with
     /// [`Handshake::speak_for`].
     Wanted { context: u16, probes: bool },
-    /// To the acceptor: the caller's hello. The acceptor answers with [`Handshake::answer`].
+    /// For the acceptor: the caller's hello. The acceptor answers with [`Handshake::answer`].
     Hello(Hello),
-    /// To the initiator: the hello and the verdict of the endpoint that answered.
+    /// For the initiator: the hello and the verdict of the endpoint that answered.
     Verdict(Hello, Verdict),
     /// After a verdict for verbs: the peer's queue pair. The acceptor answers with [`Handshake::offer`].
     Offered(Offered),
-    /// To the acceptor: the initiator's last word.
+    /// For the acceptor: the initiator's final message.
     Commit(Commit),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The start of the peer's hello is awaited.
+    /// Waits for the start of the peer's hello.
     Prefix,
-    /// The rest of it.
+    /// Waits for the rest of the hello.
     Hello,
-    /// Acceptor: waits until its owner has named the identity that answers.
+    /// Acceptor: waits until its owner has selected the identity that answers.
     Choosing,
-    /// Acceptor: the initiator's proof.
+    /// Acceptor: waits for the initiator's proof.
     Proof,
-    /// Acceptor: our owner's verdict.
+    /// Acceptor: waits for its owner's verdict.
     Deciding,
-    /// Initiator: the verdict.
+    /// Initiator: waits for the verdict.
     Verdict,
-    /// The peer's queue pair.
+    /// Waits for the peer's queue pair.
     Offered,
-    /// Acceptor: the last word.
+    /// Acceptor: waits for the final message.
     Commit,
-    /// Nothing more is awaited.
+    /// Waits for nothing more.
     Over,
 }
 
@@ -97,7 +99,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Starts one. The initiator's first bytes wait in the output at once.
+    /// Creates a handshake. An initiator's first bytes are in the output at once.
     pub(super) fn new(initiator: bool, ours: &Hello, key: Option<Key>) -> Self {
         let ours = ours.to_bytes();
         let output = if initiator { ours.as_bytes().to_vec() } else { Vec::new() };
@@ -112,7 +114,8 @@ impl Handshake {
         }
     }
 
-    /// How many bytes the next step takes; more must not be read from the stream. 0 if it waits for its owner.
+    /// Returns the number of bytes that the next step needs. The caller must not read more from the stream. Returns 0
+    /// if the handshake waits for its owner.
     pub(super) fn wants(&self) -> usize {
         self.target().saturating_sub(self.input.len())
     }
@@ -129,12 +132,13 @@ impl Handshake {
         }
     }
 
-    /// What is to be sent; its owner removes what it sent.
+    /// Returns the bytes to send. The caller removes the bytes that it has sent.
     pub(super) const fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
 
-    /// Takes at most [`wants`](Self::wants) bytes. After an error the output may still hold a message that carries the reason to the peer.
+    /// Accepts at most [`wants`](Self::wants) bytes. After an error the output may still contain a message that reports
+    /// the reason to the peer.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Option<Event>, ConnectError> {
         debug_assert!(bytes.len() <= self.wants(), "reading too far loses what follows the handshake");
         self.input.extend_from_slice(bytes);
@@ -168,7 +172,7 @@ impl Handshake {
         }
     }
 
-    /// The input, whole, as a frame.
+    /// Removes the whole input and returns it as a frame.
     fn take<T: FromBytes>(&mut self) -> Result<T, Malformed> {
         let frame = T::read_from_bytes(&self.input).map_err(|_| Malformed::Field("a frame has a wrong size"));
         self.input.clear();
@@ -178,7 +182,8 @@ impl Handshake {
     fn prefix(&mut self) -> Result<Option<Event>, ConnectError> {
         let prefix = Prefix::read_from_bytes(&self.input).map_err(|_| Malformed::Magic)?;
         let flags = prefix.check();
-        // A stranger of another protocol is told nothing; a percale of another version learns ours.
+        // A peer with a different protocol gets no answer. A percale peer with a different version gets this side's
+        // version.
         if !self.initiator && matches!(flags, Err(ref error) if *error != Malformed::Magic) {
             self.output.extend_from_slice(self.ours.as_bytes());
         }
@@ -212,7 +217,7 @@ impl Handshake {
         }
     }
 
-    /// Answers as `ours`, at the acceptor; the hello is sent now. Returns the next event, as [`feed`](Self::feed) does.
+    /// Answers as `ours` (acceptor), and queues its hello. Returns the next event, like [`feed`](Self::feed).
     pub(super) fn speak_for(&mut self, ours: &Hello) -> Result<Option<Event>, ConnectError> {
         self.ours = ours.to_bytes();
         self.output.extend_from_slice(self.ours.as_bytes());
@@ -238,7 +243,7 @@ impl Handshake {
         self.introduce()
     }
 
-    /// The acceptor's peer has proved what it had to: now its hello is looked at.
+    /// Evaluates the peer's hello at the acceptor, after the peer has proved what it had to prove.
     fn introduce(&mut self) -> Result<Option<Event>, ConnectError> {
         let Some(theirs) = &self.theirs else { return Err(ConnectError::Authorization) };
         let hello = Hello::from_bytes(theirs)?;
@@ -253,7 +258,8 @@ impl Handshake {
             let mac = key.mac(&[ACCEPTOR, self.ours.as_bytes(), theirs.as_bytes(), bytes.covered()]);
             if !mac.finalize_verify(&bytes.mac) {
                 let unproved = Verdict::from_bytes(&bytes)?;
-                // It has the effect of a closed connection: the call is repeated, and nothing else is believed.
+                // This has only the effect of a closed connection: the call is repeated, and nothing else in the
+                // message is used.
                 let lacks = (unproved.ruling, unproved.why) == (Ruling::Refuse, Why::Descriptors);
                 return Err(if lacks { ConnectError::Descriptors { peer: true } } else { ConnectError::Authorization });
             }
@@ -267,18 +273,19 @@ impl Handshake {
         Ok(Some(event))
     }
 
-    /// Returns whether the acceptor was called by the address that its socket has, as far as that has to be so: with a key.
+    /// Returns whether the address that the caller called is the address of the acceptor's socket. Without a key this
+    /// is not required, and the result is true.
     pub(super) fn is_direct(&self) -> bool {
         self.key.is_none() || self.theirs.is_some_and(|theirs| theirs.same_call(&self.ours))
     }
 
-    /// The nonces of the initiator's and of the acceptor's hello.
+    /// Returns the nonces of the initiator's and of the acceptor's hello.
     pub(super) fn nonces(&self) -> Option<([u8; 32], [u8; 32])> {
         let (ours, theirs) = (*self.ours.nonce(), *self.theirs.as_ref()?.nonce());
         Some(if self.initiator { (ours, theirs) } else { (theirs, ours) })
     }
 
-    /// The acceptor's verdict on [`Event::Hello`].
+    /// Sends the acceptor's verdict on [`Event::Hello`].
     pub(super) fn answer(&mut self, verdict: Verdict) {
         let mut bytes = verdict.to_bytes();
         if let (Some(key), Some(theirs)) = (&self.key, &self.theirs) {
@@ -293,14 +300,15 @@ impl Handshake {
         };
     }
 
-    /// Names our queue pair: the initiator after a verdict for verbs, the acceptor after [`Event::Offered`].
+    /// Sends the end of this side's queue pair, or its error: as the initiator after a verdict for verbs, as the
+    /// acceptor after [`Event::Offered`].
     pub(super) fn offer(&mut self, offered: &Offered) {
         self.output.extend_from_slice(OfferedBytes::of(offered).as_bytes());
         self.state = if self.initiator { State::Offered } else { State::Commit };
     }
 
-    /// The answer of an acceptor without descriptors to its caller: a whole hello and a refusal. It is empty if the caller got an answer before,
-    /// because it would take this one for something else.
+    /// Returns the answer of an acceptor without descriptors to its caller: a whole hello and a refusal. The answer is
+    /// empty if the caller got an answer before, because it would interpret this one as something else.
     pub(super) fn no_descriptors(&self) -> Vec<u8> {
         if !matches!(self.state, State::Prefix | State::Hello | State::Choosing) {
             return Vec::new();
@@ -311,7 +319,7 @@ impl Handshake {
         bytes
     }
 
-    /// Sends a refusal to a peer that proved nothing.
+    /// Sends a refusal to a peer that is not authenticated.
     fn refuse(&mut self, why: Why) {
         let verdict = Verdict { ruling: Ruling::Refuse, why, token: [0; 16] };
         self.output.extend_from_slice(verdict.to_bytes().as_bytes());
@@ -340,7 +348,7 @@ pub(super) mod fuzz {
         }
     }
 
-    /// The most bytes that a side sends.
+    /// The largest number of bytes that a side sends.
     const MOST: usize = HELLO_BYTES + size_of::<VerdictBytes>() + size_of::<Proof>() + size_of::<OfferedBytes>();
 
     /// Feeds `bytes`, in pieces of sizes that the bytes themselves determine, to both roles, with and without a key.

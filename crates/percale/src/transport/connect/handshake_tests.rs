@@ -1,11 +1,11 @@
-//! Tests of two handshakes that talk to each other, and of strangers.
+//! Tests of two handshakes connected to each other, and of unrelated clients.
 
 use proptest::prelude::*;
 
 use super::fuzz::hello;
 use super::*;
 
-/// Carries bytes both ways until neither side has any; gives both sides' last results.
+/// Transfers bytes in both directions until neither side has any. Returns both sides' last results.
 fn converse(a: &mut Handshake, b: &mut Handshake, ruling: Ruling) -> [Result<Option<Event>, ConnectError>; 2] {
     let mut results = [Ok(None), Ok(None)];
     loop {
@@ -43,7 +43,7 @@ fn pair(keys: [Option<&str>; 2]) -> [Handshake; 2] {
     [side(0), side(1)]
 }
 
-/// Cases 2 and 6 of RFC 4231: a short key, and one that is longer than a block.
+/// Test cases 2 and 6 of RFC 4231: a short key, and a key that is longer than a block.
 #[test]
 fn proofs_are_hmac_sha_256() {
     let mac = |key: &[u8], parts: &[&[u8]]| -> String {
@@ -140,7 +140,7 @@ proptest! {
         fuzz::drive(&bytes);
     }
 
-    /// A well-formed conversation with a few bytes changed: a side that has a key never accepts it.
+    /// A well-formed exchange with changed bytes: a side that has a key never accepts it.
     #[test]
     fn with_a_key_no_changed_byte_passes(at in 0..HELLO_BYTES, bit in 0..8u8, of_initiator: bool) {
         let [mut a, mut b] = pair([Some("k"), Some("k")]);
@@ -159,7 +159,7 @@ proptest! {
         }
     }
 
-    /// Mutated valid hellos reach deeper than noise.
+    /// Mutated valid hellos test more code than random bytes.
     #[test]
     fn mutated_conversations_only_harm_themselves(
         changes in proptest::collection::vec((0..200usize, any::<u8>()), 0..6), key: bool,

@@ -1,4 +1,4 @@
-//! The sockets at which an endpoint is found, and the address that it advertises to its peers.
+//! The sockets on which an endpoint listens, and the address that it advertises to its peers.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -16,32 +16,33 @@ use crate::system::process_socket::ProcessSocket;
 use crate::transport::host;
 use crate::wire::hello::Incarnation;
 
-/// What sockets of this module are, all of them.
+/// The flags of all sockets of this module.
 pub(super) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// The kernel shortens it to net.core.somaxconn.
+/// The listen backlog. The kernel limits it to net.core.somaxconn.
 const BACKLOG: i32 = 65_535;
 
 /// The listeners of one endpoint.
 #[derive(Debug)]
 pub(super) struct Listeners {
-    /// The authority. A context of a shared address has none of its own.
+    /// The TCP listener. A context of a shared address has none.
     pub(super) tcp: Option<ProcessSocket>,
-    /// Where local peers meet, if the endpoint allows shared memory and the kernel has such sockets.
+    /// The Unix socket for meetings with local peers, if the endpoint allows shared memory and the kernel has such
+    /// sockets.
     pub(super) unix: Option<ProcessSocket>,
-    /// The address that peers get.
+    /// The address that is advertised to peers.
     pub(super) address: SocketAddr,
-    /// Why that address.
+    /// The reason for that address.
     pub(super) explanation: String,
 }
 
 impl Listeners {
-    /// Opens them. `unix` names the abstract socket, if there is to be one.
+    /// Opens the listeners. `unix` determines the name of the abstract socket, if there is one.
     pub(super) fn open(bind: SocketAddr, interface: Option<&str>, unix: Option<&Incarnation>) -> io::Result<Self> {
         let interfaces = if bind.ip().is_unspecified() { host::interfaces()? } else { Vec::new() };
         let (ip, explanation) = host::advertised(bind.ip(), interface, &interfaces)?;
         let tcp = tcp_socket(bind).map_err(named("socket"))?;
-        // A port is free again as soon as its listener is gone, whatever connections linger.
+        // The port can be reused as soon as its listener is closed, even if connections linger.
         let mut options = sockopt::set_socket_reuseaddr(&tcp, true);
         if bind.is_ipv6() && bind.ip().is_unspecified() {
             options = options.and(sockopt::set_ipv6_v6only(&tcp, false));
@@ -51,7 +52,7 @@ impl Listeners {
         }
         rustix::net::bind(&tcp, &bind).map_err(|errno| match errno {
             Errno::PERM | Errno::NOSYS => named("bind")(errno),
-            other => other.into(), // It is about the address.
+            other => other.into(), // The error is about the address.
         })?;
         call("listen", || rustix::net::listen(&tcp, BACKLOG))?;
         can_accept(&tcp)?;
@@ -66,10 +67,10 @@ impl Listeners {
     }
 }
 
-/// Tries whether an endpoint could listen at this address, at any port.
+/// Tests whether an endpoint could listen on this address, on any port.
 ///
 /// # Errors
-/// The error that the system reports.
+/// The error of the system call.
 pub(crate) fn tcp_listens(ip: IpAddr) -> io::Result<()> {
     let address = SocketAddr::new(ip, 0);
     let socket = tcp_socket(address).map_err(named("socket"))?;
@@ -78,13 +79,13 @@ pub(crate) fn tcp_listens(ip: IpAddr) -> io::Result<()> {
     can_accept(&socket)
 }
 
-/// A non-blocking TCP socket of the family of `address`.
+/// Creates a non-blocking TCP socket of the family of `address`.
 pub(super) fn tcp_socket(address: SocketAddr) -> rustix::io::Result<ProcessSocket> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     ProcessSocket::open(|| rustix::net::socket_with(family, SocketType::STREAM, FLAGS, None))
 }
 
-/// A socket for meetings, and the address of the one that `incarnation` listens at.
+/// Creates a socket for meetings, and returns it with the address on which `incarnation` listens.
 pub(super) fn unix_socket(incarnation: &Incarnation) -> rustix::io::Result<(ProcessSocket, SocketAddrUnix)> {
     let address = SocketAddrUnix::new_abstract_name(incarnation.socket_name().as_bytes())?;
     let open = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None);
@@ -105,14 +106,14 @@ pub(super) fn unix_listener(incarnation: &Incarnation) -> io::Result<ProcessSock
     Ok(socket)
 }
 
-/// Sets TCP_NODELAY, if the system allows it, so that short messages leave at once.
+/// Sets TCP_NODELAY, if the system allows it, so that short messages are sent at once.
 pub(super) fn send_at_once(socket: &ProcessSocket) {
     if let Err(error) = sockopt::set_tcp_nodelay(socket, true) {
         later!(warn: %error, "setsockopt failed: short messages may wait for others");
     }
 }
 
-/// Takes a call at a listener, by an older system call where the newer one is not allowed.
+/// Accepts a call, with an older system call if the newer one is not allowed.
 pub(super) fn accept(listener: &ProcessSocket) -> rustix::io::Result<(ProcessSocket, Option<SocketAddrAny>)> {
     ProcessSocket::accept(|| match uninterrupted(|| rustix::net::acceptfrom_with(listener, FLAGS)) {
         Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS | Errno::INTR) => {
@@ -125,14 +126,15 @@ pub(super) fn accept(listener: &ProcessSocket) -> rustix::io::Result<(ProcessSoc
     })
 }
 
-/// Returns whether a call waits at a listener. (Without free descriptors `accept4` fails whether one does or not.)
+/// Returns whether a call waits at a listener. (Without free descriptors `accept4` fails in either case.)
 pub(super) fn is_called(listener: &ProcessSocket) -> bool {
     let mut fds = [PollFd::new(listener, PollFlags::IN)];
-    // If that cannot be found out, one may wait.
+    // If that cannot be determined, assume that one waits.
     uninterrupted(|| rustix::event::poll(&mut fds, Some(&Timespec::default()))).map_or(true, |ready| ready > 0)
 }
 
-/// Tries whether calls can be taken at a listener. One that came already is turned away, and tries again.
+/// Tests whether calls can be accepted at a listener. If a call has already arrived, it is closed, and the caller tries
+/// again.
 fn can_accept(listener: &ProcessSocket) -> io::Result<()> {
     match accept(listener) {
         Ok(_) | Err(Errno::AGAIN | Errno::CONNABORTED | Errno::PROTO) => Ok(()),

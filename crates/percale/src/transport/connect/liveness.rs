@@ -14,12 +14,12 @@ use crate::system::interrupted::uninterrupted;
 use crate::system::process_socket::ProcessSocket;
 use crate::transport::peer_process::{PeerProcess, ProcessEnded};
 
-/// The kernel's word about the process at the other end.
+/// The kernel's information about the process at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Credentials {
-    /// In our pid namespace; 0 if it is not visible there.
+    /// The process id in the pid namespace of this process; 0 if it is not visible there.
     pub(super) pid: i32,
-    /// Its effective user when it connected or began to listen.
+    /// The effective user of the process when it connected or began to listen.
     pub(super) uid: u32,
 }
 
@@ -37,8 +37,8 @@ pub(super) fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     Ok(Credentials { pid: found.pid, uid: found.uid })
 }
 
-/// A descriptor that becomes readable when the process at the other end has ended. Before Linux 6.5 it is opened by
-/// number: then the caller must make sure that the peer still lives once it is open.
+/// Returns a descriptor that becomes readable when the process at the other end has ended. Before Linux 6.5 it is
+/// opened by process id. In this case the caller must verify afterwards that the peer is still alive.
 pub(super) fn peer_pidfd(socket: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -47,7 +47,7 @@ pub(super) fn peer_pidfd(socket: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD, (&raw mut fd).cast(), &raw mut len)
     };
     if result == 0 && fd >= 0 {
-        // SAFETY: the kernel just made this descriptor for us alone.
+        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC)?;
         return Ok(owned);
@@ -64,17 +64,17 @@ fn last_errno() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// What is watched of a local peer after its connection stands.
+/// The objects of a local peer that are watched after the connection is established.
 #[derive(Debug)]
 pub(super) struct Watched {
     /// The process.
     pub(super) process: Arc<PeerProcess>,
-    /// A duplicate of the control socket: hangs up when the peer closes it.
+    /// A duplicate of the control socket, which hangs up when the peer closes its end.
     pub(super) control: ProcessSocket,
 }
 
 impl Watched {
-    /// Why the peer counts as gone; `None` if it does not.
+    /// Returns the reason why the peer is considered gone, or `None` if it is not.
     pub(super) fn obituary(&self) -> Option<String> {
         use rustix::event::{PollFd, PollFlags, Timespec};
         match self.process.ended() {

@@ -1,10 +1,11 @@
-//! The meeting of two local endpoints over an abstract Unix socket: it verifies the process at the other end, and exchanges what each side needs from
-//! the other.
+//! The meeting of two local endpoints over an abstract Unix socket: it verifies the process at the other end, and
+//! exchanges the resources that each side needs from the other.
 //!
-//! The acceptor's socket is named by its incarnation; the initiator comes with the token that it was given over TCP.
-//! Each side opens a pidfd for the other, and its address space, *before* it sends its half, and the half carries a random challenge
-//! that the other has to return: the process that returns it lived after both were opened, so its number was not yet another's. All
-//! of it is non-blocking; whatever goes wrong is a [`Degraded`], and the connection goes on over TCP.
+//! The name of the acceptor's socket is derived from its incarnation. The initiator sends the token that it received
+//! over TCP. Each side opens a pidfd of the other process, and its address space, *before* it sends its half, and the
+//! half contains a random challenge that the other side has to return. The process that returns it was alive after both
+//! were opened, so its process id had not been reused at that time. All operations are non-blocking. Any failure is a
+//! [`Degraded`], and the connection continues over TCP.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -29,11 +30,11 @@ use crate::wire::hello::{Incarnation, Token};
 use crate::wire::meeting::{Answer, Confirm, Half, Offer};
 use crate::wire::why::Why;
 
-/// A random word of this process, by which peers know its memory: they read or write it with whatever else they copy by process id. Forked
-/// children do not have it; a child that needs one makes its own.
+/// A random word of this process, by which peers identify its memory: they read or write it together with the data that
+/// they copy by process id. Forked children do not inherit it; a child that needs one creates its own.
 static WORD: PerProcess<Mutex<Option<&'static AtomicU64>>> = PerProcess::new();
 
-/// The word, made and filled when it is first wanted.
+/// Returns the word, which is created and filled on first use.
 fn word() -> std::io::Result<&'static AtomicU64> {
     let mut word = WORD.get_or_make()?.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(word) = *word {
@@ -45,7 +46,7 @@ fn word() -> std::io::Result<&'static AtomicU64> {
     Ok(new)
 }
 
-/// A bit of our doorbell that no link owns yet.
+/// A bit of the local doorbell that is not owned by a link yet.
 struct Bit {
     bell: Arc<dyn LocalBell>,
     bit: u32,
@@ -72,7 +73,7 @@ impl Drop for Bit {
     }
 }
 
-/// What the other side passed, checked.
+/// The resources that the other side passed, after all checks.
 struct Passed {
     half: Half,
     bell: OwnedFd,
@@ -80,20 +81,23 @@ struct Passed {
     mappings: Option<Mappings>,
 }
 
-/// Which descriptors a pair may take.
+/// The descriptors that a pair may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Room {
-    /// All but some, which are left to connections over TCP: those need one each, and a pair several.
+    /// All except some that are reserved for connections over TCP: a TCP connection needs one descriptor, a pair
+    /// several.
     Spare,
-    /// All: there is no other transport.
+    /// All, because there is no other transport.
     All,
 }
 
 impl Room {
-    /// Descriptors that pairs leave free: this many of those that the process may have, or a quarter of them if that is less.
+    /// The number of descriptors that pairs leave free. If a quarter of the process's limit is less than this, they
+    /// leave that many free.
     const SPARE: u64 = 256;
 
-    /// Checks whether there is room for a pair, given the newest descriptor: the kernel gives the lowest one that is free.
+    /// Checks whether there is room for a pair, given the newest descriptor: the kernel always assigns the lowest free
+    /// number.
     fn check(self, newest: RawFd) -> Result<(), Degraded> {
         let limit = kernel::limit(libc::RLIMIT_NOFILE);
         let (Self::Spare, Some(limit)) = (self, limit) else { return Ok(()) };
@@ -154,7 +158,7 @@ impl Meeting {
         }
     }
 
-    /// The initiator's start: goes to the acceptor's socket and makes the offer.
+    /// Starts the initiator's side: connects to the acceptor's socket and sends the offer.
     pub(super) fn call(
         bell: &Arc<dyn LocalBell>,
         acceptor: &Incarnation,
@@ -175,7 +179,7 @@ impl Meeting {
         Ok(meeting)
     }
 
-    /// The initiator's end: `true` once the answer is there and has been confirmed.
+    /// Reads the answer at the initiator. Returns `true` once the answer has arrived and was confirmed.
     pub(super) fn read_answer(&mut self) -> Result<bool, Degraded> {
         let Some((answer, descriptors)) = passing::receive::<Answer>(self.control.as_fd())? else { return Ok(false) };
         let bad = Degraded::because(Why::BadResources);
@@ -228,7 +232,7 @@ impl Meeting {
         }
     }
 
-    /// The acceptor's end: `true` once the initiator has confirmed.
+    /// Reads the confirmation at the acceptor. Returns `true` once the initiator has confirmed.
     pub(super) fn read_confirm(&self) -> Result<bool, Degraded> {
         let Some((confirm, descriptors)) = passing::receive::<Confirm>(self.control.as_fd())? else { return Ok(false) };
         if !descriptors.is_empty() || confirm != Confirm::new(self.ours.challenge) {
@@ -240,19 +244,20 @@ impl Meeting {
     fn take(&mut self, half: Half, bell: OwnedFd, event: OwnedFd) -> Result<(), Degraded> {
         passing::check_memory(bell.as_fd(), self.bit.bell.bell_bytes())?;
         passing::check_event(&event)?;
-        // What this process cannot map it cannot use; while the two meet there is still another way.
+        // This process cannot use the memory if it cannot map it. At this point the connection can still use another
+        // transport.
         let mappings = self.bit.bell.map(self.pair.as_fd(), bell.as_fd())?;
         self.passed = Some(Passed { half, bell, event, mappings });
         Ok(())
     }
 
-    /// The socket, to be watched for the other's packets.
+    /// Returns the socket, to be watched for packets.
     pub(super) const fn control(&self) -> &ProcessSocket {
         &self.control
     }
 
-    /// Ends the meeting. Returns the parts of the link, what is watched from now on, and the credentials of the peer process. Returns `None` if the
-    /// other side has passed nothing yet.
+    /// Ends the meeting. Returns the parts of the link, the objects to watch from now on, and the credentials of the
+    /// peer process. Returns `None` if the other side has passed nothing yet.
     pub(super) fn into_parts(self, cma: bool) -> Option<(ShmParts, Watched, Credentials)> {
         let Passed { half, bell, event, mappings } = self.passed?;
         let parts = ShmParts {

@@ -1,29 +1,40 @@
-//! Connection set-up: from an address to an established link, and from an established link to news of its end.
+//! Connection set-up: from an address to an established link, and from an established link to the report of its end.
 //!
-//! One [`Service`] thread per domain, blocked in epoll, does all of it for all endpoints of the domain, so that
-//! endpoints never block. An endpoint asks ([`Registration::connect`]) and reads the answers in its [`Mailbox`].
+//! One [`Service`] thread per domain, which blocks in epoll, does all of this for all endpoints of the domain, so that
+//! endpoints never block. An endpoint submits a request ([`Registration::connect`]) and reads the results from its
+//! [`Mailbox`].
 //!
-//! * `service` has the handles, and `commands` what they ask of the thread.
-//! * `handshake` is the protocol over TCP, without I/O. TCP is the authority: it decides the identity of the peer, whether it knows the key, and
-//!   which transport is used.
-//! * `arbiter` decides which of several connections between two incarnations lives; `naming` where callers are looked for.
-//! * `meeting` passes descriptors (`passing`) over an abstract Unix socket, where both are on one host; `degraded` is why it failed; `pairing`
-//!   connects queue pairs, which the threads of `queue_pairs` make.
-//! * `reactor` has the sockets, timers and listeners; `setup` is one connection being made, `drive` advances it and `settle` handles its outcome.
-//!   `liveness` watches local peers afterwards.
-//! * `facilities` lists what the system must allow for shared memory, and tries it.
+//! * `service` contains the handles, and `commands` the commands that they send to the thread.
+//! * `handshake` is the protocol over TCP, without I/O. TCP is authoritative: it determines the identity of the peer,
+//!   whether it has the key, and which transport is used.
+//! * `arbiter` decides which of several connections between two incarnations survives. `naming` determines the
+//!   addresses at which callers are probed.
+//! * `meeting` passes descriptors (`passing`) over an abstract Unix socket, if both endpoints are on one host.
+//!   `degraded` is the reason if that fails. `pairing` connects queue pairs, which the threads of `queue_pairs` create.
+//! * `reactor` contains the sockets, timers and listeners. `setup` is one connection being made, `drive` advances it
+//!   and `settle` handles its outcome. `liveness` watches local peers afterwards.
+//! * `facilities` lists and tests the system facilities that shared memory needs.
 //!
-//! Rules. Exactly one connection a pair of incarnations. Every attempt ends, by success or by its timeout; so does
-//! everything that a stranger starts. The initiator has the last word (over TCP `Commit`, at the meeting `Confirm`):
-//! with it the connection stands on both sides. Whatever fails at the meeting degrades to the TCP connection that is
-//! open already. Locks: a mailbox's and the command queue's, both held for a push or a swap and never together.
+//! In this module a *call* is a TCP connection that requests a connection between endpoints. A peer was *met* at an
+//! address if a call to that address has reached it.
 //!
-//! Several endpoints may share one address, as *contexts* of a *site*: a caller's hello names the context that it wants, and is answered by that one.
-//! Each is an endpoint of its own in everything else.
+//! Rules:
+//! 1. There is exactly one connection for a pair of incarnations.
+//! 2. Every attempt ends, by success or by its timeout. The same applies to everything that an unauthenticated client
+//!    starts.
+//! 3. The initiator sends the final message (over TCP `Commit`, at the meeting `Confirm`). With it the connection is
+//!    established on both sides.
+//! 4. If the meeting fails, the TCP connection that is already open is used instead.
+//! 5. There are two kinds of locks: one for each mailbox and one for the command queue. Both are held only for a push
+//!    or a swap, and never together.
 //!
-//! A peer is its incarnation, and an address belongs to the endpoint that is met there. Before an acceptor decides, a *prober* calls the address that
-//! the caller advertises, and asks whether the call was made there. A caller that is not met there gets a connection of its own at most: no name, no
-//! token, and no influence on what belongs to another peer (`arbiter`).
+//! Several endpoints may share one address, as *contexts* of a *site*. A caller's hello names the context that it
+//! wants, and that context answers. In everything else each context is a separate endpoint.
+//!
+//! A peer is identified by its incarnation, and an address belongs to the endpoint that is met there. Before an
+//! acceptor decides, a *prober* calls the address that the caller advertises, and checks whether the call was made
+//! there. A caller that is not met there gets at most a connection of its own. It gets no entry under an address and no
+//! token, and cannot affect anything that belongs to another peer (see `arbiter`).
 
 mod arbiter;
 mod commands;
@@ -56,7 +67,7 @@ pub use naming::Naming;
 pub use service::{EndpointOptions, Registration, Service, Site, Transports};
 pub use timeouts::ConnectTimeouts;
 
-/// Feeds arbitrary bytes to both sides of the handshake; never panics, whatever they are.
+/// Feeds arbitrary bytes to both sides of the handshake. Must never panic.
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_handshake(bytes: &[u8]) {
     handshake::fuzz::drive(bytes);

@@ -1,16 +1,16 @@
-//! Where callers are looked for.
+//! The addresses at which callers are probed.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Which of the addresses that callers advertise are called, to find out whether they are there.
+/// The rule that selects which of the addresses that callers advertise are probed.
 #[derive(Clone)]
 pub enum Naming {
-    /// None: its callers are not known by their addresses.
+    /// No address is probed: the endpoint does not identify callers by their addresses.
     None,
-    /// The addresses from which peers call, and those for which this returns true: the ones that the application has named. A stranger cannot have
-    /// other addresses called.
+    /// The addresses from which peers call, and those for which this function returns true: the ones that the
+    /// application has named. An unknown client cannot cause calls to other addresses.
     Of(Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>),
 }
 
@@ -21,7 +21,8 @@ impl fmt::Debug for Naming {
 }
 
 impl Naming {
-    /// The address at which a caller is looked for: the one that it advertises, or that port of the address that it calls from.
+    /// Returns the address at which a caller is probed: the one that it advertises, or the address from which it calls
+    /// with the advertised port.
     pub(super) fn candidate(&self, advertised: SocketAddr, from: SocketAddr) -> Option<SocketAddr> {
         let Self::Of(named) = self else { return None };
         if advertised.ip() == from.ip() || named(advertised) {

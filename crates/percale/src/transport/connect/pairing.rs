@@ -1,18 +1,20 @@
 //! Queue pairs of a connection being made.
 //!
-//! The initiator makes its own queue pair and names it; the acceptor makes its own, connects it, and answers; the initiator connects, and its last
-//! word states whether the queue pairs carry the connection. So each side can receive before the other may send. A side that cannot make or connect a
-//! queue pair reports that, and the two go on over the TCP connection that is open already.
+//! The initiator creates its queue pair and sends its identification. The acceptor creates its own, connects it, and
+//! answers. Then the initiator connects its queue pair, and its final message states whether the queue pairs carry the
+//! connection. So each side can receive before the other side may send. A side that cannot create or connect a queue
+//! pair reports that, and the two continue over the TCP connection that is already open.
 //!
-//! **Not on the service thread.** Threads of their own make queue pairs (`queue_pairs`). A result is used if the set-up with that number still waits
-//! for it.
+//! **Not on the service thread.** Separate threads create queue pairs (`queue_pairs`). A result is used only if the
+//! set-up with that number still waits for it.
 //!
-//! **A round trip.** Two ports may both be active and not reach each other. So before the initiator's last word a message goes over the queue
-//! pairs, and its acknowledgement comes back; else the connection is made over TCP, if that is allowed, and the address is remembered for a while.
+//! **A round trip.** Two ports may both be active and still not reach each other. So before the initiator's final
+//! message, a message is sent over the queue pairs and its acknowledgement has to arrive. If that fails, the connection
+//! is made over TCP, if that is allowed, and the address is remembered for a while.
 //!
-//! **The cost of callers.** A queue pair has locked memory before its caller has sent its last word, so only [`UNDECIDED`] callers of a domain have
-//! one, or wait for one, at a time. Further callers get [`CROWDED`] and try again; when half of their time is over they go on over TCP, if that is
-//! allowed.
+//! **The cost of callers.** A queue pair has locked memory before its caller has sent its final message. So at most
+//! [`UNDECIDED`] callers of a domain have a queue pair, or wait for one, at a time. Further callers get [`CROWDED`] and
+//! try again. When half of their time has passed they continue over TCP, if that is allowed.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -30,13 +32,15 @@ use crate::wire::hello::{Choice, HelloFlags};
 use crate::wire::queue_pair::{End, Offered};
 use crate::wire::why::Why;
 
-/// How many callers may have queue pairs that they have not chosen yet: 41 MiB of locked memory.
+/// The number of callers that may have queue pairs without having sent their final message: 41 MiB of locked memory.
 pub(super) const UNDECIDED: usize = 64;
 
-/// The error that further callers get. A device may report it as well: trying again is right then, too.
+/// The error that further callers get. A device may report it as well, and trying again is the correct reaction in that
+/// case too.
 pub(super) const CROWDED: u32 = libc::EBUSY.cast_unsigned();
 
-/// How long a round trip may take where TCP is allowed besides; and where it is not: a device gives up after some four seconds.
+/// The timeout of a round trip if TCP is allowed as well. `ROUND_TRIP_ALONE` applies if it is not: a device gives up
+/// after about four seconds.
 const ROUND_TRIP: Duration = Duration::from_secs(1);
 const ROUND_TRIP_ALONE: Duration = Duration::from_secs(6);
 
@@ -48,7 +52,8 @@ impl Reactor {
         self.setups.values().filter(undecided).count().max(waiting) < UNDECIDED
     }
 
-    /// Has our queue pair made, unless it is, and connected, if the peer's is known.
+    /// Starts a job that creates the queue pair of this side, unless it exists, and connects it, if the peer's is
+    /// known.
     fn pair(&self, id: u64, setup: &mut Setup, peer: Option<End>) -> Result<(), u32> {
         let adapter = self.endpoints.get(&setup.endpoint).and_then(|owner| owner.opened.verbs.as_ref());
         let adapter = adapter.ok_or_else(|| failed(&io::ErrorKind::Unsupported.into()))?;
@@ -68,14 +73,15 @@ impl Reactor {
         Ok(())
     }
 
-    /// The verdict is verbs: our queue pair is to be named to the peer.
+    /// Creates the queue pair of this side after a verdict for verbs, to be sent to the peer.
     pub(super) fn make_pair(&self, id: u64, setup: &mut Setup) {
         if let Err(errno) = self.pair(id, setup, None) {
             setup.handshake.offer(&Err(errno));
         }
     }
 
-    /// Handles the peer's answer: the name of its queue pair, or the reason why it has none. Returns `None` if the set-up goes on talking.
+    /// Handles the peer's answer: the identification of its queue pair, or the reason why it has none. Returns `None`
+    /// if the handshake continues.
     pub(super) fn offered(&self, id: u64, setup: &mut Setup, theirs: Offered) -> Option<Next> {
         if setup.is_called() {
             let place = if self.has_place() { Ok(()) } else { Err(CROWDED) };
@@ -84,7 +90,7 @@ impl Reactor {
             }
             return None;
         }
-        // Without one of ours the peer's is not to blame.
+        // If this side has no queue pair, the error is not the peer's.
         let ours = if setup.wire.is_some() { Ok(()) } else { Err(libc::ENOTCONN.cast_unsigned()) };
         match theirs.and_then(|end| ours.and_then(|()| self.pair(id, setup, Some(end)))) {
             Ok(()) => None,
@@ -92,7 +98,7 @@ impl Reactor {
         }
     }
 
-    /// Handles the result of a job.
+    /// Handles the result of a job that creates or connects a queue pair.
     pub(super) fn paired(&mut self, id: u64, number: u64, result: Result<Box<Wire>, u32>) {
         let Some(mut setup) = self.setups.remove(&id) else { return };
         let Some(pairing) = setup.pairing.take_if(|pairing| pairing.number == number) else {
@@ -114,7 +120,7 @@ impl Reactor {
     }
 }
 
-/// The initiator has no queue pair that is connected.
+/// Continues an initiator that has no connected queue pair: tries again, uses TCP, or fails.
 fn unpaired(setup: &mut Setup, errno: u32) -> Next {
     setup.wire = None;
     let tcp = setup.both().contains(HelloFlags::TCP);

@@ -1,7 +1,8 @@
 //! Packets with descriptors over a Unix socket, and the checks that received descriptors have to pass.
 //!
-//! A peer may pass anything. What is used afterwards is certain: as many descriptors as expected (all others are closed at once), memory that cannot
-//! change its size and can be mapped writable, wake-ups that do not block, unless the peer changes that later (see `bell`).
+//! A peer may pass anything. The checks guarantee the following for everything that is used afterwards: there are as
+//! many descriptors as expected (all others are closed at once), memory cannot change its size and can be mapped
+//! writable, and wake-ups do not block, unless the peer changes that later (see `bell`).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,10 +20,10 @@ use super::degraded::Degraded;
 use crate::system::interrupted::uninterrupted;
 use crate::wire::why::Why;
 
-/// More descriptors than this are in no packet of ours.
+/// The largest number of descriptors in a packet.
 const MOST: usize = 3;
 
-/// Sends one packet.
+/// Sends a packet.
 pub(super) fn send<T: IntoBytes + Immutable>(
     socket: BorrowedFd<'_>,
     packet: &T,
@@ -39,13 +40,14 @@ pub(super) fn send<T: IntoBytes + Immutable>(
     if sent == size_of::<T>() { Ok(()) } else { Err(Degraded::from(Errno::MSGSIZE)) }
 }
 
-/// Receives one packet with the descriptors that came with it, close-on-exec. `None` if none is there yet.
+/// Receives a packet with its descriptors, which are close-on-exec. Returns `None` if none has arrived yet.
 pub(super) fn receive<T: FromBytes + IntoBytes>(socket: BorrowedFd<'_>) -> Result<Option<(T, Vec<OwnedFd>)>, Degraded> {
     let mut packet = T::new_zeroed();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    // An interrupted call is repeated: the socket is watched edge-triggered, so no second event announces the same packet.
+    // An interrupted call is repeated: the socket is watched edge-triggered, so there is no second event for the same
+    // packet.
     let mut receive =
         || rustix::net::recvmsg(socket, &mut [IoSliceMut::new(packet.as_mut_bytes())], &mut control, flags);
     let got = match uninterrupted(&mut receive) {
@@ -63,7 +65,7 @@ pub(super) fn receive<T: FromBytes + IntoBytes>(socket: BorrowedFd<'_>) -> Resul
         return Err(Degraded { why: Why::MeetingFailed, errno: Errno::CONNRESET.raw_os_error() });
     }
     if got.flags.contains(ReturnFlags::CTRUNC) {
-        // Either more came than belongs there, or we have no room for descriptors: find out which.
+        // Either more descriptors arrived than expected, or this process has no room for descriptors. Determine which.
         return Err(match rustix::io::fcntl_dupfd_cloexec(socket, 0) {
             Err(errno) => errno.into(),
             Ok(_) => Degraded { why: Why::BadResources, errno: Errno::MSGSIZE.raw_os_error() },
@@ -77,7 +79,7 @@ pub(super) fn receive<T: FromBytes + IntoBytes>(socket: BorrowedFd<'_>) -> Resul
 
 const BAD: Degraded = Degraded { why: Why::BadResources, errno: Errno::INVAL.raw_os_error() };
 
-/// Checks memory that a peer passed: a memfd of exactly `bytes`, of fixed size, writable.
+/// Checks memory that a peer passed. It has to be a memfd of exactly `bytes` bytes, of fixed size, and writable.
 pub(super) fn check_memory(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), Degraded> {
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| BAD)?;
     let size = rustix::fs::fstat(fd).map_err(|_| BAD)?.st_size;
@@ -89,7 +91,7 @@ pub(super) fn check_memory(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), Degrade
     sound.then_some(()).ok_or(BAD)
 }
 
-/// Checks a wake-up that a peer passed: an eventfd that does not block.
+/// Checks a wake-up descriptor that a peer passed. It has to be an eventfd that does not block.
 pub(super) fn check_event(fd: &OwnedFd) -> Result<(), Degraded> {
     let kind = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).map_err(|_| BAD)?;
     let flags = rustix::fs::fcntl_getfl(fd.as_fd()).map_err(|_| BAD)?;

@@ -1,7 +1,8 @@
-//! Threads that make and connect the queue pairs of connections being made.
+//! Threads that create and connect the queue pairs of connections being made.
 //!
-//! A device takes milliseconds for a queue pair, and where a peer's port is not found the kernel looks for it for a second. So the service thread
-//! does not make them: [`Pairs`] has threads of its own for that, as long as there is something to do. The result comes back as a command.
+//! A device needs milliseconds for a queue pair, and if a peer's port is not found the kernel searches for it for a
+//! second. So the service thread does not do this itself: [`Pairs`] has its own threads, which exist while there is
+//! work. The result is returned as a command.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,30 +15,30 @@ use crate::transport::background::{Crew, Job};
 use crate::transport::verbs::{Adapter, Wire, errno_of};
 use crate::wire::queue_pair::End;
 
-/// What a set-up waits for.
+/// A job that a set-up waits for.
 #[derive(Debug)]
 pub(super) struct Pairing {
-    /// The job.
+    /// The number of the job.
     pub(super) number: u64,
-    /// The peer has named its queue pair; the initiator's last word follows.
+    /// The peer has sent its queue pair, and the initiator's final message follows.
     pub(super) is_last: bool,
-    /// The job ends with this.
+    /// The job is no longer wanted once this is dropped.
     pub(super) _alive: Arc<()>,
 }
 
-/// A queue pair to be made, unless it is, and to be connected, if the peer's is known.
+/// A job that creates a queue pair, unless `wire` contains one, and connects it, if the peer's is known.
 pub(super) struct Pair {
     pub(super) shared: Arc<Shared>,
     pub(super) setup: u64,
-    /// It is for a caller.
+    /// The set-up is one of an acceptor.
     pub(super) is_called: bool,
     pub(super) number: u64,
     pub(super) adapter: Arc<Adapter>,
     pub(super) wire: Option<Box<Wire>>,
     pub(super) peer: Option<End>,
-    /// How long a round trip may take.
+    /// The timeout of a round trip.
     pub(super) limit: Duration,
-    /// The peer, if it called.
+    /// The address of the peer, if it called.
     pub(super) caller: Option<IpAddr>,
     pub(super) wanted: Weak<()>,
 }
@@ -79,10 +80,11 @@ impl Job for Pair {
     }
 }
 
-/// A thread pool that makes a few queue pairs at a time, so that a peer with a port that is not found does not hold up other peers.
+/// A thread pool that creates a few queue pairs at a time, so that a peer with a port that is not found does not delay
+/// other peers.
 pub(super) type Pairs = Crew<Pair>;
 
-/// Returns the errno of the reason why there is no queue pair, and records that there is none.
+/// Logs the reason why there is no queue pair, and returns its error number.
 pub(super) fn failed(error: &io::Error) -> u32 {
     later!(warn: %error, "no queue pair");
     errno_of(error).cast_unsigned()

@@ -1,9 +1,11 @@
-//! The service thread: one epoll, one list of timers, and everything that is under way, by number.
+//! The service thread: one epoll set, one list of timers, and tables of everything in progress, by number.
 //!
-//! It never blocks but in epoll. What is registered with epoll carries its owner's number and a channel; numbers are never used twice, so an event
-//! for something that is gone finds nothing. Set-ups and callers are registered edge-triggered and always driven until the kernel returns EAGAIN; a
-//! stray event is harmless. Listeners are level-triggered, and while no descriptor can be had they are not listened to, so the thread does not spin.
-//! With a descriptor in reserve it answers callers that there are none, instead of leaving them in the queue.
+//! The thread blocks only in epoll. The epoll data of a descriptor contains the number of its owner and a channel.
+//! Numbers are never reused, so an event for an object that is gone finds nothing. Set-ups and callers are registered
+//! edge-triggered and are always processed until the kernel returns EAGAIN; a spurious event is harmless. Listeners are
+//! level-triggered. They are removed from epoll while no descriptor is available, so that the thread does not spin.
+//! With a reserved descriptor the thread answers callers that there are no descriptors, instead of leaving them in the
+//! queue.
 
 mod accept;
 
@@ -32,48 +34,50 @@ use crate::system::process_socket::ProcessSocket;
 use crate::system::random::random;
 use crate::wire::hello::{Hello, Incarnation, Token};
 
-/// Which descriptor of its owner an event is about.
+/// The channel: which descriptor of its owner an event refers to.
 const TCP: u64 = 0;
 const UNIX: u64 = 1;
 const PIDFD: u64 = 2;
 
-/// The number that stands for the command queue.
+/// The number of the command queue.
 const WAKE: u64 = 0;
 
-/// The most connections of an endpoint to peers that were not met at their addresses. The oldest is dropped first.
+/// The maximum number of connections of an endpoint to peers that were not met at their addresses. The oldest is
+/// dropped first.
 const UNPROVEN: usize = 1024;
 
-/// Returns `count`, but at most 1/`part` of the process's descriptor limit, so that the descriptors that strangers hold leave room for those that the
-/// application opens. The limit is read on each call because it can change.
+/// Returns `count`, but at most 1/`part` of the process's descriptor limit, so that the descriptors that
+/// unauthenticated clients hold leave room for those that the application opens. The limit is read on each call because
+/// it can change.
 fn at_most(count: usize, part: u64) -> usize {
     let descriptors = kernel::limit(libc::RLIMIT_NOFILE);
     descriptors.map_or(count, |most| count.min(usize::try_from(most / part).unwrap_or(count))).max(1)
 }
 
-/// How often local peers are looked at that gave no sign.
+/// The interval at which local peers are checked without an event.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// How often everything is looked at where the system does not let us wait for events.
+/// The interval at which everything is checked if the system does not allow waiting for events.
 const EVERYTHING: Duration = Duration::from_millis(2);
 
-/// An endpoint.
+/// The state of an endpoint.
 pub(super) struct Endpoint {
     pub(super) opened: Opened,
-    /// The connections that stand.
+    /// The established connections.
     pub(super) held: HashMap<Incarnation, Held>,
-    /// The contexts of a site that are open.
+    /// The open contexts of a site.
     pub(super) members: HashMap<u16, u64>,
-    /// Until when its listeners rest.
+    /// The time until which its listeners are paused.
     resting: Option<Instant>,
-    /// Callers that came since all of them were counted.
+    /// The number of callers that arrived since all of them were counted.
     uncounted: usize,
 }
 
-/// A connection that stands.
+/// An established connection.
 pub(super) struct Held {
     pub(super) serial: u64,
     pub(super) token: Token,
-    /// The address, and its context, at which a call has met the peer.
+    /// The address and context at which a call has met the peer.
     pub(super) at: Option<(SocketAddr, u16)>,
 }
 
@@ -84,7 +88,7 @@ impl Held {
 }
 
 impl Endpoint {
-    /// A hello of its own, with a new nonce.
+    /// Creates a hello of this endpoint, with a new nonce.
     pub(super) fn hello(&self) -> io::Result<Hello> {
         Ok(Hello {
             flags: self.opened.flags,
@@ -104,7 +108,7 @@ impl Endpoint {
     }
 }
 
-/// A caller at the Unix socket that has not sent its purpose yet.
+/// A caller at the Unix socket that has not sent its offer yet.
 struct Caller {
     endpoint: u64,
     socket: ProcessSocket,
@@ -124,7 +128,7 @@ impl Watch {
     }
 }
 
-/// The service thread's state.
+/// The state of the service thread.
 pub(super) struct Reactor {
     pub(super) shared: Arc<Shared>,
     pub(super) pairs: Arc<Pairs>,
@@ -132,9 +136,9 @@ pub(super) struct Reactor {
     pub(super) endpoints: HashMap<u64, Endpoint>,
     pub(super) setups: HashMap<u64, Setup>,
     callers: HashMap<u64, Caller>,
-    /// By serial.
+    /// The watched local peers, by serial.
     watches: HashMap<u64, Watch>,
-    /// When all of them are looked at, even without an event of any.
+    /// The time when all of them are checked, even without an event.
     round: Option<Instant>,
     timers: BTreeSet<(Instant, u64)>,
     reserve: Option<OwnedFd>,
@@ -170,7 +174,7 @@ impl Reactor {
             let next = self.timers.first().map(|(due, _)| due).into_iter().chain(&self.round).min();
             let timeout = next.map(|due| {
                 let rest = due.saturating_duration_since(Instant::now()).min(Duration::from_secs(3600));
-                // Rounded up, or the last millisecond before a timer would be spent spinning.
+                // Rounded up. Otherwise the thread would spin for the last millisecond before a timer.
                 timespec(rest + Duration::from_micros(10))
             });
             if let Err(error) = self.wait(&mut events, timeout.as_ref()) {
@@ -192,7 +196,7 @@ impl Reactor {
             self.expire();
             self.look_around();
             if !self.watches.is_empty() {
-                // A local peer exists. Registering takes time, and on this thread no sender waits for it.
+                // A local peer exists. Registering takes time, but on this thread it delays no sender.
                 barrier::register();
             }
         }
@@ -203,7 +207,8 @@ impl Reactor {
         call("epoll_pwait2", || epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout)).map(drop)
     }
 
-    /// Where the system does not let us wait for events: after a moment, drives everything there is. `false`: it is time to end.
+    /// Processes everything after a short pause, for systems that do not allow waiting for events. Returns `false` when
+    /// the thread has to end.
     #[cold]
     fn look_at_all(&mut self) -> bool {
         let mut wake = [PollFd::new(&self.shared.wake, PollFlags::IN)];
@@ -224,9 +229,9 @@ impl Reactor {
         true
     }
 
-    /// Carries out what endpoints asked. `false`: it is time to end.
+    /// Executes the queued commands. Returns `false` when the thread has to end.
     fn obey(&mut self) -> bool {
-        // Emptied before the queue is looked at: what is queued later wakes the thread again.
+        // Cleared before the queue is read: a command that is queued later wakes up the thread again.
         if let Err(error) = self.shared.wake.clear() {
             later!(error: %error, "the connection service's wake-up failed");
         }
@@ -262,7 +267,7 @@ impl Reactor {
                             site.members.remove(&index);
                         }
                     }
-                    // No thread waits for this answer in a process that is ending.
+                    // No thread waits for this answer in a process that is exiting.
                     done.send(()).unwrap_or_default();
                 }
                 Command::Paired { setup, number, result } => self.paired(setup, number, result),
@@ -295,7 +300,7 @@ impl Reactor {
             if due.is_some_and(|due| due <= now) {
                 self.overdue(id);
             } else if let Some(due) = due {
-                self.timers.insert((due, id)); // It was put off.
+                self.timers.insert((due, id)); // The timer was postponed.
             } else if self.callers.get(&id).is_some_and(|caller| caller.due <= now) {
                 self.callers.remove(&id);
             } else if self.endpoints.get(&id).and_then(|endpoint| endpoint.resting).is_some_and(|due| due <= now) {
@@ -304,7 +309,8 @@ impl Reactor {
         }
     }
 
-    /// Wakes the owner `id` at `due`. Earlier wishes of the same owner find that it is not due.
+    /// Sets a timer for the owner `id` at `due`. If an earlier timer of the same owner expires, it finds that the owner
+    /// is not due.
     pub(super) fn wake_at(&mut self, due: Instant, id: u64) {
         self.timers.insert((due, id));
     }
@@ -316,31 +322,31 @@ impl Reactor {
         epoll::add(&self.epoll, socket, data, flags)
     }
 
-    /// Takes a socket back from epoll before it is handed on.
+    /// Removes a socket from epoll before it is passed on.
     pub(super) fn unregister(&self, socket: &ProcessSocket) {
         if let Err(error) = epoll::delete(&self.epoll, socket) {
             later!(debug: %error, "a socket was not registered");
         }
     }
 
-    /// Drops a set-up, and its prober.
+    /// Drops a set-up and its prober.
     pub(super) fn forget_setup(&mut self, id: u64) {
         if let Some(prober) = self.setups.remove(&id).and_then(|setup| setup.prober) {
             self.setups.remove(&prober);
         }
     }
 
-    /// Called when an endpoint has one more connection to a peer that was not met at its address: drops the oldest such connection if there are too
-    /// many.
+    /// Drops the oldest connection of an endpoint to a peer that was not met at its address, if there are too many of
+    /// them. Called when one was added.
     pub(super) fn limit_unproven(&mut self, id: u64) {
         let Some(endpoint) = self.endpoints.get(&id) else { return };
-        // One has come, so one goes.
+        // One connection was added, so dropping one is sufficient.
         let most = at_most(UNPROVEN, 4);
         if let Some(serial) = endpoint.opened.mailbox.retract_oldest(most) {
             return self.drop_unproven(id, serial, false);
         }
         if matches!(endpoint.opened.naming, Naming::None) {
-            return; // Its owner knows which connections it needs.
+            return; // The owner of the endpoint decides which connections it keeps.
         }
         let unproven = || endpoint.held.values().filter(|held| held.at.is_none()).map(|held| held.serial);
         if unproven().count() > most
@@ -368,7 +374,7 @@ impl Reactor {
         }
     }
 
-    /// Starts to watch the peer of a connection that stands.
+    /// Starts watching the peer of an established connection.
     pub(super) fn watch(&mut self, endpoint: u64, serial: u64, incarnation: Incarnation, watched: Watched) {
         let data = |channel| epoll::EventData::new_u64(serial << 2 | channel);
         let result = epoll::add(&self.epoll, watched.process.pidfd(), data(PIDFD), epoll::EventFlags::IN)
@@ -379,8 +385,8 @@ impl Reactor {
         self.watches.insert(serial, Watch { endpoint, incarnation, watched });
     }
 
-    /// Ends the watch, and the connection with it: the peer sees a hang-up even if a forked child of this process
-    /// still has the socket.
+    /// Stops watching, and ends the connection: the peer sees a hang-up even if a forked child of this process still
+    /// has the socket.
     pub(super) fn unwatch(&mut self, serial: u64) {
         if let Some(Watch { watched, .. }) = self.take_watch(serial)
             && let Err(error) = rustix::net::shutdown(&watched.control, rustix::net::Shutdown::Both)
@@ -389,7 +395,7 @@ impl Reactor {
         }
     }
 
-    /// Watches a peer no longer. Both descriptors have other owners, so closing ours would not end it.
+    /// Stops watching a peer. Both descriptors have other owners, so closing these would not remove them from epoll.
     fn take_watch(&mut self, serial: u64) -> Option<Watch> {
         let watch = self.watches.remove(&serial)?;
         for fd in [watch.watched.process.pidfd(), watch.watched.control.as_fd()] {
@@ -400,8 +406,8 @@ impl Reactor {
         Some(watch)
     }
 
-    /// Looks at all local peers from time to time. A peer that executes another program while a forked child of it has the control
-    /// socket gives no other sign.
+    /// Checks all local peers from time to time. This is the only way to detect that a peer executes another program
+    /// while a forked child of it has the control socket.
     fn look_around(&mut self) {
         let now = Instant::now();
         if self.round.is_some_and(|due| due <= now) {
@@ -418,20 +424,20 @@ impl Reactor {
         }
     }
 
-    /// Returns whether the connection uses shared memory and the peer has neither ended nor closed it. A message of any caller over TCP then does not
-    /// end the connection.
+    /// Returns whether the connection uses shared memory and the peer has neither ended nor closed it. In this case a
+    /// message of a caller over TCP must not end the connection.
     pub(super) fn lives(&self, serial: u64) -> bool {
         self.watches.get(&serial).is_some_and(Watch::lives)
     }
 
-    /// Something happened to a peer.
+    /// Handles an event of a local peer.
     fn look(&mut self, serial: u64) {
         let Some(reason) = self.watches.get(&serial).and_then(|watch| watch.watched.obituary()) else { return };
         let Some(Watch { endpoint, incarnation, .. }) = self.take_watch(serial) else { return };
         self.bury(endpoint, incarnation, serial, reason);
     }
 
-    /// A connection is over.
+    /// Removes a connection that has ended, and reports its end.
     pub(super) fn bury(&mut self, endpoint: u64, incarnation: Incarnation, serial: u64, reason: String) {
         self.unwatch(serial);
         if let Some(endpoint) = self.endpoints.get_mut(&endpoint) {
@@ -445,12 +451,12 @@ fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }
 
-/// An address as it travels.
+/// Returns an address in the form in which it is sent.
 pub(super) const fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// A descriptor to give up when none is left.
+/// Opens a descriptor that can be closed when no other is left.
 fn reserve() -> rustix::io::Result<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }

@@ -1,6 +1,7 @@
 //! The handles: a domain's service, and an endpoint's registration with it.
 //!
-//! Threads do not survive fork. In a forked child these handles do nothing: its parent's connections are not its own.
+//! Threads do not survive fork. In a forked child these handles do nothing, because the connections belong to the
+//! parent.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -26,7 +27,7 @@ use crate::wire::hello::{HelloFlags, Incarnation};
 use bitflags::bitflags;
 
 bitflags! {
-    /// Which transports an endpoint may use towards its peers.
+    /// The transports that an endpoint may use towards its peers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Transports: u8 {
         /// Shared memory.
@@ -36,31 +37,31 @@ bitflags! {
     }
 }
 
-/// The settings by which an endpoint is found and finds others.
+/// The options of an endpoint for connection set-up.
 pub struct EndpointOptions {
-    /// Where to listen; port 0 takes a free one, a wildcard address listens on all interfaces.
+    /// The address on which to listen. Port 0 selects a free port; a wildcard address listens on all interfaces.
     pub bind: SocketAddr,
-    /// The interface that provides the advertised address, if `bind` is a wildcard. `None` chooses the best one.
+    /// The interface that provides the advertised address, if `bind` is a wildcard. `None` selects the best one.
     pub interface: Option<String>,
-    /// This life of this endpoint.
+    /// The incarnation of this endpoint.
     pub incarnation: Incarnation,
-    /// What may be used.
+    /// The transports that may be used.
     pub transports: Transports,
-    /// Peers have to have the same one.
+    /// The authorization key. Peers must have the same one.
     pub authorization_key: Option<Vec<u8>>,
-    /// How long a connection may take to come about, from [`Registration::connect`] to its notice.
+    /// The timeouts of a connection attempt, from [`Registration::connect`] to its notice.
     pub timeouts: ConnectTimeouts,
     /// Whether links may read and write peers' memory directly.
     pub cma_allowed: bool,
-    /// The RDMA device's port; without one there is no verbs.
+    /// The port of the RDMA device. Without one the endpoint does not use verbs.
     pub verbs: Option<Arc<Adapter>>,
-    /// The endpoint's doorbell; without one there is no shared memory.
+    /// The endpoint's doorbell. Without one the endpoint does not use shared memory.
     pub bell: Option<Arc<dyn LocalBell>>,
-    /// Why it has no shared memory, if not for want of permission by its owner.
+    /// The reason why the endpoint has no shared memory, unless its owner has disabled it.
     pub shm_missing: Option<Arc<str>>,
-    /// It is this context of that site, and found at the site's address.
+    /// The site and the index, if the endpoint is a context. It is then reached at the site's address.
     pub context: Option<(Arc<Site>, u16)>,
-    /// Whether callers are known by their addresses.
+    /// Whether callers are identified by their addresses.
     pub naming: Naming,
 }
 
@@ -77,7 +78,7 @@ impl fmt::Debug for EndpointOptions {
 }
 
 impl EndpointOptions {
-    /// Every transport, no key, default timeouts, no doorbell yet.
+    /// Creates options with every transport, no key, default timeouts and no doorbell.
     #[must_use]
     pub const fn new(bind: SocketAddr, incarnation: Incarnation) -> Self {
         Self {
@@ -97,7 +98,8 @@ impl EndpointOptions {
     }
 }
 
-/// The service of one domain. Stops its thread when dropped; what its endpoints were doing is forgotten then.
+/// The connection service of one domain. Dropping it stops its thread and discards everything that its endpoints have
+/// in progress.
 pub struct Service {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -110,7 +112,7 @@ impl fmt::Debug for Service {
 }
 
 impl Service {
-    /// Starts it.
+    /// Starts the service.
     ///
     /// # Errors
     /// If there is no descriptor or no thread left.
@@ -128,18 +130,19 @@ impl Service {
         Ok(Arc::new(Self { shared, thread: Some(thread) }))
     }
 
-    /// Opens the listeners of an endpoint; notices for it go to `mailbox`.
+    /// Opens the listeners of an endpoint. Its notices are posted to `mailbox`.
     ///
     /// # Errors
-    /// The error of `bind`; `NotFound` if the interface asked for has no address.
+    /// The error of `bind`; `NotFound` if the requested interface has no address.
     pub fn open(self: &Arc<Self>, options: EndpointOptions, mailbox: &Arc<Mailbox>) -> io::Result<Registration> {
         self.enter(options, mailbox, None)
     }
 
-    /// Opens an address that contexts share; none of them is open yet. The notices of this address are not read.
+    /// Opens an address that is shared by contexts, none of which is open yet. The notices of this address are not
+    /// read.
     ///
     /// # Errors
-    /// As of [`open`](Self::open).
+    /// Like [`open`](Self::open).
     pub fn open_site(self: &Arc<Self>, options: EndpointOptions, contexts: Contexts) -> io::Result<Arc<Site>> {
         let registration = self.enter(options, &Mailbox::new(|| ()), Some(contexts.named))?;
         Ok(Arc::new(Site { registration, contexts, taken: ProcessMutex::new(HashSet::new()) }))
@@ -194,7 +197,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         if !self.shared.is_home() {
-            // There is no such thread here; waiting for it would never end.
+            // The thread does not exist in this process; waiting for it would never end.
             std::mem::forget(self.thread.take());
             return;
         }
@@ -207,24 +210,24 @@ impl Drop for Service {
     }
 }
 
-/// An address that several endpoints share, each a context of its own.
+/// An address that several endpoints share, each as a context.
 #[derive(Debug)]
 pub struct Site {
     registration: Registration,
     contexts: Contexts,
-    /// Which contexts are open.
+    /// The contexts that are open.
     taken: ProcessMutex<HashSet<u16>>,
 }
 
 impl Site {
-    /// The address.
+    /// Returns the address.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.registration.address
     }
 }
 
-/// A context's place at its site, which lasts as long as any of them.
+/// A reserved context of a site. The site exists as long as any of them.
 #[derive(Debug)]
 struct Seat {
     site: Arc<Site>,
@@ -253,8 +256,8 @@ impl Drop for Seat {
     }
 }
 
-/// An endpoint's place in the service. Dropping it closes the listeners and ends all attempts; when it returns, the
-/// port is free.
+/// The registration of an endpoint with the service. Dropping it closes the listeners and ends all attempts. When the
+/// drop returns, the port is free.
 #[derive(Debug)]
 pub struct Registration {
     service: Arc<Service>,
@@ -262,41 +265,42 @@ pub struct Registration {
     address: SocketAddr,
     explanation: String,
     incarnation: Incarnation,
-    /// Given up after the service has forgotten the endpoint.
+    /// Released after the service has removed the endpoint.
     _seat: Option<Seat>,
 }
 
 impl Registration {
-    /// Returns the address that peers get: one concrete address and the port.
+    /// Returns the address that is advertised to peers: a concrete IP address and the port.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Why that address.
+    /// Returns the reason for that address.
     #[must_use]
     pub fn explanation(&self) -> &str {
         &self.explanation
     }
 
-    /// This life of this endpoint.
+    /// Returns the incarnation of this endpoint.
     #[must_use]
     pub const fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
     /// Starts a connection to `peer`. One notice about `attempt` follows: established, aliased or failed. The caller
-    /// chooses the number.
+    /// chooses the number of the attempt.
     pub fn connect(&self, attempt: u64, peer: SocketAddr) {
         self.connect_context(attempt, peer, 0);
     }
 
-    /// As [`connect`](Self::connect), to a context of `peer`.
+    /// Like [`connect`](Self::connect), to a context of `peer`.
     pub fn connect_context(&self, attempt: u64, peer: SocketAddr, context: u16) {
         self.service.shared.send(Command::Connect { endpoint: self.id, attempt, peer, context });
     }
 
-    /// The endpoint has given up the connection `serial`: it is watched no longer, and the peer may connect again.
+    /// Reports that the endpoint has given up the connection `serial`: it is no longer watched, and the peer may
+    /// connect again.
     pub fn closed(&self, serial: u64) {
         self.service.shared.send(Command::Closed { endpoint: self.id, serial });
     }
@@ -309,7 +313,7 @@ impl Drop for Registration {
         }
         let (done, closed) = mpsc::sync_channel(1);
         self.service.shared.send(Command::Close(self.id, done));
-        // An error means that the thread is gone, and with it the listeners.
+        // An error means that the thread has ended, and the listeners are closed.
         if closed.recv().is_err() {
             later!(debug: "the connection service ended before an endpoint");
         }

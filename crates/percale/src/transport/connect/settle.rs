@@ -11,17 +11,17 @@ use crate::system::random::random;
 use crate::wire::hello::Incarnation;
 use crate::wire::why::Why;
 
-/// How long a refusal may take to arrive.
+/// The time that a refusal may take to arrive.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Pauses between tries double from the first to the second of these.
+/// The first and the longest pause between tries. Pauses double in between.
 pub(super) const PAUSE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(256));
 
-/// How often a connection that the peer closes is tried again.
+/// The number of tries if the peer closes the connection.
 const CLOSED_TRIES: u32 = 3;
 
 impl Reactor {
-    /// Carries out the outcome of a set-up.
+    /// Handles the outcome of a set-up.
     pub(super) fn settle(&mut self, id: u64, mut setup: Setup, next: Next) {
         let (endpoint, peer) = (setup.endpoint, setup.incarnation());
         let next = match next {
@@ -85,7 +85,7 @@ impl Reactor {
         }
     }
 
-    /// Reports the failure of a set-up. Returns false if the set-up is not over, because its attempt is tried again.
+    /// Reports the failure of a set-up. Returns false if the set-up has not ended because its attempt is tried again.
     fn fail(&mut self, id: u64, mut setup: Setup, error: ConnectError) -> bool {
         let Side::Initiator(attempt) = &mut setup.side else {
             self.turned_away(&setup, error);
@@ -96,7 +96,7 @@ impl Reactor {
             self.try_again(id, setup, true);
             return false;
         }
-        // Others may give descriptors back meanwhile: those of connections being made are many.
+        // Descriptors may be released in the meantime: connections being made use many.
         if matches!(error, ConnectError::Descriptors { .. }) && attempt.is_early() {
             attempt.last = Some(error);
             self.try_again(id, setup, true);
@@ -110,7 +110,7 @@ impl Reactor {
         true
     }
 
-    /// Begins an initiator's attempt again, after a pause or at once.
+    /// Restarts an initiator's attempt, after a pause or at once.
     fn try_again(&mut self, id: u64, mut setup: Setup, pause: bool) {
         let Side::Initiator(attempt) = &mut setup.side else { return };
         (setup.stage, setup.tcp, setup.meeting) = (Stage::Waiting, None, None);
@@ -170,14 +170,15 @@ impl Reactor {
         }
     }
 
-    /// Returns whether there is no connection with its peer yet. (No percale brings about a second one.)
+    /// Returns whether there is no connection with its peer yet. (A conforming peer never causes a second one.)
     fn is_new(&self, setup: &Setup) -> bool {
         let owner = self.endpoints.get(&setup.endpoint);
         setup.incarnation().is_some_and(|peer| owner.is_some_and(|owner| !owner.held.contains_key(&peer)))
     }
 
     fn turned_away(&self, setup: &Setup, error: ConnectError) {
-        // A caller that merely hangs up has lost interest: it gave the connection up for another one, or it is a port scanner.
+        // A caller that just hangs up is not reported: either it gave up the connection in favor of another one, or it
+        // is a port scanner.
         if matches!(setup.side, Side::Acceptor { .. })
             && !matches!(error, ConnectError::Closed(_))
             && let Some(owner) = self.endpoints.get(&setup.endpoint)
@@ -205,8 +206,8 @@ impl Reactor {
             host_local: hello.place.same_host(&setup.ours.place),
         };
         let owner = self.endpoints.get_mut(&setup.endpoint)?;
-        // The endpoint that answers at an address is the one that lives there. The claims of an endpoint that was not met there prove nothing about
-        // others.
+        // The endpoint that answers at an address is the one at that address. The claims of an endpoint that was not
+        // met there prove nothing about others.
         let others = owner.held.iter().filter(|(other, held)| **other != peer && at.is_some() && held.at == at);
         let replaced: Vec<_> = others.map(|(old, held)| (*old, held.serial)).collect();
         let attempt = match &setup.side {
@@ -237,9 +238,9 @@ impl Reactor {
         Some(serial)
     }
 
-    /// Called when a set-up with `peer` is over. If a connection stands now with a peer that was met at the address that an attempt called, that
-    /// attempt is notified. An attempt that called another address calls again, because only the endpoint that answers there can prove that it is the
-    /// same peer. Otherwise the timer runs.
+    /// Called when a set-up with `peer` has ended. If there is now a connection with a peer that was met at the address
+    /// that an attempt called, that attempt is notified. An attempt that called another address calls again, because
+    /// only the endpoint that answers there can prove that it is the same peer. Otherwise the timer continues.
     fn release(&mut self, endpoint: u64, peer: Incarnation) {
         let waits = |setup: &Setup| setup.stage == Stage::Waiting && setup.incarnation() == Some(peer);
         let waiting = self.setups.iter().filter(|(_, setup)| setup.endpoint == endpoint && waits(setup));

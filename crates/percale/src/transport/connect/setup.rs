@@ -1,5 +1,5 @@
-//! One connection being made: its socket, its handshake, its meeting. What it does with them by itself; decisions that
-//! need to know about others are the reactor's (`drive`, `settle`).
+//! One connection being made: its socket, its handshake, its meeting, and the operations that involve only these.
+//! Decisions that need the state of other connections are made in the reactor (`drive`, `settle`).
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::transport::verbs::Wire;
 use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Incarnation, Ruling, Token};
 use crate::wire::why::Why;
 
-/// What an endpoint asked for.
+/// A connection attempt of an endpoint.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) number: u64,
@@ -34,53 +34,53 @@ pub(super) struct Attempt {
     pub(super) closed: u32,
     pub(super) pause: Duration,
     pub(super) reset: Option<Token>,
-    /// Whether it has asked for a reset before.
+    /// Whether the attempt has requested a reset before.
     pub(super) has_reset: bool,
     /// Whether its connection was claimed.
     pub(super) claimed: bool,
-    /// Whether the next call only asks about the connection that stands.
+    /// Whether the next call only queries whether its target is the peer of the established connection.
     pub(super) asks: bool,
 }
 
 impl Attempt {
-    /// Returns whether half of the time in which it may be begun again is left.
+    /// Returns whether at least half of the time in which the attempt may be restarted is left.
     pub(super) fn is_early(&self) -> bool {
         self.retry_until.is_none_or(|until| Instant::now() + self.timeouts.host / 2 < until)
     }
 
-    /// Returns whether it may be begun again now.
+    /// Returns whether the attempt may be restarted now.
     pub(super) fn may_try_again(&self) -> bool {
         let now = Instant::now();
         now < self.deadline && self.retry_until.is_none_or(|until| now < until)
     }
 }
 
-/// Which side of the connection this is.
+/// The role of this process in the set-up.
 #[derive(Debug)]
 pub(super) enum Side {
     Initiator(Attempt),
     Acceptor {
         accepted: bool,
     },
-    /// Finds out for that set-up, a call that came in, whether its caller is at the address that it advertises.
+    /// Checks whether the caller of an incoming call (the set-up `caller`) is at the address that it advertises.
     Prober {
         caller: u64,
     },
 }
 
-/// How far it is.
+/// The stage of a set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Connecting,
     Talking,
-    /// An acceptor waits for its prober.
+    /// An acceptor waits for the result of its prober.
     Proving,
     Meeting,
     Waiting,
     Draining,
 }
 
-/// One connection being made.
+/// The state of one connection being made.
 pub(super) struct Setup {
     pub(super) endpoint: u64,
     /// The owner of the address that was called: the endpoint, or the site to which the endpoint belongs as a context.
@@ -92,57 +92,58 @@ pub(super) struct Setup {
     pub(super) remote: SocketAddr,
     pub(super) tcp: Option<ProcessSocket>,
     pub(super) peer: Option<Hello>,
-    /// An acceptor's: the address at which its caller is looked for, and whether it is there.
+    /// For an acceptor: the address at which its caller is probed, and whether it is there.
     pub(super) at: Option<SocketAddr>,
     pub(super) whereabouts: Whereabouts,
-    /// Its prober.
+    /// The set-up of the prober of this acceptor.
     pub(super) prober: Option<u64>,
-    /// An initiator's: the name of its call, for the peer's prober; and whether it arrived at the endpoint that made it.
+    /// For an initiator: the name of its call, which the peer's prober uses, and whether the call arrived at the
+    /// endpoint that made it.
     pub(super) name: Token,
     pub(super) at_home: bool,
-    /// The reason for which the call is refused, regardless of the caller.
+    /// The reason why the call is refused, regardless of the caller.
     pub(super) refusal: Option<Why>,
     pub(super) token: Token,
     pub(super) ruling: Ruling,
     pub(super) why: Why,
     pub(super) meeting: Option<Meeting>,
-    /// Our queue pair, with a verdict for verbs; and why there is none.
+    /// The queue pair of this side, after a verdict for verbs.
     pub(super) wire: Option<Box<Wire>>,
-    /// The queue pair is being made, or connected.
+    /// The job that creates or connects the queue pair.
     pub(super) pairing: Option<Pairing>,
-    /// Everything was sent, and the sending side was shut down.
+    /// Everything was sent, and the sending direction was shut down.
     pub(super) said_all: bool,
     pub(super) due: Instant,
 }
 
 /// The outcome for a set-up that was driven.
 pub(super) enum Next {
-    /// The set-up goes on.
+    /// The set-up continues.
     Stay,
-    /// The set-up is over, and nothing is reported.
+    /// The set-up ends without a report.
     Drop,
     /// The set-up failed.
     Fail(ConnectError),
-    /// The acceptor failed, but what it sent must arrive.
+    /// The acceptor has failed, but its last message has to arrive.
     Drain(Option<ConnectError>),
-    /// The initiator tries again: after a pause or at once.
+    /// The initiator tries again, after a pause or at once.
     Again { pause: bool },
-    /// The initiator reached a peer to which it is connected already.
+    /// The initiator reached a peer to which it is already connected.
     Aliased(Incarnation),
-    /// The connection stands, over this TCP connection.
+    /// The connection is established over this TCP connection.
     Tcp(Why, u32),
-    /// The connection stands, over shared memory.
+    /// The connection is established over shared memory.
     Shm,
-    /// The connection stands, over queue pairs.
+    /// The connection is established over queue pairs.
     Verbs(Why),
-    /// The acceptor has to know where its caller is before it decides.
+    /// The acceptor has to check the address of its caller before it decides.
     Prove,
-    /// The prober knows whether the caller is there.
+    /// The prober has determined whether the caller is there.
     Proved(bool),
 }
 
 impl Setup {
-    /// A call that came in over `socket`.
+    /// Creates the set-up of an incoming call over `socket`.
     pub(super) fn called(
         endpoint: u64,
         handshake: Handshake,
@@ -192,17 +193,17 @@ impl Setup {
         }
     }
 
-    /// Returns whether this is an incoming call without a hello (received and, with a key, proved) so far.
+    /// Returns whether this is an incoming call that has not sent a hello yet (and, with a key, proved it).
     pub(super) const fn is_stranger(&self) -> bool {
         self.is_called() && self.peer.is_none()
     }
 
-    /// What was called: the address, and which of its contexts.
+    /// Returns the address and the context that were called.
     pub(super) const fn called_at(&self) -> (SocketAddr, u16) {
         (self.remote, self.ours.wanted)
     }
 
-    /// Where the peer is, if a call has met it there.
+    /// Returns the address of the peer, if a call has met it there.
     pub(super) fn met_at(&self) -> Option<(SocketAddr, u16)> {
         match (&self.side, self.whereabouts, self.at, &self.peer) {
             (Side::Initiator(_), ..) => Some(self.called_at()),
@@ -224,12 +225,12 @@ impl Setup {
         invited && self.meeting.is_none() && self.token == *token
     }
 
-    /// What both sides can and want.
+    /// Returns the flags that both sides support and want.
     pub(super) fn both(&self) -> HelloFlags {
         self.ours.flags & self.peer.as_ref().map_or(HelloFlags::empty(), |peer| peer.flags)
     }
 
-    /// Which descriptors a pair may take.
+    /// Returns which descriptors a pair may use.
     pub(super) fn room(&self) -> Room {
         if self.both().contains(HelloFlags::TCP) { Room::Spare } else { Room::All }
     }
@@ -238,7 +239,7 @@ impl Setup {
         self.peer.as_ref().map(|hello| hello.incarnation)
     }
 
-    /// Returns whether it is a call of an endpoint that wants a connection.
+    /// Returns whether this is an outgoing call that requests a connection.
     pub(super) const fn is_initiator(&self) -> bool {
         matches!(self.side, Side::Initiator(_))
     }
@@ -256,7 +257,7 @@ impl Setup {
         matches!(self.side, Side::Acceptor { accepted: true })
     }
 
-    /// Sends what waits. `Ok(true)` once nothing does.
+    /// Sends pending output. Returns `Ok(true)` once there is none left.
     pub(super) fn flush(&mut self) -> Result<bool, Errno> {
         let Some(socket) = &self.tcp else { return Ok(true) };
         let output = self.handshake.output();
@@ -270,7 +271,7 @@ impl Setup {
         Ok(true)
     }
 
-    /// Reads exactly as far as the handshake wants. `Ok(None)` if more has to arrive first.
+    /// Reads exactly as many bytes as the handshake needs. Returns `Ok(None)` if more bytes have to arrive first.
     pub(super) fn read(&mut self) -> Result<Option<Event>, Next> {
         let mut buffer = [0u8; 256];
         loop {
@@ -300,12 +301,12 @@ impl Setup {
         ConnectError::of_socket(call, errno, self.remote, timeout)
     }
 
-    /// Returns whether the TCP connection stands by now.
+    /// Returns whether the TCP connection is established.
     pub(super) fn connected(&self) -> Result<bool, ConnectError> {
         let Some(socket) = &self.tcp else { return Ok(false) };
         let peer = match rustix::net::getpeername(socket) {
             Ok(Some(peer)) => peer,
-            // Not yet, or not at all, for which the socket has the reason.
+            // The connection is not established. If it has failed, the socket has the error.
             Ok(None) | Err(Errno::NOTCONN | Errno::INVAL) => match rustix::net::sockopt::socket_error(socket) {
                 Ok(Ok(())) => return Ok(false),
                 Ok(Err(errno)) => return Err(self.socket_error("connect", errno)),
@@ -313,14 +314,15 @@ impl Setup {
             },
             Err(errno) => return Err(self.socket_error("getpeername", errno)),
         };
-        // No listener exists, but the kernel chose that very port for our socket: the socket is connected to itself.
+        // There is no listener, but the kernel assigned that same port to the local socket: the socket is connected to
+        // itself.
         if rustix::net::getsockname(socket).ok() == Some(peer) {
             return Err(ConnectError::Refused(self.remote));
         }
         Ok(true)
     }
 
-    /// The peer's address as it can be used from here.
+    /// Returns the peer's address in a form that this process can use.
     pub(super) fn peer_address(&self, hello: &Hello) -> SocketAddr {
         let (mut address, from) = (hello.address, self.remote);
         if address.ip().is_loopback() && !hello.place.same_network(&self.ours.place) {
@@ -335,7 +337,7 @@ impl Setup {
     }
 }
 
-/// Why this transport, in words.
+/// Returns the reason for a transport as text.
 pub(super) fn reason(transport: &str, why: Why, errno: u32) -> String {
     match i32::try_from(errno) {
         Ok(errno @ 1..) => format!("{transport}: {why} ({})", std::io::Error::from_raw_os_error(errno)),
@@ -343,19 +345,19 @@ pub(super) fn reason(transport: &str, why: Why, errno: u32) -> String {
     }
 }
 
-/// The initiator's last word over TCP: what the connection is.
+/// Sends the initiator's final message over TCP, which states the transport of the connection.
 pub(super) fn commit(setup: &mut Setup, choice: Choice, why: Why, errno: u32) -> Next {
     setup.handshake.output().extend_from_slice(Commit { choice, why, errno }.to_bytes().as_bytes());
     match setup.flush() {
         Ok(true) if choice == Choice::Verbs => Next::Verbs(why),
         Ok(true) => Next::Tcp(why, errno),
-        // A few bytes into an empty socket buffer: if they do not fit, something is very wrong.
+        // A few bytes into an empty socket buffer always fit; otherwise treat the connection as closed.
         Ok(false) => Next::Fail(ConnectError::Closed(setup.remote)),
         Err(errno) => Next::Fail(setup.socket_error("sendto", errno)),
     }
 }
 
-/// The meeting failed: the initiator goes on over TCP, if that is allowed.
+/// Continues after a failed meeting: uses TCP if that is allowed.
 pub(super) fn degrade(setup: &mut Setup, degraded: Degraded) -> Next {
     setup.meeting = None;
     if setup.both().contains(HelloFlags::TCP) {
@@ -364,11 +366,12 @@ pub(super) fn degrade(setup: &mut Setup, degraded: Degraded) -> Next {
     Next::Fail(ConnectError::NoTransport(reason("shared memory", degraded.why, degraded.number())))
 }
 
-/// The most reads, of a kilobyte each, that discard what a caller sends after its refusal: far more than any percale has to send.
+/// The maximum number of reads, of 1 KiB each, that discard what a caller sends after its refusal: far more than any
+/// conforming peer sends.
 const DISCARDED: u32 = 64;
 
-/// Drains an acceptor that has sent its last bytes: waits until the caller has received them, so that closing the socket does not destroy them on the
-/// way.
+/// Drains an acceptor that has sent its last bytes: waits until the caller has received them, because closing the
+/// socket earlier could destroy them in transit.
 pub(super) fn drain(setup: &mut Setup) -> Next {
     match setup.flush() {
         Ok(true) => {}
@@ -376,7 +379,7 @@ pub(super) fn drain(setup: &mut Setup) -> Next {
         Err(_) => return Next::Drop,
     }
     let Some(socket) = &setup.tcp else { return Next::Drop };
-    // Once: it makes the socket ready, so again with each readiness would be for ever.
+    // Only once: the shutdown makes the socket ready, so repeating it at each readiness event would never end.
     if !std::mem::replace(&mut setup.said_all, true) && rustix::net::shutdown(socket, Shutdown::Write).is_err() {
         return Next::Drop;
     }

@@ -1,15 +1,15 @@
-//! How long a connection may take to be made.
+//! The timeouts of connection set-up.
 
 use std::time::Duration;
 
-/// The limits of the two parts of an attempt.
+/// The timeouts of the two phases of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectTimeouts {
-    /// Until the peer's host has accepted the call. A host does that by itself, however busy the peer's process is, so a longer silence
-    /// means that the address is dead.
+    /// The time until the peer's host has accepted the call. A host does that even if the peer's process is busy, so a
+    /// longer silence means that the address is dead.
     pub host: Duration,
-    /// Until the peer's process has answered, once its host has accepted. A process answers late if it is stopped, or if it starts with
-    /// many others on few processors.
+    /// The time until the peer's process has answered, after its host has accepted the call. A process answers late if
+    /// it is stopped, or if it starts together with many others on few processors.
     pub process: Duration,
 }
 
@@ -20,16 +20,16 @@ impl Default for ConnectTimeouts {
 }
 
 impl ConnectTimeouts {
-    /// Five seconds, and three minutes.
+    /// The default timeouts: five seconds for the host, and three minutes for the process.
     pub const DEFAULT: Self = Self { host: Duration::from_secs(5), process: Duration::from_secs(180) };
 
-    /// One limit for both.
+    /// Creates timeouts with the same value for both phases.
     #[must_use]
     pub const fn of(timeout: Duration) -> Self {
         Self { host: timeout, process: timeout }
     }
 
-    /// The longest that an attempt may last.
+    /// Returns the maximum duration of an attempt.
     #[must_use]
     pub fn longest(self) -> Duration {
         self.host.max(self.process)

@@ -1,8 +1,9 @@
 //! A link of an endpoint to itself.
 //!
-//! Frames wait in one byte queue until the next poll, so that an operation never completes inside the call that posts it. A pull goes the same way as
-//! between two processes (the engine answers it by `push` on this very link), but is served by one copy from the source to its place. The queue is
-//! bounded: messages beyond `QUEUE_LIMIT` are refused until the endpoint makes progress; frames that protocols need to make progress may go further.
+//! Frames wait in one byte queue until the next poll, so that an operation never completes inside the call that posts
+//! it. A pull uses the same calls as between two processes (the engine answers it with `push` on the same link), but is
+//! served by one copy from the source to the destination. The queue is bounded: messages beyond `QUEUE_LIMIT` are
+//! refused until the endpoint makes progress. Frames that the protocol needs to make progress may exceed this limit.
 
 use std::collections::VecDeque;
 
@@ -14,19 +15,21 @@ use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as
 use crate::region::lease::Lease;
 use crate::wire::head::{Head, Kind, Offer};
 
-/// Payloads up to this length are copied twice; of longer ones the second copy would cost more than an offer.
+/// Payloads up to this length are copied twice. For longer ones the second copy would cost more than an offer.
 const EAGER_LIMIT: usize = 8 << 10;
 
-/// Bytes that wait, heads included, beyond which messages are refused.
+/// The number of queued bytes, including heads, beyond which messages are refused.
 const QUEUE_LIMIT: usize = 256 << 10;
 
-/// How much further frames that are no messages may go.
+/// The number of bytes by which other frames may exceed that limit.
 const RESERVE: usize = 64 << 10;
 
-/// A queue's buffers that have grown beyond this are not kept: twice the longest message, so that steady use allocates nothing.
+/// Queue buffers larger than this are not kept. It is twice the longest message, so that no memory is allocated in
+/// steady state.
 const KEPT_BYTES: usize = 2 * EAGER_LIMIT;
 
-/// Bytes copied between two looks at the tables: a thread that revokes the memory of a transfer waits for the copy of at most this many.
+/// The number of bytes that are copied between two checks of the tables. A thread that revokes the memory of a transfer
+/// waits for the copy of at most this many bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// An endpoint's link to itself.
@@ -42,7 +45,7 @@ pub struct LoopbackLink {
 }
 
 impl LoopbackLink {
-    /// A new link.
+    /// Creates a link.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -60,7 +63,7 @@ impl LoopbackLink {
         if waiting >= limit { Err(Refused::Full) } else { Ok(()) }
     }
 
-    /// Copies what a pull asked for; the next poll reports it to the sink.
+    /// Copies the data of pulls. The next poll reports their end to the sink.
     fn serve(&mut self) -> Result<(), Broken> {
         while let Some((head, source)) = self.pushes.next(PIECE_BYTES, 0) {
             let Some((from, _from_held)) = source.enter() else {
@@ -122,7 +125,7 @@ impl Link for LoopbackLink {
         while let Some(head) = self.heads.pop_front() {
             let end = at + head.len as usize;
             if head.kind == Kind::Data {
-                // The only one that is sent as a frame: it ends an expected pull.
+                // This is the only `Data` frame that is sent as a frame: it ends an expected pull.
                 match self.pulls.data(&head) {
                     Ok(Data::Ended((token, result))) => sink.pulled(me, token, result),
                     Ok(Data::Bytes(_)) | Err(_) => debug_assert!(false, "data that no pull of our own expects"),
@@ -134,7 +137,7 @@ impl Link for LoopbackLink {
         }
         self.payloads.clear();
         if self.payloads.capacity() + self.heads.capacity() * size_of::<Head>() > KEPT_BYTES && !moved {
-            // Idle: give back what a burst needed.
+            // The link is idle: release the memory that a burst needed.
             self.payloads = Vec::new();
             self.heads = VecDeque::new();
         }

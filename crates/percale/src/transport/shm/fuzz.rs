@@ -56,9 +56,10 @@ impl Sink for Answers {
     fn pushed(&mut self, _: Connection, _: u32, _: Result<(), PullError>) {}
 }
 
-/// Runs a link on pair memory that holds `bytes`: an odd first byte puts them into the sender's first lines, with valid
-/// marks, an even one puts them at the start of the memory: into the control page, and as far behind it as they reach. The
-/// link must neither panic nor hang, nor touch memory beyond its own.
+/// Runs a link on pair memory that contains `bytes`. If the first byte is odd, the others are written to the sender's
+/// first lines, with valid marks. If it is even, they are written to the start of the memory: to the control page and,
+/// if there are more, to the memory behind it. The link must neither panic nor hang, and must not touch memory outside
+/// the mapping.
 pub fn fuzz_ring(bytes: &[u8]) {
     let Some((&mode, bytes)) = bytes.split_first() else { return };
     let Ok((mut link, scribble)) = receiver() else { return };
@@ -93,7 +94,7 @@ pub fn fuzz_ring(bytes: &[u8]) {
     drop(link);
 }
 
-/// Creates a link to which the caller is the peer.
+/// Creates a link. The caller acts as its peer.
 fn receiver() -> std::io::Result<(ShmLink, Mapping)> {
     let pair = pair_memory()?;
     let scribble = Mapping::of(pair.as_fd(), PAIR_BYTES)?;
@@ -125,7 +126,7 @@ fn keys() -> std::io::Result<Arc<Keys>> {
     static TABLE: OnceLock<(Arc<Keys>, Buffer)> = OnceLock::new();
     if TABLE.get().is_none() {
         let memory = crate::local_memory::sealed::allocate(100).map_err(std::io::Error::other)?;
-        // A set from another thread serves as well.
+        // If another thread has set it first, that value serves as well.
         TABLE.set(table_of_one(0, memory)?).ok();
     }
     let (keys, _) = TABLE.get().ok_or(std::io::ErrorKind::NotFound)?;

@@ -1,8 +1,9 @@
 //! The memory that the two ends of one connection share, and its layout.
 //!
-//! One sealed memfd: a control page, then for each direction 32 lines and 4 KiB of byte ring (16 KiB, backed from the start:
-//! all that an idle pair costs), then for each direction a large ring with pages that are allocated only when the sender
-//! finds the small one too small. "Direction `d`" is what side `d` sends.
+//! The memory is one sealed memfd. It contains a control page, then for each direction 32 lines and a byte ring of 4
+//! KiB (16 KiB in all, backed from the start, which is the whole cost of an idle pair), then for each direction a large
+//! ring. The pages of a large ring are allocated only when the small ring is too small for the sender. "Direction `d`"
+//! is the direction in which side `d` sends.
 
 #![expect(unsafe_code, reason = "names places in shared memory; each block states its own reason")]
 
@@ -14,7 +15,7 @@ use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::local_memory::mapping::{Mapping, back, sealed_memfd};
 use crate::local_memory::rundown;
 
-/// The size of the control page in bytes; the small ring of side 0 follows it, lines first.
+/// The size of the control page in bytes. The small ring of side 0 follows it, lines first.
 pub(super) const PAGE: usize = 4096;
 const IDLE_SHIFT: u32 = 5;
 /// The size of a small ring's lines in bytes.
@@ -25,9 +26,9 @@ const GROWN_SHIFT: u32 = 11;
 const GROWN_LINES: usize = LINE << GROWN_SHIFT;
 const GROWN_BULK: usize = 512 << 10;
 const GROWN: usize = GROWN_LINES + GROWN_BULK;
-/// The memory that an idle pair uses.
+/// The bytes at the start that are backed with pages: those of an idle pair.
 const BACKED: usize = PAGE + 2 * IDLE;
-/// The size of the whole, most of which has no pages.
+/// The size of the whole memory in bytes. Most of it is not backed with pages.
 pub const PAIR_BYTES: usize = BACKED + 2 * GROWN;
 
 /// The longest payload in the small ring.
@@ -37,7 +38,7 @@ pub(super) const GROWN_MAX: usize = 16 << 10;
 /// The number of pulls that one side may have in progress at a time; others wait.
 pub(super) const SLOTS: usize = 8;
 
-/// What the two ends of one direction exchange besides frames. Each part has its own cache line.
+/// The data that the two ends of one direction exchange besides frames. Each part has its own cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Direction {
@@ -54,7 +55,7 @@ struct CreditLine([Credits; 2]);
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct ConsumerMarks {
-    /// The consumer does not poll this ring: the producer must ring its bell.
+    /// The consumer does not poll this ring, so the producer must ring its bell.
     pub(super) cold: AtomicU32,
     /// The consumer can fence on behalf of a producer that does not fence.
     pub(super) barrier: AtomicU32,
@@ -70,7 +71,8 @@ pub(super) struct ProducerMarks {
     pub(super) wants_room: AtomicU32,
 }
 
-/// One large transfer. The puller owns the slot from when it sends its request until the pusher writes a closing state.
+/// One large transfer. The puller owns the slot from the time when it sends its request until the pusher writes a
+/// closing state.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slot {
@@ -80,7 +82,7 @@ pub(super) struct Slot {
     pub(super) pusher: PusherHalf,
 }
 
-/// The state that one side publishes of a transfer.
+/// The state of a transfer that one side publishes.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Half {
@@ -93,21 +95,22 @@ pub(super) struct Half {
 #[repr(C, align(64))]
 pub(super) struct PusherHalf(pub(super) Half);
 
-/// The chunks of one long access that both sides have claimed, and those that the target has finished. One line for each side that
-/// initiates.
+/// The chunks of one long access that both sides have claimed, and those that the target has finished. There is one
+/// line for each side as the initiator.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Claims {
-    /// The access' number, and the next chunk.
+    /// The number of the access, and the next chunk.
     pub(super) next: AtomicU64,
-    /// The access' number, and how many of the chunks that the target claimed it is done with.
+    /// The number of the access, and how many of the chunks that the target claimed are finished.
     pub(super) done: AtomicU64,
-    /// The access' number, and a reason if the target could not copy one of them, else 0. Written before `done`.
+    /// The number of the access, and the reason if the target could not copy one of the chunks, else 0. Written before
+    /// `done`.
     pub(super) failed: AtomicU64,
 }
 
-/// Whether a side has stopped, for good, copying to and from the other's memory in transfers and lending its own memory for
-/// reading. Written by that side alone.
+/// Whether a side has permanently stopped copying to and from the other side's memory in transfers, and lending its own
+/// memory for reading. Written by that side only.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Gone(AtomicU32);
@@ -124,13 +127,15 @@ impl Gone {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns whether what was just read of the side's memory may differ from what the side had offered.
+    /// Returns whether the bytes that were just read from the side's memory may differ from those that the side had
+    /// offered.
     pub(super) fn was_set(&self) -> bool {
         fence(Ordering::Acquire);
         self.is_set()
     }
 
-    /// Returns whether the mark is set. Once true, always true; the side's copies are then over, and visible.
+    /// Returns whether the mark is set. The mark is never cleared. Once it is set, all copies of the side have ended
+    /// and are visible.
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst) != 0
     }
@@ -142,11 +147,11 @@ struct Control {
     directions: [Direction; 2],
     /// Indexed by the side that pulls.
     slots: [[Slot; SLOTS]; 2],
-    /// Where each side announces its accesses to the other's regions.
+    /// The lines in which each side announces its accesses to the other's regions.
     announcements: [rundown::Line; 2],
     /// The claims of both sides in a long access, indexed by the side that initiates it.
     claims: [Claims; 2],
-    /// Indexed by the side that has gone.
+    /// Indexed by the side that has stopped copying.
     gone: [Gone; 2],
 }
 
@@ -168,8 +173,8 @@ pub fn pair_memory() -> io::Result<OwnedFd> {
     sealed_memfd("percale-pair", PAIR_BYTES, BACKED)
 }
 
-/// The memory of a pair and the page of the peer's doorbell, mapped. They are mapped while the two endpoints still have
-/// another way to connect, and kept, because a second attempt might fail.
+/// The mapped memory of a pair and the mapped page of the peer's doorbell. They are mapped while the two endpoints can
+/// still connect in another way, and are kept because a second attempt might fail.
 #[derive(Debug)]
 pub struct Mappings {
     pub(super) pair: Mapping,
@@ -177,7 +182,7 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Maps both, and backs the memory of the pair with pages.
+    /// Maps both, and backs the memory of an idle pair with pages.
     ///
     /// # Errors
     /// The error of the system call.
@@ -205,7 +210,7 @@ impl Pair {
 
     fn map(memory: BorrowedFd<'_>) -> io::Result<Mapping> {
         let mapping = Mapping::of(memory, PAIR_BYTES)?;
-        // The creator should have done this: if a page cannot be allocated, it must be an error here, not a signal
+        // The creator should have done this. A page that cannot be allocated must cause an error here, not a signal
         // later.
         back(memory, 0, BACKED)?;
         Ok(mapping)
@@ -227,7 +232,7 @@ impl Pair {
     /// Returns the marks of the direction in which `side` sends.
     #[inline]
     pub(super) fn direction(&self, side: usize) -> &Direction {
-        // The side is 0 or 1; masked, it need not be checked each time.
+        // The side is 0 or 1. The mask avoids a bounds check for each call.
         &self.control().directions[side & 1]
     }
 
@@ -248,7 +253,7 @@ impl Pair {
         &self.control().claims[side]
     }
 
-    /// Returns the mark of `side` that it has stopped copying for good.
+    /// Returns the mark with which `side` reports that it has permanently stopped copying.
     pub(super) fn gone(&self, side: usize) -> &Gone {
         &self.control().gone[side & 1]
     }
@@ -263,13 +268,13 @@ impl Pair {
     /// Backs the large ring in which `side` sends with pages.
     pub(super) fn back_grown(&self, side: usize) -> io::Result<()> {
         let offset = Self::offset(side, Size::Grown);
-        // If fallocate has been forbidden in the meantime, pages that the peer has allocated, or that can be touched,
-        // are as good.
+        // If fallocate has been forbidden in the meantime, it is sufficient if the peer has allocated the pages, or if
+        // they can be touched.
         let touch = |error| self.mapping.populate(offset, GROWN).map_err(|_| error);
         back(self.memory.as_fd(), offset, GROWN).or_else(touch)
     }
 
-    /// Returns the ring in which `side` sends. The caller's ends of it must not outlive this pair.
+    /// Returns the ring in which `side` sends. A producer or consumer of it must not outlive this pair.
     pub(super) fn area(&self, side: usize, size: Size) -> Area {
         let (shift, lines, bulk, max) = match size {
             Size::Idle => (IDLE_SHIFT, IDLE_LINES, IDLE_BULK, IDLE_MAX),

@@ -1,12 +1,12 @@
 //! The remains of an ended link: operations with memory that the peer may still be copying to.
 //!
-//! A peer that was stopped in the middle of a chunk continues with it once it is resumed, whatever happened to the
-//! connection. So the operations that own this memory do not end before the peer has let go of it, or its process has ended:
-//! see [`Release`]. The end of the connection, for whatever reason, proves neither.
+//! A peer that was stopped in the middle of a chunk continues with it once it is resumed, even if the connection has
+//! ended. So the operations that own this memory do not end before the peer has let go of it, or its process has ended
+//! (see [`Release`]). The end of the connection proves neither.
 //!
-//! One link leaves behind at most the pulls that have a slot (eight) and one long access. They stay until their release: as
-//! long as the peer's process lives and does not respond. So an endpoint makes no further connections to a process that holds
-//! too many of them.
+//! One link leaves behind at most the pulls that have a slot (eight) and one long access. They stay until their
+//! release, which does not come while the peer's process is alive and does not respond. So an endpoint makes no further
+//! connections to a process that holds too many of them.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use crate::transport::peer_process::PeerProcess;
 /// The event after which the peer can have no copy into our memory in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// The peer has written that it is done, after its last copy: for each of these operations, or for the connection as
-    /// a whole.
+    /// The peer has written, after its last copy, that it has finished each of these operations or the whole
+    /// connection.
     LetGo,
     /// The peer's process has exited or executes another program.
     ProcessEnded,
@@ -40,8 +40,8 @@ pub(crate) struct Residue {
 }
 
 impl Residue {
-    /// Returns whether `process` is the peer. As far as this side knows neither has ended, so comparing process ids
-    /// suffices.
+    /// Returns whether `process` is the peer. As far as this side can determine neither has ended, so comparing process
+    /// ids is sufficient.
     pub(crate) fn is_of(&self, process: &PeerProcess) -> bool {
         self.process.as_ref().is_some_and(|kept| kept.pid() == process.pid())
     }
@@ -63,8 +63,8 @@ impl Residue {
         self.assisted.as_ref().map(Assisted::token)
     }
 
-    /// Returns the event after which the peer can touch none of this memory, or `None` before it. Once an event was
-    /// returned, that is final.
+    /// Returns the event after which the peer can no longer touch this memory, or `None` if there was none yet. An
+    /// event that was returned is final.
     pub(crate) fn release(&self) -> Option<Release> {
         if !self.pair.is_here() {
             return Some(Release::Forked);

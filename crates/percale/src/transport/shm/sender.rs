@@ -1,10 +1,11 @@
 //! The sending half of a link: the ring that it writes, when it fences and checks whether the peer must be notified, and when
 //! the ring grows.
 //!
-//! After a single frame the sender fences and checks at once; within a batch (`more`) the check is *due* and made by the last
-//! frame, by a refusal, or by the next poll. A sender that streams works without fences (see `bell`): it starts to stream
-//! after [`STREAMING`] frames with few answers, and stops when answers arrive or it falls silent. The small ring is replaced
-//! by the large one when it was full a few times, or at the first payload that it cannot take.
+//! After a single frame the sender fences and checks at once. Within a batch (`more`) the check is *due*, and is made
+//! with the last frame, with a refusal, or in the next poll. A sender that streams works without fences (see `bell`).
+//! It starts to stream after [`STREAMING`] frames with few answers, and stops when answers arrive or when it sends
+//! nothing for [`SILENCE`] polls. The small ring is replaced by the large one when it was full a few times, or at the
+//! first payload that does not fit.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::wire::head::{Head, Kind};
 pub(super) const GROW: u64 = 1;
 /// The number of frames without an answer after which a sender streams.
 const STREAMING: u32 = 64;
-/// An answer counts for this many frames.
+/// The number of frames that an answer counts for.
 const ANSWER: u32 = 4;
 /// The number of polls without a frame sent after which a sender stops streaming.
 const SILENCE: u32 = 4096;
@@ -42,8 +43,8 @@ pub(super) struct Sender {
     /// Increases with frames sent, decreases with answers.
     streak: u32,
     silence: u32,
-    /// The ring's position when the ring was found full and the peer was asked to notify this side of room. Frames sent
-    /// at the first attempt do not reset it, since they do not read it; the next refused frame finds by the changed
+    /// The position of the ring when it was found full and the peer was asked to report room. Frames that are sent at
+    /// the first attempt do not reset it, because they do not read it. The next refused frame detects by the changed
     /// position that frames were sent in between.
     wanting: Option<u64>,
     found_full: u32,
@@ -141,7 +142,7 @@ impl Sender {
         }
     }
 
-    /// Returns whether the peer polls this ring by itself.
+    /// Returns whether the peer polls this ring without being notified.
     pub(super) fn peer_is_awake(&self) -> bool {
         let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::Relaxed) != 0;
         !cold && !self.bell.is_asleep()
@@ -159,8 +160,8 @@ impl Sender {
         self.look();
     }
 
-    /// Returns whether there is nothing to do unless something arrives. Calls while the sender streams are counted, as by
-    /// [`idle`](Self::idle), until streaming has to end.
+    /// Returns whether there is nothing to do until something arrives. While the sender streams, calls are counted as
+    /// by [`idle`](Self::idle), until streaming has to end.
     #[inline]
     pub(super) fn rests(&mut self) -> bool {
         if self.unfenced {
@@ -206,7 +207,7 @@ impl Sender {
         self.unfenced = true;
     }
 
-    /// Returns to fences.
+    /// Ends streaming: publishes with fences again.
     #[cold]
     pub(super) fn fenced(&mut self) {
         fence(Ordering::SeqCst);
@@ -215,8 +216,8 @@ impl Sender {
         self.look();
     }
 
-    /// Ends streaming. A sender that sleeps between its frames, or lets other threads run, does not stream, however few
-    /// its answers.
+    /// Ends streaming. A sender that sleeps between its frames, or yields to other threads, must not stream, even if
+    /// there are few answers.
     pub(super) fn end_stream(&mut self) {
         if self.unfenced {
             self.fenced();
@@ -255,7 +256,7 @@ impl Sender {
                 }
             }
         }
-        // Dekker's pattern again: request room, then check once more.
+        // This is Dekker's pattern: request room, then check once more.
         let wants_room = &self.pair.direction(self.side).producer.wants_room;
         let position = Some(self.tx.position());
         if self.wanting != position {
@@ -296,7 +297,7 @@ impl Sender {
         true
     }
 
-    /// Wakes the peer if it waits for credits of the ring that it sends through. Called after credits were published.
+    /// Wakes the peer if it waits for credits of the ring through which it sends. Called after credits were published.
     #[cold]
     pub(super) fn gave_room(&self) {
         fence(Ordering::SeqCst);

@@ -1,6 +1,7 @@
-//! In place of `sim` in a build without that feature: there is no simulated network.
+//! The replacement of `sim` in a build without that feature: there is no simulated network.
 //!
-//! The types have no values. They have the methods that modules outside of `sim` call, so that those need few conditions.
+//! The types have no values. They have the methods that modules outside `sim` call, so that those modules need few
+//! conditions.
 
 use std::convert::Infallible;
 use std::io;
@@ -41,7 +42,7 @@ impl SimSite {
     }
 }
 
-/// An endpoint's place in a network.
+/// The registration of an endpoint in a network.
 #[derive(Debug)]
 pub(crate) struct Port(Infallible);
 

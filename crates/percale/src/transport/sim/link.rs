@@ -19,7 +19,7 @@ pub struct SimLink {
     side: usize,
     frame_limit: usize,
     arrived: VecDeque<Cargo>,
-    /// A payload of which the first part was placed.
+    /// A payload whose first part was already written to its destination.
     body: Option<(Landing, Vec<u8>)>,
     pulls: Pulls,
     pushes: Pushes,
@@ -55,7 +55,7 @@ impl SimLink {
         Ok(())
     }
 
-    /// Sends what pulls ask for, and then the goodbye that waited for it; returns whether anything left.
+    /// Sends the data of pulls, and then the goodbye that waited for it. Returns whether anything was sent.
     fn serve(&mut self) -> bool {
         let mut moved = false;
         while let Some((head, payload)) = self.pushes.next(self.frame_limit, 0) {
@@ -79,7 +79,8 @@ impl SimLink {
         moved
     }
 
-    /// Gives the sink what arrived, up to a payload that comes in pieces; the rest of that comes with the next poll.
+    /// Passes to the sink what has arrived, up to a payload that arrives in pieces. The rest of that payload follows in
+    /// the next poll.
     fn deliver(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         let mut moved = false;
         if let Some((landing, payload)) = self.body.take() {
@@ -211,7 +212,8 @@ impl Link for SimLink {
         Ok(())
     }
 
-    /// What is on its way here counts as well: there is no descriptor that would wake a sleeper when it arrives.
+    /// Frames in flight to this side count as well, because there is no descriptor that would wake up a sleeping thread
+    /// on their arrival.
     fn is_idle(&self) -> bool {
         self.pushes.is_idle()
             && self.bye.is_none()

@@ -1,15 +1,15 @@
-//! A deterministic network, for tests: connections within one process, on a virtual clock.
+//! A deterministic network for tests: connections within one process, with a virtual clock.
 //!
-//! A [`Network`] makes pairs of [`SimLink`]s. What travels between them takes a time drawn for each frame; frames never
-//! overtake each other within a connection, but freely between connections. Frames may be given to the sink in pieces
-//! and connections may be lost, at random. Everything follows from the seed and from the order of calls, and every
-//! connection has a stream of numbers of its own: the same test with the same seed sees the same events
-//! ([`Network::trace`]), and a further connection changes nothing for the others.
+//! A [`Network`] creates pairs of [`SimLink`]s. The delay of each frame is random. Frames never overtake each other
+//! within a connection, but may do so between connections. Frames may be passed to the sink in pieces and connections
+//! may be lost, at random. Everything is determined by the seed and by the order of calls, and every connection has its
+//! own random numbers. So the same test with the same seed produces the same events ([`Network::trace`]), and an
+//! additional connection changes nothing for the others.
 //!
 //! The clock advances by a tick with every poll of a link, and by [`Network::advance`].
 //!
-//! Locking: one mutex around the state of the whole network, held for the time of a call into it and never while a
-//! sink is called.
+//! Locking: one mutex protects the state of the whole network. It is held during a call into the network and never
+//! while a sink is called.
 
 mod link;
 mod port;
@@ -28,23 +28,24 @@ use random::Random;
 use super::{Broken, Refused};
 use crate::wire::head::{Head, Kind};
 
-/// How a simulated network behaves. Times are virtual nanoseconds.
+/// The options of a simulated network. Times are in virtual nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct SimOptions {
-    /// The shortest and the longest time that a frame travels.
+    /// The shortest and the longest delay of a frame.
     pub delay: (u64, u64),
-    /// How far the clock advances with each poll.
+    /// The time by which the clock advances with each poll.
     pub tick: u64,
-    /// How often sending a frame loses the connection, in a million.
+    /// The probability, per million, that sending a frame loses the connection.
     pub loss: u32,
-    /// How often the payload of a message comes in pieces, in a million.
+    /// The probability, per million, that the payload of a message arrives in pieces.
     pub pieces: u32,
-    /// The longest payload of a message frame. Small, so that offers are exercised.
+    /// The longest payload of a message frame. It is small, so that offers are tested as well.
     pub frame_limit: usize,
-    /// Bytes that may be on their way in one direction before messages are refused.
+    /// The number of bytes that may be in flight in one direction before messages are refused.
     pub window: usize,
-    /// Endpoints of one domain have one set of descriptors, rather than three each. For thousands of endpoints, on which no thread sleeps: only the
-    /// passing of time wakes a thread that sleeps on one.
+    /// Whether the endpoints of one domain share one set of descriptors, instead of three for each endpoint. For tests
+    /// with thousands of endpoints on which no thread sleeps: a thread that sleeps on a shared descriptor is woken up
+    /// only by a timeout.
     pub shared_descriptors: bool,
 }
 
@@ -62,20 +63,20 @@ impl Default for SimOptions {
     }
 }
 
-/// Something that happened in a network.
+/// An event in a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The time, in virtual nanoseconds.
     pub now: u64,
-    /// The connection, by the order in which they were made.
+    /// The number of the connection, in the order of creation.
     pub connection: usize,
-    /// The one of its two links that did it.
+    /// The side of the connection whose link caused the event.
     pub side: usize,
     /// The kind of event.
     pub what: What,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// This frame was sent.
@@ -104,12 +105,12 @@ struct State {
     trace: Vec<Event>,
 }
 
-/// The two directions of a connection: `directions[side]` is what `side` sends.
+/// The two directions of a connection: `directions[side]` contains what `side` sends.
 #[derive(Debug)]
 struct Wire {
     directions: [Direction; 2],
     lost: bool,
-    /// The two ports that it connects, by side.
+    /// The two ports that the connection joins, by side.
     ends: Option<[port::At; 2]>,
 }
 
@@ -121,7 +122,7 @@ struct Direction {
     latest: u64,
 }
 
-/// What is on its way.
+/// A frame, or the end of the connection, in flight.
 #[derive(Debug)]
 struct Flight {
     arrives: u64,
@@ -135,7 +136,7 @@ enum Cargo {
 }
 
 impl Network {
-    /// A network in which everything follows from `seed`.
+    /// Creates a network in which everything is determined by `seed`.
     #[must_use]
     pub fn new(seed: u64, options: SimOptions) -> Self {
         let state = State {
@@ -149,24 +150,24 @@ impl Network {
         Self { shared: Arc::new(Mutex::new(state)) }
     }
 
-    /// A new connection: its two ends.
+    /// Creates a connection and returns its two ends.
     #[must_use]
     pub fn connect(&self) -> (SimLink, SimLink) {
         self.lock().connect(self, None)
     }
 
-    /// The time, in virtual nanoseconds from the network's making.
+    /// Returns the time in virtual nanoseconds since the creation of the network.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.lock().now
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance(&self, nanoseconds: u64) {
         self.lock().now += nanoseconds;
     }
 
-    /// Lets time pass until the next arrival; returns whether anything is on its way.
+    /// Advances the clock to the next arrival. Returns whether anything is in flight.
     #[must_use]
     pub fn advance_to_arrival(&self) -> bool {
         let mut state = self.lock();
@@ -176,8 +177,8 @@ impl Network {
         true
     }
 
-    /// Loses a connection (by the order in which they were made): what is on its way still arrives, then its ends
-    /// notice.
+    /// Loses a connection, identified by its number in the order of creation. Frames in flight still arrive, and then
+    /// its ends report the loss.
     pub fn lose(&self, connection: usize) {
         self.lock().lose(connection, 0);
     }
@@ -187,19 +188,20 @@ impl Network {
         self.lock().options.shared_descriptors
     }
 
-    /// The seed.
+    /// Returns the seed.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.lock().seed
     }
 
-    /// Everything that happened, in order.
+    /// Returns all events in order.
     #[must_use]
     pub fn trace(&self) -> Vec<Event> {
         self.lock().trace.clone()
     }
 
-    /// Bytes that the network itself keeps, apart from the ends of its connections: what is on its way, what happened.
+    /// Returns the memory that the network itself uses, in bytes, for frames in flight and recorded events, without the
+    /// ends of its connections.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let state = self.lock();
@@ -210,7 +212,7 @@ impl Network {
             + state.directory.bytes()
     }
 
-    /// The state is never left half changed, so that a panic elsewhere poisons nothing.
+    /// Locks the state. A poisoned lock can be used, because the state is never left partially changed.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -224,7 +226,7 @@ impl fmt::Display for Network {
 }
 
 impl State {
-    /// Makes a connection: its two ends.
+    /// Creates a connection and returns its two ends.
     fn connect(&mut self, network: &Network, ends: Option<[port::At; 2]>) -> (SimLink, SimLink) {
         let connection = self.wires.len();
         let random = Random::new(self.seed).fork(connection as u64);
@@ -237,7 +239,7 @@ impl State {
         (link(0), link(1))
     }
 
-    /// Sends a frame, or refuses it.
+    /// Sends or refuses a frame.
     fn send(&mut self, connection: usize, side: usize, head: Head, payload: Vec<u8>) -> Result<(), Refused> {
         let window = match head.kind {
             kind if kind.begins() || kind == Kind::Data => self.options.window,
@@ -259,7 +261,7 @@ impl State {
         self.note(connection, side, What::Sent(head));
         let wire = &mut self.wires[connection];
         if wire.lost {
-            // As with a real one, the sender does not know yet.
+            // As in a real network, the sender does not notice this yet.
             return Ok(());
         }
         let way = &mut wire.directions[side];
@@ -269,7 +271,7 @@ impl State {
         Ok(())
     }
 
-    /// Whatever has arrived for `side`.
+    /// Returns everything that has arrived for `side`.
     fn arrivals(&mut self, connection: usize, side: usize) -> Vec<Cargo> {
         let now = self.now;
         let mut arrived = Vec::new();
@@ -288,7 +290,7 @@ impl State {
         arrived
     }
 
-    /// Ends a connection for both sides; what follows is lost.
+    /// Ends a connection for both sides. Frames that are sent later are lost.
     fn lose(&mut self, connection: usize, side: usize) {
         let text = format!("the simulated network, seed {:#x}, lost connection {connection}", self.seed);
         let (now, delay) = (self.now, self.options.delay);
@@ -302,7 +304,7 @@ impl State {
         self.note(connection, side, What::Lost);
     }
 
-    /// A link was dropped: the other side notices, after everything that was sent before.
+    /// Handles the drop of a link. The other side is notified after everything that was sent before.
     fn drop_link(&mut self, connection: usize, side: usize) {
         let (now, delay) = (self.now, self.options.delay);
         self.note(connection, side, What::Dropped);
@@ -311,7 +313,7 @@ impl State {
             let end = Broken::Died("the connection ended without a goodbye".into());
             wire.directions[side].depart(now, delay, Cargo::End(end));
         }
-        // There is no receiver for it any more.
+        // These frames no longer have a receiver.
         wire.directions[1 - side].flights.clear();
         wire.directions[1 - side].bytes = 0;
         if let Some(ends) = wire.ends {
@@ -325,7 +327,7 @@ impl State {
 }
 
 impl Direction {
-    /// Puts something on its way; it never overtakes what went before.
+    /// Adds something to the frames in flight. It never overtakes earlier ones.
     fn depart(&mut self, now: u64, delay: (u64, u64), cargo: Cargo) {
         let arrives = (now + self.random.between(delay.0, delay.1)).max(self.latest);
         self.latest = arrives;
@@ -333,7 +335,7 @@ impl Direction {
     }
 }
 
-/// What a frame takes of the window.
+/// Returns the share of the window that a frame uses.
 fn weight(payload: &[u8]) -> usize {
     payload.len() + size_of::<Head>()
 }

@@ -1,7 +1,8 @@
-//! Endpoints in a simulated network: their addresses, and how they find each other.
+//! Endpoints in a simulated network: their addresses and their connections.
 //!
-//! A connection stands at once, and a notice reports it to both ends. Each pair has at most one: an endpoint that asks again while its end stands
-//! gets no second notice, since the notice of the first is on its way to it.
+//! A connection is established at once, and both ends are notified. Each pair of endpoints has at most one connection:
+//! an endpoint that requests another one while its end exists gets no second notice, because the notice of the first
+//! one has been posted already.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,15 +16,15 @@ use crate::wire::contexts::Contexts;
 /// A notice of a port for its endpoint.
 #[derive(Debug)]
 pub enum SimNotice {
-    /// A connection stands.
+    /// A connection was established.
     Established {
-        /// The attempt that it settles, at the end that asked.
+        /// The attempt that it completes, at the end that requested it.
         attempt: Option<u64>,
-        /// The other end.
+        /// The address of the other end.
         peer: SocketAddr,
-        /// Its context at that address.
+        /// The context of the other end at that address.
         context: u16,
-        /// This life of the other end.
+        /// The incarnation of the other end.
         incarnation: u128,
         /// The link.
         link: Box<SimLink>,
@@ -52,23 +53,23 @@ impl Inbox {
     }
 }
 
-/// A context of an address; most addresses have number 0 alone.
+/// An address and a context. Most addresses have only context 0.
 pub(super) type At = (SocketAddr, u16);
 
 /// The endpoints in a network.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     ports: HashMap<At, (u128, Arc<Inbox>)>,
-    /// Addresses that ports share as contexts, and the contexts of each.
+    /// Addresses that ports share, and the contexts of each.
     sites: HashMap<SocketAddr, Contexts>,
-    /// The connection of an end that stands, by (the end's own address, the address of the other end). An end stands from when its notice is left
-    /// until its link is dropped, and a later connection takes the place of an earlier one.
+    /// The connection of each existing end, by (address of the end, address of the other end). An end exists from the
+    /// time when its notice is posted until its link is dropped. A later connection replaces an earlier one.
     standing: HashMap<(At, At), usize>,
     next: u128,
 }
 
 impl Directory {
-    /// Bytes that its tables take, about: hash tables note each place by a byte more.
+    /// Returns the approximate memory of its tables in bytes. A hash table uses one additional byte for each slot.
     pub(super) fn bytes(&self) -> usize {
         let places = |capacity: usize| (capacity * 8 / 7).next_power_of_two();
         places(self.ports.capacity()) * (size_of::<(SocketAddr, (u128, Arc<Inbox>))>() + 1)
@@ -76,7 +77,7 @@ impl Directory {
     }
 }
 
-/// An endpoint's place in a simulated network.
+/// The registration of an endpoint in a simulated network.
 #[derive(Debug)]
 pub struct Port {
     network: Network,
@@ -86,7 +87,7 @@ pub struct Port {
     _site: Option<Arc<SimSite>>,
 }
 
-/// An address that several ports share, each as a context of its own.
+/// An address that several ports share as contexts.
 #[derive(Debug)]
 pub struct SimSite {
     network: Network,
@@ -94,7 +95,7 @@ pub struct SimSite {
 }
 
 impl SimSite {
-    /// The address.
+    /// Returns the address.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -107,12 +108,12 @@ impl Drop for SimSite {
 }
 
 impl Directory {
-    /// A connection between these stands, at both ends.
+    /// Records a connection between these two ends.
     pub(super) fn stands(&mut self, connection: usize, [a, b]: [At; 2]) {
         self.standing.extend([((a, b), connection), ((b, a), connection)]);
     }
 
-    /// This end of a connection is gone. Another connection may stand by now.
+    /// Removes this end of a connection, unless another connection has replaced it.
     pub(super) fn ended(&mut self, connection: usize, whose: At, towards: At) {
         if self.standing.get(&(whose, towards)) == Some(&connection) {
             self.standing.remove(&(whose, towards));
@@ -123,7 +124,7 @@ impl Directory {
         !self.ports.contains_key(&(address, 0)) && !self.sites.contains_key(&address)
     }
 
-    /// The address to bind to; port number 0 takes a free one.
+    /// Returns the address to bind to. Port number 0 selects a free one.
     fn address(&self, mut bind: SocketAddr) -> io::Result<SocketAddr> {
         if bind.port() == 0 {
             let free = (1..=u16::MAX).find(|port| {
@@ -146,7 +147,7 @@ impl Directory {
 }
 
 impl Network {
-    /// Opens a port; port number 0 takes a free one.
+    /// Opens a port. Port number 0 selects a free one.
     ///
     /// # Errors
     /// If the address is taken.
@@ -157,7 +158,7 @@ impl Network {
         Ok(Port { network: self.clone(), at, incarnation, inbox, _site: None })
     }
 
-    /// Opens an address for ports, its contexts.
+    /// Opens an address that ports share as contexts.
     ///
     /// # Errors
     /// If the address is taken.
@@ -171,7 +172,7 @@ impl Network {
     /// Opens a context of a site.
     ///
     /// # Errors
-    /// If there is no such context, or it is open.
+    /// If the context does not exist or is already open.
     pub(crate) fn port_of(&self, site: &Arc<SimSite>, context: u16) -> io::Result<Port> {
         let mut state = self.lock();
         let (directory, at) = (&mut state.directory, (site.address, context));
@@ -187,17 +188,17 @@ impl Network {
 }
 
 impl Port {
-    /// The endpoint's address.
+    /// Returns the endpoint's address.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.at.0
     }
 
-    /// This life of the endpoint.
+    /// Returns the incarnation of the endpoint.
     pub(crate) const fn incarnation(&self) -> u128 {
         self.incarnation
     }
 
-    /// Asks for a connection.
+    /// Requests a connection.
     pub(crate) fn connect(&self, attempt: u64, peer: SocketAddr, context: u16) {
         let to = (peer, context);
         let mut state = self.network.lock();
@@ -231,7 +232,7 @@ impl Port {
         self.inbox.flag.load(Ordering::Acquire)
     }
 
-    /// The notices, oldest first.
+    /// Removes and returns all notices, oldest first.
     pub(crate) fn take_notices(&self) -> Vec<SimNotice> {
         let mut notices = self.inbox.notices.lock().unwrap_or_else(PoisonError::into_inner);
         self.inbox.flag.store(false, Ordering::Release);

@@ -1,23 +1,23 @@
-//! A small deterministic generator of numbers (SplitMix64). Not for secrets.
+//! A small deterministic random number generator (SplitMix64). Not for secrets.
 
-/// A stream of numbers that follows from its seed.
+/// A sequence of numbers that is determined by its seed.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// The stream of this seed.
+    /// Creates a generator with this seed.
     pub(super) const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Another stream, which differs for each `index`.
+    /// Creates another generator, which differs for each `index`.
     pub(super) fn fork(&self, index: u64) -> Self {
         let mut other = Self(self.0 ^ index.wrapping_add(1).wrapping_mul(0xd1b5_4a32_d192_ed03));
         other.next();
         other
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -26,13 +26,13 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
         let span = high.saturating_sub(low).saturating_add(1);
         low.saturating_add(self.next() % span)
     }
 
-    /// True `per_million` times in a million.
+    /// Returns true with a probability of `per_million` in a million.
     pub(super) fn chance(&mut self, per_million: u32) -> bool {
         self.next() % 1_000_000 < u64::from(per_million)
     }

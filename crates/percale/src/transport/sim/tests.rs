@@ -1,4 +1,4 @@
-//! The simulated network keeps its promises, and repeats itself.
+//! Tests that the simulated network behaves as documented and is reproducible.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn tagged(len: usize, tag: u64) -> Head {
     Head { kind: Kind::Tagged, len: len as u32, tag, ..Head::default() }
 }
 
-/// What one receiver saw.
+/// The reports to one receiver.
 #[derive(Debug, PartialEq)]
 struct Seen {
     told: Vec<Told>,
@@ -29,7 +29,7 @@ fn length(message: u64) -> usize {
     (message * 97 % 2_000) as usize
 }
 
-/// Sends messages over several connections and pulls once over each, until everything has arrived or is lost.
+/// Sends messages over several connections, and makes one pull over each, until everything has arrived or is lost.
 fn run(seed: u64, options: SimOptions) -> (Vec<Event>, Vec<Seen>) {
     let network = Network::new(seed, options);
     let source = Lent::new((0..OFFERED).map(|at| (at * 7) as u8).collect());
@@ -120,7 +120,7 @@ fn connections_overtake_each_other_and_payloads_come_in_pieces() {
             }
         })
     };
-    // Round by round, connection 0 always sends first; it does not always arrive first.
+    // In each round connection 0 sends first, but its frame does not always arrive first.
     assert!(arrived(0).zip(arrived(1)).any(|(zero, one)| one.0 < zero.0));
     assert!(arrived(0).zip(arrived(1)).any(|(zero, one)| one.0 > zero.0));
     assert!(seen.iter().all(|seen| seen.begun > 0 && (seen.begun as u64) < MESSAGES));
@@ -180,7 +180,8 @@ fn a_full_window_refuses_messages_but_not_answers() {
     assert_eq!(a.send(&Head { kind: Kind::Ack, ..Head::default() }, &Segments::EMPTY, false), Ok(()));
 }
 
-/// Pulls 200,000 bytes and revokes one end's memory once some of them have arrived. Returns what was reported to both ends.
+/// Pulls 200,000 bytes and revokes the memory at one end once some of them have arrived. Returns the results at both
+/// ends.
 fn revoke_in_the_middle(revoke_source: bool) {
     const LEN: usize = 200_000;
     let network = Network::new(3, SimOptions::default());
@@ -217,7 +218,7 @@ fn revoke_in_the_middle(revoke_source: bool) {
         if revoke_source { (PullError::Gone, Err(PullError::Revoked)) } else { (PullError::Revoked, Ok(())) };
     assert_eq!(at_b.told, [Told::Pulled(2, Err(pulled)), Told::Frame(tagged(5, 6), vec![7; 5])]);
     assert_eq!(at_a.told, [Told::Pushed(1, pushed)]);
-    // From a revoked source nothing new is sent; into a revoked place nothing is put.
+    // Nothing more is sent from a revoked source, and nothing is written to a revoked destination.
     assert!(revoke_source || arrived() == before);
     assert!(arrived() < LEN);
 }
@@ -243,11 +244,12 @@ fn the_end_of_an_earlier_connection_leaves_a_later_one_in_place() {
     drop((caller.take_notices(), caller));
     let caller = open(1);
     caller.connect(1, called.address(), 0);
-    // The end of the first connection is noticed only now, and its peer is called while the notice of the second one is on its way.
+    // The end of the first connection is detected only now, and its peer is called while the notice of the second one
+    // has not been read.
     drop(earlier);
     called.connect(7, caller.address(), 0);
     assert_eq!((called.take_notices().len(), caller.take_notices().len()), (1, 1));
-    // Both ends were dropped: each may call again.
+    // Both ends were dropped, so each endpoint may call again.
     called.connect(8, caller.address(), 0);
     assert_eq!((called.take_notices().len(), caller.take_notices().len()), (1, 1));
 }

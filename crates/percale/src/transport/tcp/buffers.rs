@@ -1,24 +1,24 @@
-//! Buffers that links borrow while they have use for them, one small store per thread.
+//! Buffers that links borrow while they need them, from one small store per thread.
 //!
-//! An idle link owns no buffer: thousands of connections cost what the busy ones need. Buffers are owned values that
-//! move in and out of the thread's store, so a link may move to another thread with one, and a nested use (a sink that
-//! polls another link) merely finds the store empty and gets a new one.
+//! An idle link owns no buffer: the memory for thousands of connections depends on how many are busy. Buffers are owned
+//! values that are moved in and out of the thread's store. So a link may move to another thread together with a buffer,
+//! and a nested use (a sink that polls another link) finds the store empty and allocates a new one.
 
 use std::cell::{Cell, RefCell};
 
-/// Bytes of a receive scratch: how much is received at once where it is not known yet what comes.
+/// The size of a receive scratch: the number of bytes that are received at once before their content is known.
 pub(super) const SCRATCH_BYTES: usize = 32 << 10;
 
-/// Bytes that a queue's buffer has room for from the start.
+/// The initial capacity of a queue's buffer in bytes.
 const QUEUE_BYTES: usize = 20 << 10;
 
-/// What a buffer may have grown to and still be kept.
+/// The largest capacity of a buffer that is kept.
 const KEPT_BYTES: usize = 128 << 10;
 
-/// How many of them a thread keeps.
+/// The number of buffers that a thread keeps.
 const KEPT: usize = 8;
 
-/// A receive scratch.
+/// A buffer for receiving.
 pub(super) type Scratch = Box<[u8; SCRATCH_BYTES]>;
 
 thread_local! {
@@ -29,7 +29,7 @@ thread_local! {
 /// Calls `f` with the thread's scratch.
 #[inline]
 pub(super) fn with_scratch<R>(f: impl FnOnce(&mut [u8; SCRATCH_BYTES]) -> R) -> R {
-    // While the thread ends its store is gone; then there simply is no reuse.
+    // While the thread exits its store no longer exists. Then buffers are not reused.
     let kept = SCRATCH.try_with(Cell::take).ok().flatten();
     let mut scratch = kept.unwrap_or_else(|| Box::new([0; SCRATCH_BYTES]));
     let result = f(&mut scratch);
@@ -37,13 +37,13 @@ pub(super) fn with_scratch<R>(f: impl FnOnce(&mut [u8; SCRATCH_BYTES]) -> R) -> 
     result
 }
 
-/// An empty buffer for a queue.
+/// Returns an empty buffer for a queue.
 pub(super) fn take_queue() -> Vec<u8> {
     let kept = QUEUES.try_with(|kept| kept.borrow_mut().pop()).ok().flatten();
     kept.unwrap_or_else(|| Vec::with_capacity(QUEUE_BYTES))
 }
 
-/// Gives a buffer back.
+/// Returns a buffer to the store.
 pub(super) fn give_queue(mut buffer: Vec<u8>) {
     if buffer.capacity() <= KEPT_BYTES && buffer.capacity() >= QUEUE_BYTES {
         buffer.clear();

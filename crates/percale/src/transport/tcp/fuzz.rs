@@ -1,4 +1,4 @@
-//! The receiving half, fed with arbitrary bytes.
+//! Feeds arbitrary bytes to the receiving half.
 
 use rustix::io::Errno;
 
@@ -12,7 +12,7 @@ use crate::transport::stream::Pulls;
 use crate::transport::testing::{Lent, Notes};
 use crate::wire::head::Offer;
 
-/// Bytes that arrive in pieces of these lengths, again and again.
+/// Bytes that arrive in pieces of these lengths, in turn.
 pub(super) struct Pieces<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) lengths: &'a [u8],
@@ -38,13 +38,13 @@ impl Stream for Pieces<'_> {
     }
 }
 
-/// Receives arbitrary bytes, in pieces with lengths that the first two bytes determine, while pulls 0 and 1 are under way. Whatever the bytes are,
-/// the link ends broken or waits for more, and its reports to the sink make sense.
+/// Receives arbitrary bytes, in pieces with lengths that the first two bytes determine, while pulls 0 and 1 are in
+/// progress. For all inputs the link either breaks or waits for more, and its reports to the sink are consistent.
 pub fn fuzz_stream(bytes: &[u8]) {
     receive(bytes, &mut Notes::keeping(300)).ok();
 }
 
-/// Receives everything. Returns the error that ended it before the last byte, if one did.
+/// Receives everything. Returns the error that occurred before the last byte, if any.
 pub(super) fn receive(bytes: &[u8], notes: &mut Notes) -> Result<(), Broken> {
     let Some((lengths, bytes)) = bytes.split_at_checked(2) else { return Ok(()) };
     let targets = [Lent::new(vec![0; 100]), Lent::new(vec![0; 5_000])];

@@ -1,12 +1,12 @@
 //! The receiving half of a link.
 //!
-//! Bytes are received into the thread's scratch, where whole frames are handed to the sink. A long payload of which
-//! only a part came gets its place from the sink (or, for `Data`, from the table of pulls), and from then on is
-//! received straight into it, with a little of the scratch behind for what follows. Between two calls only the start
-//! of a short frame is kept ([`CARRY_BYTES`], inline).
+//! Bytes are received into the thread's scratch, and whole frames in it are passed to the sink. If only a part of a
+//! long payload has arrived, the sink (or, for `Data`, the table of pulls) provides its destination. The rest is then
+//! received directly into the destination, and a small part of the scratch receives what follows it. Between two calls
+//! only the start of a short frame is kept ([`CARRY_BYTES`], inline).
 //!
-//! Everything is checked before it is used: the head by its check word, its length by the limit of its kind, `Data` by
-//! the table of pulls. After an error nothing more is read: the stream has lost its place.
+//! Everything is checked before it is used: a head by its check word, its length by the limit of its kind, and `Data`
+//! by the table of pulls. After an error nothing more is read, because the frame boundaries are lost.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -23,23 +23,23 @@ use crate::transport::{Broken, Connection, Sink};
 use crate::wire::control::CONTROL_BYTES;
 use crate::wire::head::{HEAD_BYTES, Head, HeadBytes, Kind, RMA_EAGER};
 
-/// The longest payload of an atomic or of an answer: bytes, and what goes with them.
+/// The longest payload of an atomic operation or of an answer: the data and its parameters.
 const ACCESS_LIMIT: usize = RMA_EAGER + 64;
 
 /// The longest payload of any other frame that is neither a message nor data.
 const CONTROL_LIMIT: usize = 64;
 
-/// Frames up to this length always reach the sink whole; the start of one is kept until the rest comes.
+/// The longest frame that always reaches the sink whole. The start of such a frame is kept until the rest arrives.
 const CARRY_BYTES: usize = HEAD_BYTES + CONTROL_LIMIT;
 
-/// Bytes received behind a long payload: enough for the heads that usually follow, and little of the next long
-/// payload, which would have to be copied.
+/// The number of bytes received behind a long payload: enough for the heads that usually follow, and only a small part
+/// of the next long payload, because that part has to be copied.
 const TAIL_BYTES: usize = 4 << 10;
 
-/// Payloads from this length on are worth a system call of their own, to be read into place rather than copied.
+/// The length from which a payload justifies a separate system call that reads it directly into its destination.
 const LONG_BYTES: usize = 16 << 10;
 
-/// Bytes received by one `poll`, so that receiving never keeps it from sending.
+/// The number of bytes that one `poll` receives, so that receiving does not prevent sending.
 const TURN_BYTES: usize = 1 << 20;
 
 /// The receiving half of a link.
@@ -48,7 +48,7 @@ pub(super) struct Inbound {
     carry: [u8; CARRY_BYTES],
     carried: usize,
     body: Option<Body>,
-    /// The last frame was long: the next one may be, too, so little of it is received into the scratch.
+    /// The last frame was long. The next one may be long too, so only a small part of it is received into the scratch.
     long: bool,
     said_bye: bool,
 }
@@ -68,7 +68,7 @@ impl Inbound {
         Self { carry: [0; CARRY_BYTES], carried: 0, body: None, long: false, said_bye: false }
     }
 
-    /// Receives what is there and reports it to the sink; returns whether there was anything.
+    /// Receives available bytes and reports them to the sink. Returns whether there were any.
     #[inline]
     pub(super) fn poll(
         &mut self,
@@ -83,7 +83,8 @@ impl Inbound {
             let (result, asked) = if self.body.is_some() {
                 self.read_body(from, scratch, pulls)
             } else {
-                // Where long payloads are to be expected leave them to be read into place.
+                // If long payloads are expected, leave them in the socket so that they are read directly into their
+                // destination.
                 let room = if pulls.is_empty() && !self.long { SCRATCH_BYTES } else { TAIL_BYTES };
                 let into = &mut scratch[self.carried..room];
                 let asked = into.len();
@@ -97,7 +98,7 @@ impl Inbound {
             };
             turn = received.wrapping_add(turn);
             self.accept(received, scratch, pulls, me, sink)?;
-            // Short frames cost more than their bytes: of those one scratch is enough for a turn.
+            // Short frames cost more than their bytes: one scratch full of them is enough for a turn.
             if received < asked || self.body.is_none() {
                 break;
             }
@@ -105,7 +106,7 @@ impl Inbound {
         Ok(turn > 0)
     }
 
-    /// Receives into the place of the payload that is arriving, and behind it into the scratch.
+    /// Receives into the destination of the payload that is arriving, and what follows it into the scratch.
     #[inline(never)]
     fn read_body(
         &mut self,
@@ -115,7 +116,7 @@ impl Inbound {
     ) -> (Result<usize, Errno>, usize) {
         let Some(body) = &mut self.body else { return (Ok(0), 0) };
         let Some((into, _held)) = body.into.enter() else {
-            // All that is still to come has no place any more.
+            // The rest of the payload no longer has a destination.
             if body.kind == Kind::Data {
                 pulls.revoked(body.token);
             }
@@ -128,7 +129,7 @@ impl Inbound {
         (from.read(&into.slice(body.done, placed), tail), asked)
     }
 
-    /// Deals with `received` bytes: first those of the payload that is arriving, then frames in the scratch.
+    /// Processes `received` bytes: first those of the payload that is arriving, then frames in the scratch.
     #[inline(always)]
     fn accept(
         &mut self,
@@ -150,7 +151,8 @@ impl Inbound {
         self.frames(&scratch[frames], pulls, me, sink)
     }
 
-    /// Handles what was received of a payload that is arriving; returns where in the scratch what follows it lies.
+    /// Processes the received part of a payload that is arriving. Returns the range of the scratch that contains the
+    /// bytes after it.
     #[inline(never)]
     fn accept_body(
         &mut self,
@@ -176,7 +178,8 @@ impl Inbound {
         thrown..rest
     }
 
-    /// Hands over the frames in `bytes`; keeps what is left of a short one, begins what is left of a long one.
+    /// Passes the frames in `bytes` to the sink. Keeps the start of an incomplete short frame, and begins an incomplete
+    /// long one.
     #[inline(always)]
     fn frames(
         &mut self,
@@ -235,7 +238,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// Finds the place of a payload of which only `part` came.
+    /// Finds the destination of a payload of which only `part` has arrived.
     fn begin(
         &mut self,
         head: &Head,
@@ -254,7 +257,7 @@ impl Inbound {
             let landing = sink.begin(me, *head);
             (landing.token, landing.into)
         };
-        // If this fails, so will the first read into that place.
+        // If this fails, the first read into that destination fails as well.
         if let Some((into, _held)) = into.enter() {
             View::of(part).copy_into(into, 0);
         }
@@ -262,7 +265,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// Why the stream ended.
+    /// Returns the reason why the stream ended.
     fn ended(&self) -> Broken {
         if self.said_bye {
             Broken::Closed
@@ -275,18 +278,18 @@ impl Inbound {
 }
 
 impl Body {
-    /// Bytes yet to come that have a place.
+    /// Returns the number of bytes that will still arrive and have a destination.
     fn placed(&self) -> usize {
         self.into.len().min(self.len).saturating_sub(self.done)
     }
 
-    /// Bytes yet to come that are discarded.
+    /// Returns the number of bytes that will still arrive and are discarded.
     fn excess(&self) -> usize {
         self.len.saturating_sub(self.done).saturating_sub(self.placed())
     }
 }
 
-/// Parses and checks the head that `bytes` start with; `None` if it is not all there.
+/// Parses and checks the head at the start of `bytes`. Returns `None` if it is not complete.
 #[inline(always)]
 fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
     let Ok((head, rest)) = HeadBytes::read_from_prefix(bytes) else { return Ok(None) };

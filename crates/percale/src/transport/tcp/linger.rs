@@ -1,7 +1,8 @@
 //! The orderly end of a connection.
 //!
-//! Closing a socket with unread bytes in it resets the connection and drops what it has not sent yet. So: write what
-//! waits, end the sending side, and wait until the peer's kernel has acknowledged everything, throwing away what comes.
+//! Closing a socket with unread bytes in it resets the connection and drops unsent data. So this module writes
+//! everything that is queued, shuts down the sending direction, and waits until the peer's kernel has acknowledged
+//! everything. It discards received data meanwhile.
 
 #![expect(unsafe_code, reason = "an ioctl that rustix does not wrap; the block states its own reason")]
 
@@ -17,10 +18,10 @@ use super::outbound::Outbound;
 use super::socket::Socket;
 use crate::system::interrupted::uninterrupted;
 
-/// How long to sleep between two looks at what is unacknowledged, which the kernel announces in no other way.
+/// The interval between two checks for unacknowledged bytes. The kernel has no event for this.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Writes what waits, ends the stream, and waits until all of it was acknowledged. Returns whether that happened.
+/// Writes what is queued, ends the stream, and waits until all of it was acknowledged. Returns whether that happened.
 pub(super) fn linger(socket: &mut Socket, outbound: &mut Outbound, at_most: Duration) -> bool {
     let deadline = Instant::now() + at_most;
     while !outbound.is_empty() {
@@ -48,19 +49,19 @@ pub(super) fn linger(socket: &mut Socket, outbound: &mut Outbound, at_most: Dura
     }
 }
 
-/// Sleeps until something can be done, for `at_most` or until the deadline; returns whether that has not passed yet.
+/// Sleeps until the socket is ready, for `at_most` or until the deadline. Returns whether the deadline has not passed.
 fn wait(socket: &Socket, flags: PollFlags, deadline: Instant, at_most: Duration) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return false;
     }
     let timeout = Timespec::try_from(left.min(at_most)).ok();
-    // An interrupted or failed wait only means to look again.
+    // An interrupted or failed wait only means another check.
     rustix::event::poll(&mut [PollFd::new(socket, flags)], timeout.as_ref()).ok();
     true
 }
 
-/// Throws away what came; fails at the end of the stream.
+/// Discards received data. Fails at the end of the stream.
 fn discard(socket: &Socket) -> Result<(), Errno> {
     with_scratch(|scratch| {
         loop {
@@ -74,7 +75,7 @@ fn discard(socket: &Socket) -> Result<(), Errno> {
     })
 }
 
-/// Bytes written that the peer's kernel has not acknowledged.
+/// Returns the number of written bytes that the peer's kernel has not acknowledged.
 fn unacknowledged(socket: &Socket) -> Result<i32, Errno> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: TIOCOUTQ (SIOCOUTQ for a socket) writes one int, to `bytes`, and keeps no pointer.

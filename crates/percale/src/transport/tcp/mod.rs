@@ -1,16 +1,15 @@
 //! A link over a connected TCP socket.
 //!
 //! The stream is a sequence of frames, each a head of 32 bytes and its payload. `TcpLink` joins its two halves:
-//! `outbound` decides what is written when, `inbound` parses what comes. `stream`, shared with the simulated network,
-//! keeps the tables of pulls and pushes. Large payloads are sent from the user's memory and received into it; a link
-//! that has nothing to do owns no buffer. Another byte stream carries the same frames in a `StreamLink` of its own
-//! (`verbs`).
+//! `outbound` decides what is written when, and `inbound` parses what arrives. `stream`, shared with the simulated
+//! network, keeps the tables of pulls and pushes. Large payloads are sent from the user's memory and received into it.
+//! An idle link owns no buffer. Another byte stream carries the same frames in its own `StreamLink` (`verbs`).
 //!
-//! The endpoint decides when a link is polled; a poll costs one `recv` if nothing waits.
+//! The endpoint decides when a link is polled. A poll costs one `recv` if nothing has arrived.
 //!
-//! **Liveness.** A reset or an end without a goodbye is [`Broken::Died`], after a goodbye [`Broken::Closed`]; a peer or
-//! network that goes silent is [`Broken::Timeout`], found by keepalive probes and `unanswered`
-//! ([`TcpOptions::timeout`]). Whatever came before is delivered first.
+//! **Liveness.** A reset, or an end of the stream without a goodbye, is [`Broken::Died`]. An end after a goodbye is
+//! [`Broken::Closed`]. A silent peer or network is [`Broken::Timeout`], detected by keepalive probes and `unanswered`
+//! ([`TcpOptions::timeout`]). Data that arrived before is delivered first.
 
 mod buffers;
 #[cfg(any(test, fuzzing))]
@@ -43,24 +42,25 @@ use crate::region::lease::Lease;
 use crate::system::process_socket::ProcessSocket;
 use crate::wire::head::{Head, Kind, Offer};
 
-/// The longest payload of one `Data` frame; other frames may go between two of them.
+/// The longest payload of one `Data` frame. Other frames may be sent between two of them.
 const DATA_LIMIT: usize = 256 << 10;
 
-/// How a link's socket is set up.
+/// The options of a link's socket.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpOptions {
-    /// The kernel's send buffer in bytes; `None` leaves it to the kernel to choose and to grow it.
+    /// The size of the kernel's send buffer in bytes. `None` lets the kernel choose and grow it.
     pub send_buffer: Option<usize>,
-    /// The kernel's receive buffer in bytes; `None` as above.
+    /// The size of the kernel's receive buffer in bytes. `None` lets the kernel choose and grow it.
     pub receive_buffer: Option<usize>,
-    /// How long a peer's kernel may leave bytes unacknowledged, or probes of an idle connection unanswered (to the second),
-    /// until the peer counts as dead. A peer that is alive but receives nothing is not dead: its host answers calls, though its kernel may
-    /// drop what it has no room for. (So this is not TCP_USER_TIMEOUT, which counts both.) Zero: the kernel's defaults.
+    /// The time for which a peer's kernel may leave bytes unacknowledged, or probes of an idle connection unanswered
+    /// (in whole seconds), before the peer is considered dead. A live peer that does not receive is not considered
+    /// dead: its host accepts connections, although its kernel may drop data for which it has no room. (So this is not
+    /// TCP_USER_TIMEOUT, which counts both.) Zero selects the kernel's defaults.
     pub timeout: Duration,
 }
 
 impl Default for TcpOptions {
-    /// Buffers for long messages between two processes of one machine or one room; a timeout of two minutes.
+    /// Returns options with buffers for long messages between two nearby processes, and a timeout of two minutes.
     fn default() -> Self {
         Self { send_buffer: Some(512 << 10), receive_buffer: Some(512 << 10), timeout: Duration::from_secs(120) }
     }
@@ -80,11 +80,12 @@ pub(crate) struct StreamLink<S> {
 pub(crate) type TcpLink = StreamLink<Socket>;
 
 impl<S> StreamLink<S> {
-    /// The longest payload that is sent with its message: about what a socket's buffers hold. Above, the round trip of
-    /// an offer and its pull costs little, and nothing is copied but by the kernel, however late the receiver comes.
+    /// The longest payload that is sent eagerly with its message: about the size of a socket's buffers. For longer
+    /// payloads the round trip of an offer and its pull costs little, and only the kernel copies, even if the receive
+    /// is posted late.
     pub(crate) const EAGER_LIMIT: usize = 512 << 10;
 
-    /// A link of a stream that stands.
+    /// Creates a link over a connected stream.
     pub(super) fn of(stream: S) -> Self {
         Self {
             socket: stream,
@@ -95,19 +96,19 @@ impl<S> StreamLink<S> {
         }
     }
 
-    /// The stream.
+    /// Returns the stream.
     #[cfg(feature = "verbs")]
     pub(super) const fn stream(&self) -> &S {
         &self.socket
     }
 
-    /// The stream, to be looked after.
+    /// Returns the stream for changes.
     #[cfg(feature = "verbs")]
     pub(super) const fn stream_mut(&mut self) -> &mut S {
         &mut self.socket
     }
 
-    /// Writes what waits; returns whether nothing does any more.
+    /// Writes queued data. Returns whether everything was written.
     #[cfg(feature = "verbs")]
     pub(super) fn flush(&mut self) -> bool
     where
@@ -117,7 +118,7 @@ impl<S> StreamLink<S> {
         self.outbound.is_empty()
     }
 
-    /// What is to be written to it.
+    /// Returns the sending half.
     #[cfg(feature = "verbs")]
     pub(super) const fn outbound(&self) -> &Outbound {
         &self.outbound
@@ -125,7 +126,7 @@ impl<S> StreamLink<S> {
 }
 
 impl TcpLink {
-    /// Makes a link of a connected socket.
+    /// Creates a link over a connected socket.
     ///
     /// # Errors
     /// The kernel's error for the options.
@@ -133,9 +134,11 @@ impl TcpLink {
         Ok(Self::of(Socket::new(socket.into(), &options)?))
     }
 
-    /// Returns whether the peer's host has answered nothing for longer than the timeout, now and when this was last asked: neither what was sent
-    /// here, nor a call to where this connection leads or to `address`, at which the peer can be called. To be asked now and then, for
-    /// example a few times within the timeout: one system call, and some more while bytes are unacknowledged.
+    /// Returns whether the peer's host has answered nothing for longer than the timeout, both now and at the previous
+    /// call of this function. An answer is an acknowledgement of data on this connection, or a reaction to a connection
+    /// attempt to the remote address of this connection or to `address`, at which the peer listens. Should be called
+    /// regularly, for example a few times within the timeout. A call costs one system call, and some more while bytes
+    /// are unacknowledged.
     #[must_use]
     pub(crate) fn is_unanswered(&mut self, address: SocketAddr) -> bool {
         if self.socket.patience.timeout().is_zero() {
@@ -146,20 +149,21 @@ impl TcpLink {
         self.socket.patience.ends(silence, || remote.into_iter().chain([address]).collect())
     }
 
-    /// Breaks the link: the peer did not answer in time.
+    /// Breaks the link because the peer did not answer in time.
     pub(crate) fn give_up(&mut self) -> Broken {
         let why = Broken::Timeout(format!("nothing was acknowledged for {:?}", self.socket.patience.timeout()));
         self.broken.get_or_insert(why).clone()
     }
 
-    /// Bytes of frames that have yet to leave: from there to there in the stream of those that ever waited.
+    /// Returns the range of queued bytes, as positions counted from the first byte that was ever queued.
     #[inline]
     pub(crate) fn unsent(&self) -> Option<(u64, u64)> {
         self.outbound.unsent()
     }
 
-    /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's kernel, or after `at_most`, whichever comes first.
-    /// Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the peer's kernel.
+    /// Closes the connection after everything that is queued (including a goodbye) has reached the peer's kernel, or
+    /// after `at_most`. Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the
+    /// peer's kernel.
     pub(crate) fn linger(mut self, at_most: Duration) -> bool {
         self.broken.is_none() && linger::linger(&mut self.socket, &mut self.outbound, at_most)
     }
@@ -172,7 +176,7 @@ impl AsFd for TcpLink {
 }
 
 impl<S: Stream> StreamLink<S> {
-    /// Sends what waits in the queue, as far as there is room.
+    /// Sends what is in the queue, as far as there is room.
     #[inline]
     pub(crate) fn hurry(&mut self) {
         if self.broken.is_none() {
@@ -209,7 +213,7 @@ impl<S: Stream> Link for StreamLink<S> {
         while let Some((id, result)) = self.outbound.pushes.next_ended() {
             sink.pushed(me, id, result);
         }
-        // What came before its end is taken in any case: there is no more than the kernel holds.
+        // Data that arrived before the end is received in any case: there is no more of it than the kernel holds.
         if !sink.takes(me) && self.outbound.failed.is_none() && !self.socket.has_ended() {
             return Ok(sent);
         }
@@ -219,7 +223,7 @@ impl<S: Stream> Link for StreamLink<S> {
             (Ok(received), None) => return Ok(sent | received),
             // There may be more to deliver.
             (Ok(true), Some(_)) => return Ok(true),
-            // Once a write has returned an error, the reading side only sees the end.
+            // Once a write has returned an error, a read only returns the end of the stream.
             (Ok(false) | Err(Broken::Died(_)), Some(failed)) => failed.clone(),
             (Err(broken), _) => broken,
         };

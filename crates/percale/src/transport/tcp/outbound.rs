@@ -1,24 +1,26 @@
 //! The sending half of a link.
 //!
-//! What is sent when: a frame goes out in the call that sends it if nothing waits and no frame was sent since the last `poll`. Frames that follow in
-//! such a burst are collected in the queue and leave together: at the next `poll`, when [`FLUSH_BYTES`] have come together, or with the first frame
-//! that comes later than [`BURST`] after the last write. So a lone message waits for nothing, and a stream of small ones shares system calls. A
-//! caller that sends something without a completion may make no further calls, and so [hurries](Outbound::hurry) it out: the kernel collects it then
-//! (MSG_MORE), until the next `poll`, until [`FLUSH_BYTES`] have come together, or until its own time for that has passed, 0.2 s at most (tcp(7),
-//! TCP_CORK).
+//! When frames are sent: a frame is written in the call that sends it if the queue is empty and no frame was sent since
+//! the last `poll`. The frames that follow in such a burst are collected in the queue and written together: at the next
+//! `poll`, when the queue has [`FLUSH_BYTES`], or with the first frame that follows more than [`BURST`] after the last
+//! write. So a single message is never delayed, and a stream of small messages shares system calls. After sending
+//! something without a completion, a caller may make no further calls. So it [hurries](Outbound::hurry) the queue: the
+//! data is passed to the kernel, which collects it (MSG_MORE) until the next `poll`, until there are [`FLUSH_BYTES`],
+//! or until the kernel's own timeout of at most 0.2 s (tcp(7), TCP_CORK).
 //!
-//! Order: the stream consists of whole frames. A `Data` frame that was partly written goes first; then the queue's
-//! bytes that were there when it ended (`ahead`); then the next `Data` frame. Without that turn-taking a sender that
-//! always has messages would starve its pushes. Without pushes the whole queue is due.
+//! Order: the stream consists of whole frames. A partly written `Data` frame is sent first, then the bytes that were in
+//! the queue when it ended (`ahead`), then the next `Data` frame. Without this alternation a sender that always has
+//! messages would starve its pushes. Without pushes the whole queue is due.
 //!
-//! Bounds: a frame is refused while [`QUEUE_LIMIT`] bytes wait; what protocols need to make progress (answers, pulls, goodbyes) may go [`RESERVE`]
-//! bytes further. The queue is not the place where a stalled peer's data piles up.
+//! Bounds: a frame is refused while [`QUEUE_LIMIT`] bytes are queued. Frames that the protocol needs to make progress
+//! (answers, pulls, goodbyes) may exceed the limit by [`RESERVE`] bytes. Data for a stalled peer must not pile up in
+//! the queue.
 //!
-//! Sources that can be revoked: each write of a `Data` frame enters the lease, and if that fails, zeros are written for what its head promised, and
-//! the next frame reports that the offer is void. So that there is a next frame, the last [`LAST_BYTES`] have a frame of their own, which is copied
-//! into the queue.
+//! Revocable sources: each write of a `Data` frame enters the lease. If that fails, zeros are written for the rest of
+//! the announced bytes, and the next frame reports that the offer is void. To ensure that there is a next frame, the
+//! last [`LAST_BYTES`] are sent in a separate frame, which is copied into the queue.
 //!
-//! A write error only stops sending: the link first delivers what still comes, then breaks.
+//! A write error only stops sending: the link first delivers what still arrives, and then breaks.
 
 use std::time::{Duration, Instant};
 
@@ -34,34 +36,37 @@ use crate::transport::stream::Pushes;
 use crate::transport::{Broken, Refused};
 use crate::wire::head::{HEAD_BYTES, Head, Kind};
 
-/// Queued bytes that are worth a system call.
+/// The number of queued bytes that justifies a system call.
 pub(super) const FLUSH_BYTES: usize = 16 << 10;
 
-/// A frame that comes later than this after the last write does not wait for company.
+/// A frame that is sent later than this after the last write is not held back.
 const BURST: Duration = Duration::from_micros(4);
 
-/// Queued bytes beyond which messages and requests are refused.
+/// The number of queued bytes beyond which messages and requests are refused.
 pub(super) const QUEUE_LIMIT: usize = 256 << 10;
 
-/// What control frames may queue beyond that. The longest message may have been queued on top of the limit.
+/// The number of bytes that control frames may queue beyond that. The longest message may have been queued on top of
+/// the limit.
 const RESERVE: usize = TcpLink::EAGER_LIMIT + (64 << 10);
 
-/// Frames up to this length are put together before they are sent or queued.
+/// Frames up to this length are assembled before they are sent or queued.
 const SMALL_BYTES: usize = 256;
 
-/// The last bytes of a source that can be revoked: so few that the receiver need not read them into place.
+/// The size of the last frame of a revocable source: so small that the receiver need not read it directly into its
+/// destination.
 const LAST_BYTES: usize = 64;
 
-/// What is written in place of bytes that were promised and cannot be had any more.
+/// The bytes that are written in place of announced bytes that are no longer available.
 static ZEROS: [u8; 4 << 10] = [0; 4 << 10];
 
-/// Bytes of a large frame that are written at once, so that the receiver copies out the first ones meanwhile: a part of a short one, and of a long
-/// one no more than keeps the cost of the calls small.
+/// Returns the number of bytes of a large frame that are written at once. The receiver can copy the first pieces while
+/// later ones are written. A short frame is cut into a few pieces, and a long one into pieces that keep the cost of the
+/// calls small.
 const fn piece_bytes(payload: usize) -> usize {
     if payload <= 96 << 10 { 32 << 10 } else { 256 << 10 }
 }
 
-/// Bytes written by one `poll`, so that sending never keeps it from receiving.
+/// The number of bytes that one `poll` writes, so that sending does not prevent receiving.
 const TURN_BYTES: usize = 1 << 20;
 
 /// The sending half of a link.
@@ -69,7 +74,7 @@ const TURN_BYTES: usize = 1 << 20;
 pub(in crate::transport) struct Outbound {
     queue: Vec<u8>,
     start: usize,
-    /// Bytes that ever left the queue.
+    /// The number of bytes that ever left the queue.
     left: u64,
     ahead: usize,
     data: Option<DataFrame>,
@@ -79,9 +84,9 @@ pub(in crate::transport) struct Outbound {
     said_bye: bool,
     /// Something was written since the last poll.
     burst: bool,
-    /// Bytes that the kernel holds for company.
+    /// The number of bytes that the kernel holds back (MSG_MORE).
     held: usize,
-    /// The kernel has no room; not tried again before the next poll.
+    /// The kernel has no room. Not tried again before the next poll.
     blocked: bool,
     written: Instant,
     pub(in crate::transport) failed: Option<Broken>,
@@ -93,17 +98,18 @@ struct DataFrame {
     head: [u8; HEAD_BYTES],
     payload: Lease,
     done: usize,
-    /// The payload was revoked: the rest of it is zeros.
+    /// The payload was revoked: the rest of the frame is zeros.
     void: bool,
 }
 
 impl DataFrame {
-    /// Bytes to be written yet.
+    /// Returns the number of bytes that are still to be written.
     fn rest(&self) -> usize {
         HEAD_BYTES + self.payload.len() - self.done
     }
 
-    /// Writes what is left, or some of it: how much was asked for, and the result. `None` once the payload was revoked.
+    /// Writes the rest of the frame, or a part of it. Returns the number of requested bytes and the result, or `None`
+    /// if the payload was revoked.
     fn write(&self, to: &mut impl Stream) -> Option<(usize, Result<usize, Errno>)> {
         let prefix = &self.head[self.done.min(HEAD_BYTES)..];
         let offset = self.done.saturating_sub(HEAD_BYTES);
@@ -136,41 +142,42 @@ impl Outbound {
         }
     }
 
-    /// Bytes in the queue.
+    /// Returns the number of bytes in the queue.
     #[inline]
     pub(super) fn queued(&self) -> usize {
         self.queue.len() - self.start
     }
 
-    /// Returns whether nothing waits to be written.
+    /// Returns whether there is nothing to write.
     #[inline]
     pub(in crate::transport) fn is_empty(&self) -> bool {
         self.queued() == 0 && self.data.is_none() && self.pushes.is_empty() && self.bye.is_none()
     }
 
-    /// Returns whether nothing needs a poll to leave soon.
+    /// Returns whether everything is sent soon without a poll.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.held == 0 && self.is_empty()
     }
 
-    /// What waits in the queue: from there to there, counted from the first byte that ever did.
+    /// Returns the range of queued bytes, as positions counted from the first byte that was ever queued.
     #[inline]
     pub(super) fn unsent(&self) -> Option<(u64, u64)> {
         let queued = self.queued() as u64;
         (queued > 0).then_some((self.left, self.left + queued))
     }
 
-    /// Bytes that will go out before the last one that waits in the queue, at most; 0 if none waits there.
+    /// Returns an upper bound of the number of bytes that will be written up to the last byte that is in the queue now,
+    /// or 0 if the queue is empty.
     #[cfg(feature = "verbs")]
     pub(in crate::transport) fn ahead_of_last(&self) -> u64 {
         let queued = self.queued() as u64;
         let data = self.data.as_ref().map_or(0, |frame| frame.rest() as u64);
-        // Each frame of a push has a head, which is short against what makes up a frame.
+        // Each frame of a push has a head, which is short compared with a full frame.
         if queued == 0 { 0 } else { queued + data + 2 * self.pushes.remaining() }
     }
 
-    /// Sends a frame, now or later.
+    /// Sends a frame at once or later.
     #[inline]
     pub(super) fn send(
         &mut self,
@@ -195,7 +202,7 @@ impl Outbound {
         }
     }
 
-    /// Sends a frame that was put together already.
+    /// Sends a frame that is already assembled.
     #[inline]
     pub(super) fn send_small(
         &mut self,
@@ -232,7 +239,7 @@ impl Outbound {
                     self.queue.extend_from_slice(&bytes.as_bytes()[sent..]);
                 }
             } else {
-                // What waits goes in front, in the same system call.
+                // The queued bytes go in front, in the same system call.
                 self.queue.extend_from_slice(bytes.as_bytes());
                 let queue = std::mem::take(&mut self.queue);
                 let prefix = queue.len() - self.start;
@@ -256,7 +263,7 @@ impl Outbound {
         self.outcome()
     }
 
-    /// Accepts to serve a pull, and starts to.
+    /// Called when a pull was accepted: starts serving it.
     pub(super) fn push_started(&mut self, to: &mut impl Stream) {
         if self.data.is_none() {
             self.ahead = self.ahead.max(self.queued());
@@ -264,7 +271,7 @@ impl Outbound {
         self.flush(to);
     }
 
-    /// Sends what waits, within reason; returns whether anything left.
+    /// Sends what is queued, up to a limit. Returns whether anything was written.
     #[inline]
     pub(in crate::transport) fn poll(&mut self, to: &mut impl Stream) -> bool {
         self.blocked = false;
@@ -276,7 +283,7 @@ impl Outbound {
         sent
     }
 
-    /// Gives what waits to the kernel, which need not send it at once.
+    /// Passes the queued bytes to the kernel, which may hold them back for a while.
     #[inline]
     pub(super) fn hurry(&mut self, to: &mut impl Stream) {
         if self.queued() > 0 && !self.blocked {
@@ -304,7 +311,7 @@ impl Outbound {
         to.release();
     }
 
-    /// Sends what is due until the kernel has no more room or it was a turn's worth.
+    /// Writes what is due until the kernel has no more room or a turn's worth was written.
     #[inline(never)]
     fn flush(&mut self, to: &mut impl Stream) -> bool {
         let mut turn = 0;
@@ -313,7 +320,7 @@ impl Outbound {
             if let Some(mut frame) = self.data.take() {
                 let Some((asked, result)) = frame.write(to) else {
                     self.pushes.revoked();
-                    // If nothing of the frame was sent, its head has promised nothing to the peer.
+                    // If nothing of the frame was sent, its head has not announced anything to the peer.
                     frame.void = true;
                     self.data = (frame.done > 0).then_some(frame);
                     continue;
@@ -363,7 +370,7 @@ impl Outbound {
         self.ahead = self.queued();
     }
 
-    /// Returns whether a frame of this kind may come in.
+    /// Checks whether a frame of this kind may be sent or queued now.
     #[inline]
     fn admit(&mut self, kind: Kind) -> Result<(), Refused> {
         if self.failed.is_some() || self.said_bye || self.bye.is_some() {
@@ -380,13 +387,13 @@ impl Outbound {
         Ok(())
     }
 
-    /// A frame was taken, unless just then the stream broke.
+    /// Returns whether a frame was accepted. It was not if the stream broke at that moment.
     #[inline]
     fn outcome(&self) -> Result<(), Refused> {
         if self.failed.is_some() { Err(Refused::Broken) } else { Ok(()) }
     }
 
-    /// Writes a frame in pieces; returns how much of prefix and payload left.
+    /// Writes a frame in pieces. Returns how many bytes of prefix and payload were written.
     fn write_frame(&mut self, to: &mut impl Stream, prefix: &[u8], payload: &Segments) -> usize {
         let total = prefix.len() + payload.len();
         let mut sent = 0;
@@ -400,7 +407,7 @@ impl Outbound {
         sent
     }
 
-    /// Takes note of a write of `asked` bytes; returns how many were written.
+    /// Records the result of a write of `asked` bytes. Returns how many were written.
     #[inline]
     fn account(&mut self, result: Result<usize, Errno>, asked: usize) -> usize {
         self.burst = true;
@@ -434,7 +441,7 @@ impl Outbound {
         }
     }
 
-    /// Makes sure that the queue has a buffer, with its sent bytes dropped if they are the greater part.
+    /// Ensures that the queue has a buffer. Removes sent bytes from its start if they are the greater part.
     #[inline]
     fn reserve(&mut self) {
         if self.queue.capacity() == 0 {
@@ -445,7 +452,7 @@ impl Outbound {
         }
     }
 
-    /// Drops the first bytes of the queue.
+    /// Removes the first `bytes` bytes of the queue.
     fn consume(&mut self, bytes: usize) {
         self.start += bytes;
         self.left += bytes as u64;

@@ -1,4 +1,5 @@
-//! Memory that is revoked while a transfer is under way: the transfer fails, and the stream stays in step.
+//! Memory that is revoked while a transfer is in progress: the transfer fails, and the frame boundaries of the stream
+//! stay intact.
 
 use std::collections::VecDeque;
 
@@ -20,17 +21,18 @@ use crate::transport::testing::{Lent, Notes, Revocable, Told};
 use crate::transport::{Link, PullError};
 use crate::wire::head::{Flags, HEAD_BYTES, Head, Kind, Offer};
 
-/// Bytes of the transfers below.
+/// The length of the transfers in bytes.
 const LEN: usize = 4_000;
 
-/// The last bytes of a source that can be revoked have a frame of their own.
+/// The length of the last frame of a revocable source.
 const LAST: usize = 64;
 
 #[test]
 fn mr_069_a_source_may_be_revoked_after_any_byte_and_the_stream_stays_in_step() {
     let first = HEAD_BYTES + LEN - LAST;
     for cut in (0..first + 40).filter(|cut| cut % 13 == 0 || *cut < 70 || *cut > first - 70) {
-        // The kernel takes `cut` bytes (what one call does not ask for, the next may), and later the rest in small portions.
+        // The kernel accepts `cut` bytes (the next call may request what the first one did not), and later the rest in
+        // small portions.
         let room =
             [cut.min(first), cut.saturating_sub(first), 0].into_iter().chain(std::iter::repeat_n(700, 50)).collect();
         let (mut out, mut to) = (Outbound::new(), Slow { room, ..Slow::default() });
@@ -104,7 +106,7 @@ fn mr_069_the_place_of_a_write_may_be_revoked_and_no_pull_fails() {
         let (target, pulled) = (Lent::new(vec![0; LEN]), Lent::new(vec![0; 900]));
         let revocable = Revocable::new(target.cut(&[10, 3_000]));
         let (mut inbound, mut pulls) = (Inbound::new(), Pulls::default());
-        // Its token is that of the landing, too.
+        // The token is the same as that of the landing.
         pulls.expect(&pulled.lease(&[]), 1);
         let mut notes = Notes::keeping(usize::MAX);
         notes.place = Some(revocable.lease());

@@ -1,4 +1,4 @@
-//! The socket under a link: its options, and its errors in the words of [`Broken`].
+//! The socket of a link: its options, and the conversion of its errors to [`Broken`].
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,61 +16,63 @@ use crate::system::interrupted::uninterrupted;
 use crate::system::process_socket::ProcessSocket;
 use crate::transport::Broken;
 
-/// A byte stream that never blocks. The memory of operations comes as segments, for peers may write it meanwhile; slices
-/// are the link's own bytes.
+/// A non-blocking byte stream. The memory of operations is passed as segments, because peers may write to it meanwhile.
+/// Slices are the link's own bytes.
 pub(crate) trait Stream {
-    /// Receives what is there, into the segments and then into `tail`; 0 at its end.
+    /// Receives available bytes, first into the segments and then into `tail`. Returns 0 at the end of the stream.
     ///
     /// # Errors
-    /// `AGAIN` if nothing is there; else the stream is broken.
+    /// `AGAIN` if nothing is available. With any other error the stream is broken.
     fn read(&mut self, into: &Segments, tail: &mut [u8]) -> Result<usize, Errno>;
 
-    /// Sends as much as there is room for, of `prefix` and then of the segments.
+    /// Sends as much as there is room for, first of `prefix` and then of the segments.
     ///
     /// # Errors
-    /// `AGAIN` if there is no room; else the stream is broken.
+    /// `AGAIN` if there is no room. With any other error the stream is broken.
     fn write(&mut self, prefix: &[u8], from: &Segments) -> Result<usize, Errno>;
 
-    /// Returns whether it needs no calls: what was sent arrives without them, and there is nothing to be read that no descriptor signals.
+    /// Returns whether the stream needs no calls: what was sent arrives without them, and everything that can be read
+    /// is signaled by a descriptor.
     #[inline]
     fn is_calm(&self) -> bool {
         true
     }
 
-    /// Returns whether the peer has closed it or it failed: then no more arrives than is here. Asked only while nothing is read.
+    /// Returns whether the peer has closed the stream or it has failed, so that no more data will arrive. Called only
+    /// while nothing is read.
     fn has_ended(&self) -> bool {
         false
     }
 
-    /// The reason why it failed, where an errno does not express it well.
+    /// Returns the reason of a failure that an error number does not describe well.
     fn failure(&self) -> Option<&Broken> {
         None
     }
 
-    /// As [`read`](Self::read), into bytes of the link alone.
+    /// Like [`read`](Self::read), into bytes of the link only.
     ///
     /// # Errors
-    /// As `read`.
+    /// Like [`read`](Self::read).
     fn read_one(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
         self.read(&Segments::EMPTY, into)
     }
 
-    /// As [`write_one`](Self::write_one), but what follows soon, or [`release`](Self::release), may take the bytes along. They
-    /// leave by themselves, later.
+    /// Like [`write_one`](Self::write_one), but the stream may hold the bytes back until more bytes follow or
+    /// [`release`](Self::release) is called. They are sent without further calls, but later.
     ///
     /// # Errors
-    /// As `write`.
+    /// Like [`write`](Self::write).
     fn write_held(&mut self, from: &[u8]) -> Result<usize, Errno> {
         self.write_one(from)
     }
 
-    /// Lets go what was held.
+    /// Sends bytes that were held back.
     fn release(&mut self) {}
 
-    /// As [`write`](Self::write), of bytes of the link alone.
+    /// Like [`write`](Self::write), for bytes of the link only.
     ///
     /// # Errors
-    /// As `write`.
+    /// Like [`write`](Self::write).
     fn write_one(&mut self, from: &[u8]) -> Result<usize, Errno> {
         self.write(from, &Segments::EMPTY)
     }
@@ -84,18 +86,18 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Sets the options of a connected socket.
+    /// Creates the stream from a connected socket and sets its options.
     ///
     /// # Errors
-    /// The kernel's error for the options.
+    /// The error of the system call.
     pub(crate) fn new(fd: ProcessSocket, options: &TcpOptions) -> rustix::io::Result<Self> {
-        // One system call or the other: a sandbox may allow either.
+        // Use one of two system calls: a sandbox may allow either.
         let not_blocking = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
         if !not_blocking {
             rustix::io::ioctl_fionbio(&fd, true)?;
         }
         if let Err(error) = Self::set_options(&fd, options) {
-            // It works without them: slower, or a host that vanishes is noticed later.
+            // The connection works without the options, but it is slower, or a host that disappears is noticed later.
             crate::later::later!(warn: %error, "setsockopt failed: a connection goes on with the system's own settings");
         }
         Ok(Self { fd, patience: Patience::new(options.timeout) })
@@ -110,7 +112,7 @@ impl Socket {
             sockopt::set_socket_recv_buffer_size(fd, bytes)?;
         }
         if !options.timeout.is_zero() {
-            // Probes of an idle connection count in whole seconds; three unanswered ones make up the timeout.
+            // Probes of an idle connection are configured in whole seconds. Three unanswered ones make up the timeout.
             let third = Duration::from_secs((options.timeout.as_secs() / 3).clamp(1, 32_767));
             sockopt::set_socket_keepalive(fd, true)?;
             sockopt::set_tcp_keepidle(fd, third)?;
@@ -120,7 +122,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Where the connection leads.
+    /// Returns the remote address.
     pub(super) fn remote(&self) -> Option<SocketAddr> {
         SocketAddr::try_from(rustix::net::getpeername(&self.fd).ok()??).ok()
     }
@@ -167,7 +169,7 @@ impl Stream for Socket {
     }
 
     fn release(&mut self) {
-        // tcp(7): setting this option sends what is pending, whatever it was before.
+        // tcp(7): setting this option sends pending data, even if it was set before.
         if let Err(error) = sockopt::set_tcp_nodelay(&self.fd, true) {
             crate::later::later!(debug: %error, "what was held leaves when the kernel's time for it has passed");
         }
@@ -178,7 +180,7 @@ impl Stream for Socket {
 pub(super) fn broken(call: &'static str, error: Errno) -> Broken {
     match error {
         Errno::TIMEDOUT => Broken::Timeout("the connection's timeout passed without an answer".into()),
-        // A socket that was disconnected has no peer.
+        // A socket that was disconnected has no peer address.
         Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN => Broken::Died("its socket was reset".into()),
         Errno::FAULT => Broken::Died("a local operation's memory cannot be accessed; is it still mapped?".into()),
         other => Broken::System(named(call)(other).to_string(), other.raw_os_error()),

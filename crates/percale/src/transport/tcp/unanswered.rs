@@ -1,10 +1,12 @@
-//! How long the peer's kernel has left bytes unacknowledged, and whether its host answers at all.
+//! Detects for how long the peer's kernel has left bytes unacknowledged, and whether its host answers at all.
 //!
-//! TCP_USER_TIMEOUT would kill a peer that is alive but does not receive for a while, so the question is asked of TCP_INFO instead: bytes are out,
-//! and no acknowledgement of anything came lately. That alone does not distinguish a dead host from a host with a process that does not read: a
-//! kernel with a full receive buffer drops what comes, retransmissions and probes of the window too, and need not acknowledge any of it. The sender's
-//! numbers are the same in both cases. So the host is asked: a second connection is begun, to where the peer is. A kernel that lives accepts or
-//! refuses it, whatever the process does; and one that lives without the peer's socket resets the connection in question.
+//! TCP_USER_TIMEOUT would break the connection to a live peer that does not receive for a while, so TCP_INFO is used
+//! instead: bytes are in flight, and there was no acknowledgement recently. That alone does not distinguish a dead host
+//! from a host with a process that does not read. A kernel with a full receive buffer drops everything that arrives,
+//! including retransmissions and window probes, and need not acknowledge any of it. The sender's TCP_INFO is the same
+//! in both cases. So the host is probed: a second connection to the peer's address is started. A running kernel accepts
+//! or refuses it, whatever the process does. A running kernel that no longer has the peer's socket resets the
+//! connection.
 
 #![expect(unsafe_code, reason = "TCP_INFO has no safe wrapper; the block states its own reason")]
 
@@ -17,19 +19,19 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::system::process_socket::ProcessSocket;
 
-/// When a peer that leaves bytes unacknowledged counts as gone.
+/// Decides when a peer that leaves bytes unacknowledged is considered gone.
 #[derive(Debug)]
 pub(super) struct Patience {
     timeout: Duration,
-    /// The last look found it silent for too long.
+    /// At the last check the peer had been silent for too long.
     suspect: bool,
-    /// Its host is being asked.
+    /// The probe of its host that is in progress.
     question: Option<Question>,
-    /// When its host last answered.
+    /// The time of the last answer of its host.
     answered: Option<Instant>,
 }
 
-/// Connections that are begun to find out whether a host answers.
+/// Connections that are started to find out whether a host answers.
 #[derive(Debug)]
 struct Question {
     calls: Vec<ProcessSocket>,
@@ -43,7 +45,7 @@ impl Question {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = ProcessSocket::open(|| rustix::net::socket_with(family, SocketType::STREAM, flags, None))?;
             match rustix::net::connect(&socket, address) {
-                // Refused at once: on this host, which answers.
+                // Refused at once: the peer is on this host, which answers.
                 Ok(()) | Err(Errno::INPROGRESS | Errno::CONNREFUSED) => Ok(socket),
                 Err(error) => Err(error),
             }
@@ -62,19 +64,20 @@ impl Question {
 }
 
 impl Patience {
-    /// It is gone after this; zero: never.
+    /// Creates the state for a timeout. Zero means that the peer is never considered gone.
     pub(super) const fn new(timeout: Duration) -> Self {
         Self { timeout, suspect: false, question: None, answered: None }
     }
 
-    /// How long it lasts.
+    /// Returns the timeout.
     pub(super) const fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Returns whether it is at its end, now that a look found this silence ([`unanswered`]); `addresses` are of the peer's host. One look is not
-    /// enough: after a pause the first bytes are for a moment unanswered too, and the last answer is old. The host is asked at half of the
-    /// time, and has the other half for its answer.
+    /// Returns whether the peer is considered gone, after a check has measured this silence ([`unanswered`]).
+    /// `addresses` are addresses of the peer's host. One check is not enough: after a pause the first bytes are
+    /// unanswered for a moment too, and the last acknowledgement is old. The host is probed after half of the timeout,
+    /// and has the other half to answer.
     pub(super) fn ends(&mut self, silence: Option<Duration>, addresses: impl FnOnce() -> Vec<SocketAddr>) -> bool {
         let Some(silence) = silence.filter(|silence| !self.timeout.is_zero() && *silence > self.timeout / 2) else {
             (self.suspect, self.question) = (false, None);
@@ -93,8 +96,8 @@ impl Patience {
     }
 }
 
-/// How long ago the peer's kernel last acknowledged anything, if it owes an acknowledgement; `None` if it owes none, or if our kernel does not report
-/// it.
+/// Returns the time since the peer's kernel last acknowledged anything, if an acknowledgement is pending. Returns
+/// `None` if none is pending, or if the local kernel does not report it.
 pub(super) fn unanswered(socket: &impl AsFd) -> Option<Duration> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -111,7 +114,7 @@ pub(super) fn unanswered(socket: &impl AsFd) -> Option<Duration> {
     if result != 0 {
         return None;
     }
-    // SAFETY: it was zeroed, and all its fields are plain integers.
+    // SAFETY: the structure was zeroed, and all its fields are plain integers.
     let info = unsafe { info.assume_init() };
     // Unacknowledged segments, or probes of a closed window that were not answered.
     (info.tcpi_unacked > 0 || info.tcpi_probes > 0).then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
@@ -121,7 +124,8 @@ pub(super) fn unanswered(socket: &impl AsFd) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    /// Returns an address at which calls are not answered: the queue of its listener, which is returned too, is full.
+    /// Returns an address at which connection attempts are not answered, because the queue of its listener is full.
+    /// Also returns the listener and the sockets in the queue.
     fn silent() -> (Vec<ProcessSocket>, Vec<SocketAddr>) {
         let kind = SocketFlags::NONBLOCK;
         let open = || rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, kind, None);
@@ -171,14 +175,14 @@ mod tests {
         }
     }
 
-    /// Behaves like a kernel with a full receive buffer: everything that comes is dropped, and nothing is acknowledged.
+    /// Simulates a kernel with a full receive buffer: everything that arrives is dropped, and nothing is acknowledged.
     #[test]
     fn a_peer_whose_kernel_drops_what_comes_is_not_gone() {
         use std::io::Write;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (reader, _) = listener.accept().unwrap();
-        let mut nothing = libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 }; // BPF_RET: keeps no byte.
+        let mut nothing = libc::sock_filter { code: 6, jt: 0, jf: 0, k: 0 }; // BPF_RET: drops the whole packet.
         let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
         // SAFETY: the program has one instruction, which is only read during the call.
         let result = unsafe {

@@ -1,6 +1,7 @@
-//! In place of `verbs` in a build without that feature: no adapter can be opened.
+//! The replacement of `verbs` in a build without that feature: no adapter can be opened.
 //!
-//! The types have no values. They have the methods that modules outside of `verbs` call, so that those need few conditions.
+//! The types have no values. They have the methods that modules outside `verbs` call, so that those modules need few
+//! conditions.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,7 +15,7 @@ use crate::system::process_socket::ProcessSocket;
 use crate::transport::tcp::TcpOptions;
 use crate::wire::queue_pair::{End, Gid};
 
-/// A port of an RDMA device. This build has none: it lacks the feature `verbs`.
+/// A port of an RDMA device. This build has none, because it lacks the feature `verbs`.
 #[derive(Debug)]
 pub struct Adapter(Infallible);
 
@@ -22,12 +23,12 @@ impl Adapter {
     /// Opens no port.
     ///
     /// # Errors
-    /// Always: names the feature that this build lacks.
+    /// Always. The error names the feature that this build lacks.
     pub fn open() -> Result<Arc<Self>, String> {
         Err("this build has no `verbs` support: build with the feature `verbs`".to_owned())
     }
 
-    /// Device, port and address, for people.
+    /// Describes the device, the port and the address as text.
     #[must_use]
     pub fn describe_all(&self) -> String {
         match self.0 {}
@@ -46,7 +47,7 @@ impl Adapter {
     }
 }
 
-/// The errno of an error that made no queue pair.
+/// Returns the error number of an error that prevented the creation of a queue pair.
 pub(crate) fn errno_of(error: &io::Error) -> i32 {
     error.raw_os_error().filter(|errno| *errno > 0).unwrap_or(libc::EIO)
 }
@@ -73,11 +74,11 @@ impl Wire {
     }
 }
 
-/// What registers the memory of operations with a device: nothing.
+/// Registers the memory of operations with a device; without values in this build.
 #[derive(Clone, Debug)]
 pub(crate) struct Pins;
 
-/// Why an access was not posted.
+/// The reason why an access was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(dead_code, reason = "no link posts an access")]
 pub(crate) enum Unposted {

@@ -1,4 +1,4 @@
-//! Which port of which device is used, and why none is.
+//! The choice of the device and port, and the reasons if none can be used.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use super::wire_pair;
 use crate::system::random::random;
 use crate::wire::queue_pair::{End, Gid};
 
-/// What a domain needs of a device: a port that carries traffic, an address of it, and a protection domain.
+/// The parts of a device that a domain needs: an active port, an address of it, and a protection domain.
 #[derive(Debug)]
 pub struct Adapter {
     domain: Arc<ProtectionDomain>,
@@ -23,18 +23,18 @@ pub struct Adapter {
     place: Mutex<Place>,
     makers: Makers,
     windows: Option<Using>,
-    /// Devices that come before its own and cannot be used, and why.
+    /// The devices that precede this one and cannot be used, with the reasons.
     skipped: Vec<String>,
-    /// Addresses from which no acknowledgement came, and when.
+    /// The addresses from which no acknowledgement arrived, with the time.
     unreached: Mutex<HashMap<Gid, Instant>>,
 }
 
-/// How long an address from which no acknowledgement came is not tried again.
+/// The time for which an address from which no acknowledgement arrived is not tried again.
 const UNREACHED: Duration = Duration::from_secs(60);
-/// Such addresses that are remembered.
+/// The maximum number of such addresses that are remembered.
 const REMEMBERED: usize = 1024;
 
-/// A port as it was when it was looked at last: its address may change.
+/// A port in the state in which it was last read. Its address may change.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     port: Port,
@@ -43,7 +43,7 @@ struct Place {
 }
 
 impl Place {
-    /// The port now.
+    /// Reads the current state of the port.
     fn now(context: &Context, number: u8) -> Result<Self, String> {
         let port = context.port(number).map_err(|error| error.to_string())?;
         if !port.active {
@@ -56,10 +56,10 @@ impl Place {
 }
 
 impl Adapter {
-    /// The first port that carries traffic, of the first device that has one.
+    /// Opens the first active port of the first device that has one.
     ///
     /// # Errors
-    /// A text for people: what is missing.
+    /// A text that describes what is missing.
     pub fn open() -> Result<Arc<Self>, String> {
         let contexts = Context::open_all()?;
         let mut why = Vec::new();
@@ -72,7 +72,7 @@ impl Adapter {
         Err(why.join("; "))
     }
 
-    /// Opens the adapter of a device by its name.
+    /// Opens the adapter of the device with this name.
     #[cfg(test)]
     pub(super) fn of_device(name: &str) -> Result<Arc<Self>, String> {
         let found = Context::open_all()?.into_iter().find(|context| context.name() == name);
@@ -114,23 +114,23 @@ impl Adapter {
         self.domain.context().is_here()
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     #[must_use]
     pub const fn domain(&self) -> &Arc<ProtectionDomain> {
         &self.domain
     }
 
-    /// The threads that make queue pairs for accesses.
+    /// Returns the thread pool that creates queue pairs for accesses.
     pub(super) const fn makers(&self) -> &Makers {
         &self.makers
     }
 
-    /// How its device's windows are used, if they are.
+    /// Returns how the windows of the device are used, or `None` if they are not.
     pub(super) const fn windows(&self) -> Option<&Using> {
         self.windows.as_ref()
     }
 
-    /// What the device allows.
+    /// Returns the limits of the device.
     pub(super) const fn limits(&self) -> &DeviceLimits {
         &self.limits
     }
@@ -139,10 +139,11 @@ impl Adapter {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the state of the port again, because its address may have changed since it was used last. Called for each queue pair that is to be made.
+    /// Reads the state of the port again, because its address may have changed since it was last used. Called for each
+    /// queue pair that is created.
     ///
     /// # Errors
-    /// If it carries no traffic now, or has no address.
+    /// If the port is not active, or has no address.
     pub(super) fn look_again(&self) -> io::Result<Path> {
         let now = Place::now(self.domain.context(), self.number)
             .map_err(|why| io::Error::new(io::ErrorKind::NetworkDown, why))?;
@@ -150,20 +151,20 @@ impl Adapter {
         Ok(self.path())
     }
 
-    /// The port and its address, as queue pairs need them.
+    /// Returns the port and its address in the form that queue pairs need.
     #[must_use]
     pub fn path(&self) -> Path {
         let place = self.place();
         Path { port: self.number, gid_index: place.gid_index, ethernet: place.port.ethernet }
     }
 
-    /// Bytes of one message, or access, at most.
+    /// Returns the maximum number of bytes of one message or access.
     #[must_use]
     pub fn longest(&self) -> u32 {
         self.place().port.longest
     }
 
-    /// No acknowledgement comes from this address.
+    /// Records that no acknowledgement arrived from this address.
     pub(crate) fn note_unreached(&self, gid: Gid) {
         let mut unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
         unreached.retain(|_, since| since.elapsed() < UNREACHED);
@@ -172,23 +173,23 @@ impl Adapter {
         }
     }
 
-    /// Returns whether that was so a short time ago.
+    /// Returns whether this was recorded for the address a short time ago.
     pub(crate) fn was_unreached(&self, gid: Gid) -> bool {
         let unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
         unreached.get(&gid).is_some_and(|since| since.elapsed() < UNREACHED)
     }
 
-    /// What a peer must know of a queue pair here.
+    /// Returns the data that a peer needs to connect to a queue pair of this adapter.
     ///
     /// # Errors
-    /// If the kernel has no random bytes to give.
+    /// If the kernel provides no random bytes.
     pub fn end(&self, pair: u32) -> io::Result<End> {
         let sequence = u32::from_le_bytes(random()?) & 0xff_ffff;
         let Place { port, gid, .. } = *self.place();
         Ok(End { pair, sequence, lid: port.lid, gid, mtu: port.mtu })
     }
 
-    /// Device, port and address, for people.
+    /// Describes the device, the port and the address as text.
     #[must_use]
     pub fn describe(&self) -> String {
         let Place { port, gid, .. } = *self.place();
@@ -207,7 +208,8 @@ impl Adapter {
     }
 }
 
-/// The address of a port by which peers should find it: with Ethernet one that IP routes (RoCE v2), IPv4 first; else the first.
+/// Returns the address of a port that peers should use. With Ethernet this is preferably one that IP routes (RoCE v2),
+/// IPv4 first. Otherwise it is the first one.
 fn address(context: &Context, number: u8, port: &Port) -> Option<(u8, Gid)> {
     let gids = (0..port.gids.min(255)).filter_map(|index| {
         let gid = context.gid(number, index).ok().filter(|gid| *gid != Gid::default())?;
@@ -223,13 +225,13 @@ fn address(context: &Context, number: u8, port: &Port) -> Option<(u8, Gid)> {
     })
 }
 
-/// Returns whether an address is one of RoCE v2. Only sysfs reports that with every version of libibverbs.
+/// Returns whether an address is a RoCE v2 address. Only sysfs reports this for all versions of libibverbs.
 fn is_v2(device: &str, port: u8, index: u8) -> bool {
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types/{index}");
     fs::read_to_string(path).is_ok_and(|kind| kind.trim() == "RoCE v2")
 }
 
-/// Why no memory can be registered: mostly the limit of locked memory.
+/// Returns the reason why memory cannot be registered, which usually is the limit of locked memory.
 fn unregistered(error: &std::io::Error) -> String {
     match crate::local_memory::kernel::limit(libc::RLIMIT_MEMLOCK) {
         Some(bytes) => format!("memory cannot be registered ({error}); {bytes} bytes may be locked (ulimit -l)"),

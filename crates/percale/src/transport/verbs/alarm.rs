@@ -1,4 +1,4 @@
-//! What a completion queue and its device share: whether the device has given the queue up.
+//! The state shared by a completion queue and its device: whether the queue has failed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -7,16 +7,16 @@ use rustix::net::Shutdown;
 
 use crate::transport::tcp::Socket;
 
-/// Whether the device has given up a queue, and how its user is woken then.
+/// Whether a completion queue has failed, and the connection through which its user is woken up.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
     pub(super) rang: AtomicBool,
-    /// The connection to shut down.
+    /// The connection to shut down when the queue fails.
     pub(super) connection: OnceLock<Arc<Socket>>,
 }
 
 impl Alarm {
-    /// The device has given the queue up.
+    /// Records that the queue has failed, and shuts down the connection.
     pub(super) fn ring(&self) {
         self.rang.store(true, Ordering::Release);
         if let Some(connection) = self.connection.get()

@@ -15,7 +15,7 @@ use super::context::{Context, note};
 use super::error::{Handle, VerbsError};
 use crate::transport::tcp::Socket;
 
-/// A descriptor that becomes readable when a queue that was armed gets a completion. It does not block.
+/// A completion channel: a descriptor that becomes readable when an armed queue gets a completion. It is non-blocking.
 #[derive(Debug)]
 pub struct CompletionChannel {
     ptr: Handle<abi::CompChannel>,
@@ -23,7 +23,7 @@ pub struct CompletionChannel {
 }
 
 impl CompletionChannel {
-    /// Makes a channel.
+    /// Creates a channel.
     ///
     /// # Errors
     /// The error that the device reports.
@@ -40,9 +40,9 @@ impl CompletionChannel {
 
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel lives as long as this.
+        // SAFETY: the channel lives as long as `self`.
         let fd = unsafe { (*self.ptr.as_ptr()).fd };
-        // SAFETY: the descriptor is open as long as the channel.
+        // SAFETY: the descriptor is open as long as the channel exists.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
@@ -52,30 +52,30 @@ impl Drop for CompletionChannel {
         if !self.context.is_here() {
             return;
         }
-        // SAFETY: its queues hold it, so none is left; it is ended once.
+        // SAFETY: its queues hold the channel, so none is left; it is destroyed only once.
         let errno = unsafe { (self.context.library().ibv_destroy_comp_channel)(self.ptr.as_ptr()) };
         note("ibv_destroy_comp_channel", errno);
     }
 }
 
-/// How a request ended.
+/// The completion of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// What the request was called.
+    /// The identifier of the request.
     pub id: u64,
-    /// Whether it was a receive. Of a request that failed this means nothing.
+    /// Whether the request was a receive. Undefined if the request failed.
     pub receive: bool,
-    /// 0, or libibverbs' number for why it failed ([`CompletionQueue::explain`]).
+    /// 0, or the status of libibverbs that describes the error ([`CompletionQueue::explain`]).
     pub status: i32,
-    /// Of a receive: how many bytes came.
+    /// For a receive: the number of bytes received.
     pub len: u32,
-    /// Of a receive: the immediate data that came with it.
+    /// For a receive: the immediate data of the message.
     pub immediate: Option<u32>,
-    /// Of a receive: the key that came with it, which is invalid now.
+    /// For a receive: the key that the message has invalidated.
     pub invalidated: Option<u32>,
 }
 
-/// A queue of completions.
+/// A completion queue.
 #[derive(Debug)]
 pub struct CompletionQueue {
     ptr: Handle<abi::Cq>,
@@ -83,18 +83,18 @@ pub struct CompletionQueue {
     alarm: Arc<Alarm>,
 }
 
-/// How many completions one poll takes.
+/// The maximum number of completions that one poll removes.
 pub const POLLED: usize = 16;
 
 impl CompletionQueue {
-    /// Makes a queue for `entries` completions, which notifies `channel`.
+    /// Creates a queue for `entries` completions, which notifies `channel`.
     ///
     /// # Errors
     /// The error that the device reports.
     pub fn new(channel: &Arc<CompletionChannel>, entries: u32) -> Result<Arc<Self>, VerbsError> {
         let context = &channel.context;
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
-        // SAFETY: context and channel are open; the queue has no context of its own.
+        // SAFETY: context and channel are open; the queue has no user context.
         let ptr = unsafe {
             (context.library().ibv_create_cq)(context.as_ptr(), entries, null_mut(), channel.ptr.as_ptr(), 0)
         };
@@ -103,8 +103,8 @@ impl CompletionQueue {
         Ok(Arc::new(Self { ptr, channel: Arc::clone(channel), alarm }))
     }
 
-    /// Sets the connection that is shut down if the device gives the queue up: a thread that sleeps on the connection then wakes up, and the peer
-    /// sees its end.
+    /// Sets the connection that is shut down if the queue fails. A thread that sleeps on the connection then wakes up,
+    /// and the peer sees the end of the connection.
     pub(crate) fn ends(&self, connection: &Arc<Socket>) {
         self.alarm.connection.get_or_init(|| Arc::clone(connection));
         if self.has_failed() {
@@ -112,20 +112,20 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns whether the device has given the queue up, because it overflowed, for example. Nothing completes any more then.
+    /// Returns whether the queue has failed, for example because it overflowed. Nothing completes any more after that.
     #[inline]
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.alarm.rang.load(Ordering::Acquire)
     }
 
-    /// The device that it is of.
+    /// Returns the device.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
         &self.channel.context
     }
 
-    /// The channel that it notifies.
+    /// Returns the channel that the queue notifies.
     #[must_use]
     pub const fn channel(&self) -> &Arc<CompletionChannel> {
         &self.channel
@@ -135,10 +135,10 @@ impl CompletionQueue {
         self.ptr.as_ptr()
     }
 
-    /// Takes what is there, at most [`POLLED`] completions, and gives each to `each`; how many there were.
+    /// Removes available completions, at most [`POLLED`], and passes each to `each`. Returns their number.
     ///
     /// # Errors
-    /// If the device returns an error, or has given the queue up.
+    /// If the device returns an error, or the queue has failed.
     #[inline]
     pub fn poll(&self, mut each: impl FnMut(Completion)) -> Result<usize, VerbsError> {
         let Some(poll) = self.context().ops().poll_cq else { return Err(VerbsError::unsupported("ibv_poll_cq")) };
@@ -163,11 +163,11 @@ impl CompletionQueue {
         Ok(count.min(POLLED))
     }
 
-    /// Waits until the request of this name has completed, and gives its status; what else completes meanwhile is given to `other`. `None`
-    /// if it takes longer than `limit`.
+    /// Waits until the request with this identifier has completed, and returns its status. Other completions are passed
+    /// to `other`. Returns `None` if this takes longer than `limit`.
     ///
     /// # Errors
-    /// If the device returns an error, or has given the queue up.
+    /// If the device returns an error, or the queue has failed.
     pub fn finish(
         &self,
         id: u64,
@@ -191,7 +191,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Requests a notification on the channel for the next completion. Completions that were there before cause none: poll after this call.
+    /// Requests a notification on the channel for the next completion. Completions that are already in the queue cause
+    /// none, so the caller has to poll after this call.
     ///
     /// # Errors
     /// The error that the device reports.
@@ -202,7 +203,8 @@ impl CompletionQueue {
         VerbsError::check(call, unsafe { arm(self.as_ptr(), 0) })
     }
 
-    /// Takes the channel's notifications, so that its descriptor is no longer readable. Of a channel's queues this is the only one that is armed.
+    /// Reads the notifications of the channel, so that its descriptor is no longer readable. This must be the only
+    /// armed queue of the channel.
     pub fn hush(&self) {
         let library = self.context().library();
         let (mut queue, mut context) = (null_mut(), null_mut());
@@ -213,20 +215,20 @@ impl CompletionQueue {
             events += 1;
         }
         if events > 0 {
-            // SAFETY: that many events of this queue were read and not acknowledged.
+            // SAFETY: this number of events of the queue was read and not acknowledged.
             unsafe { (library.ibv_ack_cq_events)(self.as_ptr(), events) };
         }
     }
 
-    /// A status in words.
+    /// Returns the description of a status.
     #[must_use]
     pub fn explain(&self, status: i32) -> String {
-        // SAFETY: the call takes any number and gives a constant text.
+        // SAFETY: the call accepts any number and returns a constant text.
         let text = unsafe { (self.context().library().ibv_wc_status_str)(status) };
         if text.is_null() {
             return format!("status {status}");
         }
-        // SAFETY: the text ends with a zero and is never freed.
+        // SAFETY: the text ends with a zero byte and is never freed.
         format!("{} ({status})", unsafe { CStr::from_ptr(text) }.to_string_lossy())
     }
 }
@@ -237,7 +239,8 @@ impl Drop for CompletionQueue {
             return;
         }
         self.context().watch_no_more(self.as_ptr());
-        // SAFETY: its queue pairs hold it, so none is left; every event was acknowledged; it is ended once.
+        // SAFETY: its queue pairs hold the queue, so none is left; every event was acknowledged; it is destroyed only
+        // once.
         let errno = unsafe { (self.context().library().ibv_destroy_cq)(self.as_ptr()) };
         note("ibv_destroy_cq", errno);
     }

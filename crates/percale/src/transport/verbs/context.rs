@@ -1,4 +1,4 @@
-//! Devices, opened, and protection domains in them.
+//! Opened devices and their protection domains.
 
 #![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
 
@@ -19,17 +19,19 @@ use crate::wire::queue_pair::Gid;
 
 /// An opened device.
 ///
-/// It records the asynchronous events of the device ([`look`](Self::look)). After the loss of the device, [`lost`](Self::lost) returns the reason.
+/// The context reads the asynchronous events of the device ([`look`](Self::look)). After the device was lost,
+/// [`lost`](Self::lost) returns the reason.
 pub struct Context {
     library: &'static Library,
     ptr: Handle<abi::Context>,
     name: String,
     lost: Mutex<Option<String>>,
-    /// The alarms that ring if the device gives a completion queue up, by the queue's address.
+    /// The alarms of the completion queues, by the address of the queue.
     alarms: Mutex<HashMap<usize, Weak<Alarm>>>,
-    /// Readable from the loss of the device on. The device's own event cannot serve for this: one reader takes it from all others.
+    /// A descriptor that is readable after the device was lost. The device's own event cannot be used for this, because
+    /// the first reader removes it for all others.
     gone: OwnedFd,
-    /// The process that opened the device. Objects made from it belong to no other process.
+    /// The process that opened the device. Objects created from it belong to that process only.
     process: Process,
 }
 
@@ -39,43 +41,43 @@ impl fmt::Debug for Context {
     }
 }
 
-/// The capabilities of a device, as far as percale needs them.
+/// The limits and capabilities of a device that percale uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// How many ports it has; they are numbered from 1.
+    /// The number of ports. They are numbered from 1.
     pub ports: u8,
-    /// Requests that one queue of a pair may hold.
+    /// The maximum number of requests in one queue of a queue pair.
     pub requests: u32,
-    /// Entries of a completion queue.
+    /// The maximum number of entries of a completion queue.
     pub completions: u32,
-    /// Pieces of memory of one request.
+    /// The maximum number of segments of a request.
     pub pieces: u32,
-    /// Pieces of memory of one read, which some devices limit further.
+    /// The maximum number of segments of a read, which is lower for some devices.
     pub read_pieces: u32,
-    /// Reads of one queue pair that may be under way, on either side.
+    /// The maximum number of reads of one queue pair that may be in flight, on either side.
     pub reads: u32,
-    /// Whether it has memory windows of type 1, of type 2A, of type 2B.
+    /// Whether the device supports memory windows of type 1, of type 2A, and of type 2B.
     pub windows: (bool, bool, bool),
-    /// Windows that there may be at a time.
+    /// The maximum number of windows at a time.
     pub window_count: u32,
-    /// The vendor, by its IEEE number.
+    /// The IEEE number of the vendor.
     pub vendor: u32,
 }
 
-/// A port, as it is now.
+/// The current state of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Whether it carries traffic.
+    /// Whether the port is active.
     pub active: bool,
-    /// Whether Ethernet is under it (RoCE).
+    /// Whether the link layer is Ethernet (RoCE).
     pub ethernet: bool,
-    /// Its local identifier; 0 with Ethernet.
+    /// The local identifier; 0 with Ethernet.
     pub lid: u16,
-    /// Its MTU as libibverbs counts: 1 is 256 bytes, each next one twice as much, 5 is 4,096.
+    /// The MTU in the encoding of libibverbs: 1 is 256 bytes, each further step doubles it, and 5 is 4,096 bytes.
     pub mtu: u8,
-    /// Entries of its table of addresses.
+    /// The number of entries of its GID table.
     pub gids: i32,
-    /// Bytes of one message, or access, at most.
+    /// The maximum number of bytes of one message or access.
     pub longest: u32,
 }
 
@@ -83,7 +85,7 @@ impl Context {
     /// Opens every device that can be opened.
     ///
     /// # Errors
-    /// A text, if libibverbs or every device is missing, or none can be opened.
+    /// A text, if libibverbs is missing, there is no device, or none can be opened.
     pub fn open_all() -> Result<Vec<Arc<Self>>, String> {
         let library = Library::get()?;
         let mut count = 0;
@@ -102,14 +104,15 @@ impl Context {
                 Err(error) => why = error,
             }
         }
-        // SAFETY: the list is the call's above, and freed once; the opened devices stay.
+        // SAFETY: the list was returned by the call above and is freed only once; the opened devices stay valid.
         unsafe { (library.ibv_free_device_list)(list.as_ptr()) };
         if opened.is_empty() { Err(why) } else { Ok(opened) }
     }
 
     fn open(library: &'static Library, device: *mut abi::Device) -> Result<Self, String> {
         let name = device.wrapping_byte_add(offset_of!(abi::Device, name)).cast();
-        // SAFETY: the device is of a list that is not freed yet; its name is a field of it, ended by a zero.
+        // SAFETY: the device belongs to a list that is not freed yet; its name is a field of it that ends with a zero
+        // byte.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         // SAFETY: as above.
         let ptr = unsafe { (library.ibv_open_device)(device) };
@@ -119,7 +122,7 @@ impl Context {
         let (gone, process) = match gone.and_then(|gone| Ok((gone, Process::current()?))) {
             Ok(both) => both,
             Err(error) => {
-                // SAFETY: it was opened above, and no other reference to it exists.
+                // SAFETY: the device was opened above, and there is no other reference to it.
                 unsafe { (library.ibv_close_device)(ptr.as_ptr()) };
                 return Err(format!("{name}: {error}"));
             }
@@ -129,13 +132,13 @@ impl Context {
         Ok(context)
     }
 
-    /// Its name, as `rdma link` shows it.
+    /// Returns the name of the device, as shown by `rdma link`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns whether this process opened it, and is not a fork of the one that did: there it ends nothing.
+    /// Returns whether this process opened the device. In a fork of that process nothing is destroyed.
     pub(super) fn is_here(&self) -> bool {
         self.process.is_here()
     }
@@ -148,22 +151,23 @@ impl Context {
         self.ptr.as_ptr()
     }
 
-    /// The driver's own functions.
+    /// Returns the functions of the driver.
     pub(super) fn ops(&self) -> &abi::ContextOps {
-        // SAFETY: the context lives as long as this; its table is filled before the device is opened and not changed.
+        // SAFETY: the context lives as long as `self`; its table is filled before the device is opened and does not
+        // change.
         unsafe { &(*self.ptr.as_ptr()).ops }
     }
 
-    /// What it can do.
+    /// Returns the limits and capabilities of the device.
     ///
     /// # Errors
     /// The error that the device reports.
     pub fn limits(&self) -> Result<DeviceLimits, VerbsError> {
         let mut attr = MaybeUninit::<abi::DeviceAttr>::zeroed();
-        // SAFETY: the call fills the structure, which has its layout.
+        // SAFETY: the call fills the structure, which has the same layout as in C.
         let errno = unsafe { (self.library.ibv_query_device)(self.as_ptr(), attr.as_mut_ptr()) };
         VerbsError::check("ibv_query_device", errno)?;
-        // SAFETY: it was zeroed, and all its fields are plain integers.
+        // SAFETY: the structure was zeroed, and all its fields are plain integers.
         let attr = unsafe { attr.assume_init() };
         let has = |flag| attr.device_cap_flags & flag != 0;
         let some = |count: i32| u32::try_from(count).unwrap_or(0);
@@ -172,7 +176,7 @@ impl Context {
             requests: some(attr.max_qp_wr),
             completions: some(attr.max_cqe),
             pieces: some(attr.max_sge),
-            // Drivers that do not know it leave it 0.
+            // Drivers that do not support this field leave it at 0.
             read_pieces: if attr.max_sge_rd > 0 { some(attr.max_sge_rd.min(attr.max_sge)) } else { some(attr.max_sge) },
             reads: some(attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom)),
             windows: (
@@ -185,16 +189,17 @@ impl Context {
         })
     }
 
-    /// What one of its ports is.
+    /// Returns the state of a port.
     ///
     /// # Errors
     /// The error that the device reports.
     pub fn port(&self, number: u8) -> Result<Port, VerbsError> {
         let mut attr = MaybeUninit::<abi::PortAttr>::zeroed();
-        // SAFETY: the call fills the first fields of the structure, which has its layout, and leaves the last ones.
+        // SAFETY: the call fills the first fields of the structure, which has the same layout as in C, and leaves the
+        // last ones unchanged.
         let errno = unsafe { (self.library.ibv_query_port)(self.as_ptr(), number, attr.as_mut_ptr()) };
         VerbsError::check("ibv_query_port", errno)?;
-        // SAFETY: it was zeroed, and all its fields are plain integers.
+        // SAFETY: the structure was zeroed, and all its fields are plain integers.
         let attr = unsafe { attr.assume_init() };
         Ok(Port {
             active: attr.state == abi::PORT_ACTIVE,
@@ -206,22 +211,22 @@ impl Context {
         })
     }
 
-    /// An address of a port; all zero if that entry of its table is free.
+    /// Returns an address of a port, which is all zero if that entry of the GID table is free.
     ///
     /// # Errors
     /// The error that the device reports.
     pub fn gid(&self, port: u8, index: i32) -> Result<Gid, VerbsError> {
         let mut gid = abi::AlignedGid::default();
-        // SAFETY: the call writes one address, to an aligned one.
+        // SAFETY: the call writes one address to a variable with the required alignment.
         let failed = unsafe { (self.library.ibv_query_gid)(self.as_ptr(), port, index, &raw mut gid.raw) };
         if failed == 0 { Ok(gid.raw) } else { Err(VerbsError::last("ibv_query_gid")) }
     }
 
-    /// Reads the asynchronous events of the device since the last look. Never blocks.
+    /// Reads the asynchronous events that the device has reported since the last call. Never blocks.
     pub fn look(&self) {
         loop {
             let mut event = abi::AsyncEvent { element: 0, event_type: 0 };
-            // SAFETY: the call writes one event; its descriptor does not block.
+            // SAFETY: the call writes one event; its descriptor is non-blocking.
             if unsafe { (self.library.ibv_get_async_event)(self.as_ptr(), &raw mut event) } != 0 {
                 return;
             }
@@ -232,12 +237,13 @@ impl Context {
             if event.event_type == abi::EVENT_DEVICE_FATAL {
                 let why = format!("the RDMA device {} failed or was removed", self.name);
                 self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
-                // It cannot be full: a device is lost a few times at most.
+                // The counter cannot overflow: a device is lost a few times at most.
                 if let Err(error) = rustix::io::write(&self.gone, &1u64.to_ne_bytes()) {
                     crate::later::later!(error: %error, "not all links were told of their device's end");
                 }
             }
-            // SAFETY: the event was just read; what it is about is ended only after it is acknowledged (that call waits).
+            // SAFETY: the event was just read; the object that it refers to is destroyed only after the event is
+            // acknowledged (the destroying call waits).
             unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
         }
     }
@@ -246,17 +252,17 @@ impl Context {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rings this alarm if the device gives the queue up.
+    /// Registers this alarm, which rings if the queue fails.
     pub(super) fn watch(&self, queue: *mut abi::Cq, alarm: &Arc<Alarm>) {
         self.alarms().insert(queue.addr(), Arc::downgrade(alarm));
     }
 
-    /// The queue is about to end.
+    /// Removes the alarm of a queue that is about to be destroyed.
     pub(super) fn watch_no_more(&self, queue: *mut abi::Cq) {
         self.alarms().remove(&queue.addr());
     }
 
-    /// One queue failed, and with it what reports there; the device works.
+    /// Handles the failure of one queue. The device and its other queues still work.
     #[cold]
     fn queue_failed(&self, queue: usize) {
         let alarm = self.alarms().get(&queue).and_then(Weak::upgrade);
@@ -272,7 +278,7 @@ impl Context {
         self.gone.as_fd()
     }
 
-    /// Why the device is not there any more, as far as [`look`](Self::look) has seen.
+    /// Returns the reason why the device was lost, if [`look`](Self::look) has read such an event.
     #[must_use]
     pub fn lost(&self) -> Option<String> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -280,11 +286,11 @@ impl Context {
 }
 
 impl AsFd for Context {
-    /// Readable when the device has reported an asynchronous event.
+    /// Returns a descriptor that is readable when the device has reported an asynchronous event.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context lives as long as this.
+        // SAFETY: the context lives as long as `self`.
         let fd = unsafe { (*self.ptr.as_ptr()).async_fd };
-        // SAFETY: the descriptor is open as long as the context.
+        // SAFETY: the descriptor is open as long as the context exists.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
@@ -292,22 +298,22 @@ impl AsFd for Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if !self.is_here() {
-            return; // The device is the parent's.
+            return; // The device belongs to the parent.
         }
-        // SAFETY: whatever was made of the context holds it, so nothing is left; it is closed once.
+        // SAFETY: everything created from the context holds it, so nothing is left; it is closed only once.
         let errno = unsafe { (self.library.ibv_close_device)(self.as_ptr()) };
         note("ibv_close_device", errno);
     }
 }
 
-/// Something could not be ended: it leaks, which is worth a line.
+/// Logs that an object could not be destroyed and leaks.
 pub(super) fn note(call: &'static str, errno: i32) {
     if let Err(error) = VerbsError::check(call, errno) {
         crate::later::later!(error: %error, "a verbs object cannot be ended");
     }
 }
 
-/// A protection domain: what was made in it works together.
+/// A protection domain. Objects can be used together only if they belong to the same one.
 #[derive(Debug)]
 pub struct ProtectionDomain {
     ptr: Handle<abi::Pd>,
@@ -315,7 +321,7 @@ pub struct ProtectionDomain {
 }
 
 impl ProtectionDomain {
-    /// Makes a protection domain.
+    /// Creates a protection domain.
     ///
     /// # Errors
     /// The error that the device reports.
@@ -326,7 +332,7 @@ impl ProtectionDomain {
         Ok(Arc::new(Self { ptr, context: Arc::clone(context) }))
     }
 
-    /// The device that it is of.
+    /// Returns the device.
     #[must_use]
     pub const fn context(&self) -> &Arc<Context> {
         &self.context
@@ -342,7 +348,7 @@ impl Drop for ProtectionDomain {
         if !self.context.is_here() {
             return;
         }
-        // SAFETY: whatever was made in the domain holds it, so nothing is left; it is ended once.
+        // SAFETY: everything created in the domain holds it, so nothing is left; it is deallocated only once.
         let errno = unsafe { (self.context.library.ibv_dealloc_pd)(self.as_ptr()) };
         note("ibv_dealloc_pd", errno);
     }

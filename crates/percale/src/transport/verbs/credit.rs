@@ -1,70 +1,74 @@
-//! What the two sides of a stream count, so that no message ever comes to a device that has no receive for it.
+//! The credits of the two sides of a stream, which ensure that a message never arrives at a device without a posted
+//! receive.
 //!
-//! A message with bytes costs one of [`CREDITS`] credits. The receiver owes one for each slot that it has posted anew, and gives back what it owes as
-//! immediate data of the next message that it sends. Once it owes [`DUE`] of them it sends a *note*: a message of no bytes, which costs no credit.
-//! Notes need receives too: each stands for [`DUE`] credits or more, and no more come back than were spent, so at most two wait unread; [`NOTES`]
-//! receives are posted beyond the credits. When a side has spent all its credits, as many are on their way, unread, owed or coming back, so a peer
-//! that reads everything owes enough for a note, and both sides make progress.
+//! A message with data costs one of [`CREDITS`] credits. The receiver owes one credit for each slot that it has posted
+//! again, and returns what it owes as immediate data of the next message that it sends. Once it owes [`DUE`] credits it
+//! sends a *note*: a message without data, which costs no credit. Notes need receives too. Each note returns at least
+//! [`DUE`] credits, and no more credits are returned than were spent, so at most two notes are unread at a time;
+//! [`NOTES`] receives are posted in addition to the credits. When a side has spent all its credits, the same number are
+//! in flight, unread, owed or being returned. So a peer that reads everything owes enough for a note, and both sides
+//! make progress.
 //!
-//! A credit that comes back also proves that the peer has read a message. The acknowledgement of that message need not have arrived: when a peer
-//! reads, sends its goodbye and goes, the last acknowledgements may be lost.
+//! A returned credit also proves that the peer has read a message, even if the acknowledgement of that message has not
+//! arrived: when a peer reads, sends its goodbye and exits, the last acknowledgements may be lost.
 //!
-//! Nothing here uses a device: the tests simulate one.
+//! This module does not use a device. The tests simulate one.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-/// Messages with bytes that may lie unread at one side: as much as sockets hold, so that a side that closes need not wait for the side that reads.
+/// The maximum number of unread messages with data at one side. This is as much as sockets hold, so that a closing side
+/// need not wait for the reading side.
 pub(super) const CREDITS: usize = 128;
-/// Messages with bytes that may be without an acknowledgement of the peer's device.
+/// The maximum number of messages with data that the peer's device has not acknowledged.
 pub(super) const SENDS: usize = 32;
-/// Notes for which there are receives, and sends.
+/// The number of notes for which receives are posted and sends are reserved.
 pub(super) const NOTES: usize = 4;
-/// Receives that are posted.
+/// The number of posted receives.
 pub(super) const RECEIVES: usize = CREDITS + NOTES;
-/// Credits that are owed before a note is worth it.
+/// The number of owed credits at which a note is sent.
 const DUE: usize = CREDITS / 2;
 
-/// One side's.
+/// The credits of one side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Credits {
-    /// Messages with bytes that we may send.
+    /// The number of messages with data that this side may send.
     free: usize,
-    /// Slots posted anew that were not reported to the peer yet.
+    /// The number of slots that were posted again and not reported to the peer yet.
     owed: usize,
-    /// Messages with bytes that were posted, and that were acknowledged.
+    /// The number of messages with data that were posted; `acknowledged` is the number that were acknowledged.
     sent: u64,
     acknowledged: u64,
-    /// Credits that ever came back: the number of messages that were read.
+    /// The number of credits that were ever returned, which is the number of messages that were read.
     returned: u64,
-    /// Notes under way.
+    /// The number of notes that are not acknowledged.
     notes: usize,
 }
 
 impl Credits {
-    /// Nothing was sent yet.
+    /// Creates the credits of a new stream.
     pub(super) const fn new() -> Self {
         Self { free: CREDITS, owed: 0, sent: 0, acknowledged: 0, returned: 0, notes: 0 }
     }
 
-    /// Returns whether a message with bytes can be sent now.
+    /// Returns whether a message with data can be sent now.
     #[inline]
     pub(super) const fn has_room(&self) -> bool {
         self.free > 0 && self.sent.saturating_sub(self.acknowledged) < SENDS as u64
     }
 
-    /// The number of the next message with bytes.
+    /// Returns the number of the next message with data.
     #[inline]
     pub(super) const fn next(&self) -> u64 {
         self.sent
     }
 
-    /// What goes with it as immediate data.
+    /// Returns the immediate data of the next message with data.
     #[inline]
     pub(super) fn owed(&self) -> Option<u32> {
         (self.owed > 0).then_some(self.owed as u32)
     }
 
-    /// It was posted. There was room.
+    /// Records that a message with data was posted. There must have been room.
     #[inline]
     pub(super) const fn spend(&mut self) {
         (self.sent, self.free, self.owed) = (self.sent.saturating_add(1), self.free.saturating_sub(1), 0);
@@ -76,15 +80,15 @@ impl Credits {
         (self.owed >= DUE && self.notes < NOTES).then_some(self.owed as u32)
     }
 
-    /// It was posted.
+    /// Records that a note was posted.
     pub(super) const fn noted(&mut self) {
         (self.owed, self.notes) = (0, self.notes.saturating_add(1));
     }
 
-    /// A message with bytes was acknowledged; they are, in order.
+    /// Records the acknowledgement of a message with data. Acknowledgements arrive in order.
     ///
     /// # Errors
-    /// If it was not the next one that was under way.
+    /// If it was not the next message to be acknowledged.
     pub(super) const fn acknowledge(&mut self, number: u64) -> Result<(), &'static str> {
         if number != self.acknowledged || number >= self.sent {
             return Err("a send that was not under way");
@@ -93,10 +97,10 @@ impl Credits {
         Ok(())
     }
 
-    /// A note was acknowledged.
+    /// Records the acknowledgement of a note.
     ///
     /// # Errors
-    /// If none was under way.
+    /// If there was no note without an acknowledgement.
     pub(super) const fn acknowledge_note(&mut self) -> Result<(), &'static str> {
         match self.notes.checked_sub(1) {
             Some(left) => self.notes = left,
@@ -105,10 +109,10 @@ impl Credits {
         Ok(())
     }
 
-    /// Handles a message that came, a note or not, while `unread` others are unread.
+    /// Handles a message that has arrived, a note or not, while `unread` other messages are unread.
     ///
     /// # Errors
-    /// If no percale sends it.
+    /// If a conforming peer would not have sent it.
     pub(super) fn come(&mut self, is_note: bool, immediate: u32, unread: usize) -> Result<(), &'static str> {
         let given = immediate as usize;
         if given > CREDITS.saturating_sub(self.free) {
@@ -125,20 +129,20 @@ impl Credits {
         Ok(())
     }
 
-    /// A message with bytes was read, and its slot posted anew.
+    /// Records that a message with data was read and its slot posted again.
     #[inline]
     pub(super) const fn read(&mut self) {
         self.owed = self.owed.saturating_add(1);
     }
 
-    /// Returns how many messages with bytes are known to be with the peer: its device has acknowledged them, or the peer has given their credits
-    /// back.
+    /// Returns how many messages with data are known to have arrived: the peer's device has acknowledged them, or the
+    /// peer has returned their credits.
     #[inline]
     pub(super) fn delivered(&self) -> u64 {
         self.acknowledged.max(self.returned)
     }
 
-    /// Returns whether everything that was sent with bytes is acknowledged.
+    /// Returns whether all messages with data were acknowledged.
     #[inline]
     pub(super) const fn is_calm(&self) -> bool {
         self.sent == self.acknowledged

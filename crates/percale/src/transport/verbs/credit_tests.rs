@@ -1,4 +1,4 @@
-//! Two sides that count, and between them devices that deliver when they like.
+//! Tests with two sides that count credits, connected by simulated devices that deliver at arbitrary times.
 
 use std::collections::VecDeque;
 
@@ -6,27 +6,27 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a device has completed.
+/// A completion of a device.
 #[derive(Clone, Copy, Debug)]
 enum Done {
     Came { is_note: bool, immediate: u32 },
     Acknowledged(Option<u64>),
 }
 
-/// One side, with its device.
+/// One side with its device.
 #[derive(Debug)]
 struct Side {
     credits: Credits,
-    /// Receives that are posted.
+    /// The number of posted receives.
     posted: usize,
-    /// Came, and was not read.
+    /// The number of messages that arrived and were not read.
     unread: usize,
-    /// Messages on their way to the peer's device: their number, unless they are notes, and their immediate data.
+    /// Messages in flight to the peer's device: the number of each, unless it is a note, and its immediate data.
     leaving: VecDeque<(Option<u64>, u32)>,
-    /// Delivered, but not acknowledged to this side's device so far.
+    /// Messages that were delivered and not yet acknowledged to this side's device.
     told: VecDeque<Option<u64>>,
     completed: VecDeque<Done>,
-    /// Messages that are yet to be sent, and those that were read.
+    /// The number of messages that are still to be sent; `got` is the number of messages that were read.
     to_send: usize,
     got: usize,
 }
@@ -58,7 +58,7 @@ impl Side {
         }
     }
 
-    /// As a wire writes.
+    /// Writes like a `Wire`.
     fn write(&mut self, at_most: usize) {
         if !self.credits.has_room() {
             self.take();
@@ -73,7 +73,7 @@ impl Side {
         }
     }
 
-    /// As a wire reads.
+    /// Reads like a `Wire`.
     fn read(&mut self, at_most: usize) {
         self.take();
         for _ in 0..at_most.min(self.unread) {
@@ -88,7 +88,7 @@ impl Side {
         }
     }
 
-    /// This side's device delivers the next messages to the other's.
+    /// Delivers the next messages of this side's device to the other's.
     fn deliver(&mut self, to: &mut Self, at_most: usize) {
         assert!(self.leaving.len() + self.told.len() <= SENDS + NOTES, "more sends than the queue pair holds");
         for _ in 0..at_most.min(self.leaving.len()) {
@@ -100,7 +100,7 @@ impl Side {
         }
     }
 
-    /// This side's device gets acknowledgements of what was delivered.
+    /// Passes acknowledgements of delivered messages to this side's device.
     fn hear(&mut self, at_most: usize) {
         let told = at_most.min(self.told.len());
         self.completed.extend(self.told.drain(..told).map(Done::Acknowledged));
@@ -108,7 +108,7 @@ impl Side {
     }
 }
 
-/// Carries out steps in any order, and then in turns: all arrives.
+/// Executes the steps in this order, and then all kinds of steps in turn: everything arrives.
 fn runs(totals: [usize; 2], steps: &[(bool, u8, usize)]) {
     let [mut one, mut two] = totals.map(Side::new);
     let step = |one: &mut Side, two: &mut Side, (first, what, count): (bool, u8, usize)| {
@@ -164,7 +164,8 @@ proptest! {
     }
 }
 
-/// The last acknowledgement of a peer that goes may be lost; the credits that it gives back for what it has read are enough.
+/// The last acknowledgement of a peer that exits may be lost. The credits that the peer has returned for the messages
+/// that it has read are sufficient.
 #[test]
 fn con_019_what_a_peer_has_read_is_delivered_without_an_acknowledgement() {
     let [mut one, mut two] = [5, 1].map(Side::new);
@@ -184,7 +185,7 @@ fn con_019_what_a_peer_has_read_is_delivered_without_an_acknowledgement() {
 
 #[test]
 fn msg_014_both_sides_send_more_than_their_credits_before_either_reads() {
-    // Both write and deliver until nothing moves; neither reads.
+    // Both sides write and deliver until there is no progress. Neither side reads.
     let mut steps = Vec::new();
     for _ in 0..20 {
         for what in [0, 2, 3] {

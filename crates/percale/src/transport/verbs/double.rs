@@ -1,16 +1,17 @@
-//! Tests on the double of libibverbs: each in a process of its own, with devices that it chooses.
+//! Tests on the double of libibverbs. Each runs in a separate process with the devices that it chooses.
 
 #![expect(unsafe_code, reason = "calls a function of the double, found by dlsym; the blocks state their reasons")]
 
 use std::ffi::{CString, c_char, c_int};
 use std::process::{Command, Stdio};
 
-/// The variable that names the double.
+/// The environment variable that names the double.
 const LIBRARY: &str = "PERCALE_VERBS_LIBRARY";
-/// Set in the process that runs a test.
+/// The environment variable that is set in the process that runs a test.
 const WITHIN: &str = "PERCALE_VERBS_TEST";
 
-/// Why a test of pages that a device has pinned is not done: the double copies to what lies at an address now.
+/// Returns whether the double is used, and prints why tests of pinned pages are skipped then: the double copies to
+/// whatever is mapped at an address at that time.
 pub(crate) fn pins_no_pages() -> bool {
     let is_double = std::env::var(LIBRARY).is_ok_and(|name| name.contains("verbs_double"));
     if is_double {
@@ -19,8 +20,8 @@ pub(crate) fn pins_no_pages() -> bool {
     is_double
 }
 
-/// Runs the calling test, which has the name of its thread, in a process of its own, on devices that these commands make. Where there is no double it
-/// prints that the test is skipped.
+/// Runs the calling test, whose name is the name of its thread, in a separate process on devices that these commands
+/// create. Prints that the test is skipped if there is no double.
 pub(crate) fn on(devices: &str, test: impl FnOnce()) {
     if std::env::var_os(WITHIN).is_some() {
         return test();
@@ -37,14 +38,14 @@ pub(crate) fn on(devices: &str, test: impl FnOnce()) {
     assert!(said.contains("1 passed"), "{name} was not run:\n{said}\n{errors}");
 }
 
-/// Carries out commands meanwhile.
+/// Executes commands of the double during a test.
 pub(crate) fn tell(commands: &str) {
     let name = std::env::var_os(LIBRARY).expect("the double");
-    // SAFETY: it is loaded already: this counts one more user of it.
+    // SAFETY: the double is already loaded; this only increments its reference count.
     let library = unsafe { libloading::Library::new(name) }.expect("the double");
-    // SAFETY: the double declares it so.
+    // SAFETY: the double declares the function with this type.
     let control = unsafe { library.get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"percale_verbs_double\0") };
     let text = CString::new(commands).expect("no zero");
-    // SAFETY: the text ends with a zero.
+    // SAFETY: the text ends with a zero byte.
     assert_eq!(unsafe { control.expect("a double")(text.as_ptr()) }, 0, "{commands}");
 }

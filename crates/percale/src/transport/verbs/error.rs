@@ -1,4 +1,4 @@
-//! The errors of libibverbs, and the pointers that it gives.
+//! The errors of libibverbs, and the pointers that it returns.
 
 #![expect(unsafe_code, reason = "a pointer that may go to other threads; the blocks state their own reasons")]
 
@@ -12,29 +12,29 @@ use std::{fmt, io};
 pub struct VerbsError {
     /// The name of the call.
     pub call: &'static str,
-    /// The errno that it gave.
+    /// The error number.
     pub errno: i32,
 }
 
 impl VerbsError {
     /// Converts the return value of a call that returns its errno.
     pub(super) const fn check(call: &'static str, errno: i32) -> Result<(), Self> {
-        // Some drivers give the negative of it.
+        // Some drivers return the negative error number.
         if errno == 0 { Ok(()) } else { Err(Self { call, errno: errno.saturating_abs() }) }
     }
 
-    /// Makes the error of a call that leaves its code in errno.
+    /// Creates the error of a call that sets errno.
     pub(super) fn last(call: &'static str) -> Self {
         Self { call, errno: io::Error::last_os_error().raw_os_error().filter(|errno| *errno != 0).unwrap_or(libc::EIO) }
     }
 
-    /// It asks for what the device's driver does not have.
+    /// Creates the error of a call that the device's driver does not support.
     pub(super) const fn unsupported(call: &'static str) -> Self {
         Self { call, errno: libc::EOPNOTSUPP }
     }
 }
 
-/// The errno of an error that may be a [`VerbsError`].
+/// Returns the error number of an error that may be a [`VerbsError`].
 pub(crate) fn errno_of(error: &io::Error) -> i32 {
     let verbs = error.get_ref().and_then(|inner| inner.downcast_ref::<VerbsError>());
     verbs.map(|error| error.errno).or(error.raw_os_error()).filter(|errno| *errno > 0).unwrap_or(libc::EIO)
@@ -46,7 +46,7 @@ impl From<VerbsError> for io::Error {
     }
 }
 
-/// A pointer to what libibverbs allocated; its owner ends it.
+/// A pointer to an object that libibverbs allocated. Its owner destroys the object.
 pub(super) struct Handle<T>(NonNull<T>);
 
 impl<T> fmt::Debug for Handle<T> {
@@ -61,7 +61,7 @@ unsafe impl<T> Send for Handle<T> {}
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Handle<T> {
-    /// What a call gave, or why it gave nothing.
+    /// Converts the result of a call: the pointer, or the error if it is null.
     pub(super) fn given(call: &'static str, ptr: *mut T) -> Result<Self, VerbsError> {
         NonNull::new(ptr).map(Self).ok_or_else(|| VerbsError::last(call))
     }

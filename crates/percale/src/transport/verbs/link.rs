@@ -18,21 +18,22 @@ use crate::wire::head::{Head, Offer};
 /// One end of a connection over queue pairs.
 #[derive(Debug)]
 pub(crate) struct VerbsLink {
-    // First: its queue pairs report to that of the frames.
+    // Must be the first field: its queue pairs use the completion queue of the frames' queue pair.
     direct: Direct,
     frames: StreamLink<Wire>,
     parts: WireParts,
 }
 
-/// How long to sleep between two looks at what is not acknowledged yet.
+/// The interval between two checks for data that is not acknowledged yet.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 impl VerbsLink {
-    /// Makes a link of a connected wire and of the TCP connection, the end of which is the end of the peer. `keys` are those of our regions, if the
-    /// peer may reach them by itself; its accesses come through `via`. Memory of our operations is registered with `pins`.
+    /// Creates a link from a connected wire and the TCP connection, the end of which means the end of the peer. `keys`
+    /// are the keys of the local regions, if the peer may access them directly; its accesses have the origin `via`. The
+    /// memory of local operations is registered with `pins`.
     ///
     /// # Errors
-    /// The kernel's error for the connection's options; if there are no descriptors left.
+    /// The kernel's error for the connection's options, or an error if there are no descriptors left.
     pub(crate) fn new(
         mut wire: Wire,
         connection: ProcessSocket,
@@ -47,21 +48,22 @@ impl VerbsLink {
         Ok(Self { direct: Direct::new(keys, via, pins), frames: StreamLink::of(wire), parts })
     }
 
-    /// Returns whether an access to this memory can be posted. If the peer was never asked about the region, it is.
+    /// Returns whether an access to this memory can be posted. Sends a request to the peer if none was sent for the
+    /// region.
     pub(crate) fn reaches(&mut self, remote: &RemoteMemory, writes: bool) -> bool {
         self.direct.reaches(&self.parts, remote, writes)
     }
 
-    /// Bytes that one such access has at most.
+    /// Returns the maximum number of bytes of such an access.
     pub(crate) fn longest_access(&self) -> u64 {
         self.direct.longest()
     }
 
-    /// Posts an access to memory that it [reaches](Self::reaches). The memory of ours is lent until its end, which is reported by [`Sink::assisted`]
-    /// or [`Sink::undone`].
+    /// Posts an access to memory for which [`reaches`](Self::reaches) returned true. The local memory is lent until the
+    /// end of the access, which is reported by [`Sink::assisted`] or [`Sink::undone`].
     ///
     /// # Errors
-    /// See [`Unposted`]; nothing was done then.
+    /// See [`Unposted`]. After an error nothing was posted.
     pub(crate) fn post_access(
         &mut self,
         writes: bool,
@@ -78,7 +80,7 @@ impl VerbsLink {
         self.direct.has_chores()
     }
 
-    /// See [`StreamLink::hurry`].
+    /// Sends queued data now; see [`StreamLink::hurry`].
     #[inline]
     pub(crate) fn hurry(&mut self) {
         self.frames.hurry();
@@ -92,8 +94,8 @@ impl VerbsLink {
         self.frames.stream_mut()
     }
 
-    /// Where the bytes are that the peer's device has not acknowledged, from there to there at most; `None` if there are none.
-    /// Until then they need this side to arrive.
+    /// Returns the range of bytes that the peer's device may not have acknowledged, or `None` if there are none. Until
+    /// then they need this side to arrive.
     #[inline]
     pub(crate) fn unacknowledged(&self) -> Option<(u64, u64)> {
         let (sent, acknowledged) = self.stream().progress();
@@ -101,54 +103,56 @@ impl VerbsLink {
         (sent > acknowledged || waiting > 0).then_some((acknowledged, sent + waiting))
     }
 
-    /// Readable when something completed after [`arm`](Self::arm).
+    /// Returns a descriptor that is readable when something has completed after [`arm`](Self::arm).
     #[must_use]
     pub(crate) fn completions(&self) -> BorrowedFd<'_> {
         self.stream().completions()
     }
 
-    /// Each is readable when [`look`](Self::look) should be called.
+    /// Returns the descriptors that become readable when [`look`](Self::look) should be called.
     pub(crate) fn watches(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.stream().watches()
     }
 
-    /// Makes the next completion wake a thread that sleeps on the descriptor. Completions that are there already do not wake it.
+    /// Requests a wake-up of a thread that sleeps on the descriptor for the next completion. Completions that have
+    /// already arrived cause none.
     pub(crate) fn arm(&mut self) {
         self.stream_mut().arm();
     }
 
-    /// Looks whether the end of the peer or of the device was reported. Returns whether either was.
+    /// Checks whether the end of the peer or of the device was reported, and returns whether either was.
     pub(crate) fn look(&mut self) -> bool {
         self.stream_mut().look();
         self.stream().is_over()
     }
 
-    /// Puts the queue pair in error, as a device does of itself.
+    /// Sets the queue pair to the error state, as a device may do.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn fail(&self) {
         self.stream().fail_pair();
     }
 
-    /// Like [`fail`](Self::fail), but with the queue pair of our accesses.
+    /// Like [`fail`](Self::fail), but for the queue pair of this side's accesses.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn fail_accesses(&self) {
         self.direct.fail_lane();
     }
 
-    /// Like [`fail`](Self::fail), but with the queue pair by which the peer's accesses come.
+    /// Like [`fail`](Self::fail), but for the queue pair of the peer's accesses.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn fail_granted(&self) {
         self.direct.fail_granted();
     }
 
-    /// Device, port and address, and how accesses are made, for people.
+    /// Describes the device, the port and the address, and the method of accesses, as text.
     #[must_use]
     pub(crate) fn describe(&self) -> String {
         format!("{}; {}", self.stream().describe(), self.direct.describe())
     }
 
-    /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's device, or after `at_most`, whichever comes first.
-    /// Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the peer's device.
+    /// Closes the connection after everything that is queued (including a goodbye) has reached the peer's device, or
+    /// after `at_most`. Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the
+    /// peer's device.
     pub(crate) fn linger(mut self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         let mut scrap = [0; 4096];
@@ -159,7 +163,7 @@ impl VerbsLink {
                 return true;
             }
             self.stream_mut().look();
-            // Reading takes completions and gives credits back, so that both sides make progress.
+            // Reading processes completions and returns credits, so that both sides make progress.
             let read = self.stream_mut().read_one(&mut scrap);
             match read {
                 Err(rustix::io::Errno::AGAIN) if self.stream().is_over() => return false,
@@ -197,7 +201,7 @@ impl Link for VerbsLink {
         if let Some(why) = filter.wrong {
             return Err(Broken::Protocol(why.into()));
         }
-        // Also for a link that is broken: what was done is reported.
+        // Also called for a broken link, so that completed accesses are reported.
         let any = self.direct.progress(&self.parts, me, &mut self.frames, sink)?;
         polled.map(|polled| polled | any)
     }
@@ -220,12 +224,12 @@ impl Link for VerbsLink {
     }
 }
 
-/// Takes out the frames of direct accesses.
+/// A sink that handles the frames of direct accesses and passes on all others.
 struct Filter<'a, S> {
     direct: &'a mut Direct,
     parts: &'a WireParts,
     sink: &'a mut S,
-    /// What the peer did wrong.
+    /// The protocol violation of the peer, if any.
     wrong: Option<&'static str>,
 }
 

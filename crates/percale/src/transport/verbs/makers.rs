@@ -1,5 +1,6 @@
-//! The threads of a domain that make and end queue pairs for accesses. A device takes milliseconds for one, and where a peer's port is not found the
-//! kernel looks for it for a second. There are a few such threads, while there is something to do, whatever peers ask for.
+//! The thread pool of a domain that creates and destroys queue pairs for accesses. A device needs milliseconds for a
+//! queue pair, and if a peer's port is not found the kernel searches for it for a second. There are only a few such
+//! threads, regardless of the number of requests of peers, and they exist only while there is work.
 
 use std::io;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
@@ -7,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use crate::transport::background::{Crew, Job};
 
-/// Something to be made or ended.
+/// An object to be created or destroyed.
 pub(super) struct Task {
     work: Box<dyn FnOnce() + Send>,
     /// The work is dropped unstarted once this has expired.
@@ -24,15 +25,15 @@ impl Job for Task {
     }
 }
 
-/// The threads of a domain.
+/// The thread pool of a domain.
 pub(super) type Makers = Arc<Crew<Task>>;
 
-/// Makes the thread pool of a new domain.
+/// Creates the thread pool of a new domain.
 pub(super) fn makers() -> Makers {
     Crew::new("percale-pairs")
 }
 
-/// Something being made. If it is dropped before that has begun, it is not made.
+/// An object that is being created. If this is dropped before the creation has started, the object is not created.
 #[derive(Debug)]
 pub(super) struct Making<T> {
     result: Receiver<io::Result<T>>,
@@ -40,17 +41,17 @@ pub(super) struct Making<T> {
 }
 
 impl<T: Send + 'static> Making<T> {
-    /// Begins.
+    /// Starts the creation.
     pub(super) fn start(makers: &Makers, make: impl FnOnce() -> io::Result<T> + Send + 'static) -> Self {
         let (made, result) = sync_channel(1);
         let alive = Arc::new(());
         let wanted = Some(Arc::downgrade(&alive));
-        // A result that is no longer wanted is dropped on that thread.
+        // A result that is no longer wanted is dropped on the thread of the pool.
         makers.start(Task { work: Box::new(move || drop(made.send(make()))), wanted });
         Self { result, _alive: alive }
     }
 
-    /// Returns the result, once.
+    /// Returns the result once.
     pub(super) fn result(&self) -> Option<io::Result<T>> {
         match self.result.try_recv() {
             Ok(result) => Some(result),
@@ -60,7 +61,7 @@ impl<T: Send + 'static> Making<T> {
     }
 }
 
-/// Ends something without waiting for it.
+/// Drops an object on a thread of the pool, so that the caller does not wait for it.
 pub(super) fn end(makers: &Makers, what: impl Send + 'static) {
     makers.start(Task { work: Box::new(move || drop(what)), wanted: None });
 }

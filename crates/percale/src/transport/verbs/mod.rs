@@ -1,14 +1,17 @@
-//! RDMA over libibverbs: InfiniBand, RoCE, or the kernel's own RoCE in software.
+//! RDMA over libibverbs: InfiniBand, RoCE, or the kernel's software RoCE.
 //!
-//! * `abi` is libibverbs as C has it, found by dlopen: a machine without it builds and runs.
-//! * Safe, small wrappers, each of which keeps alive what it needs: [`Context`], [`ProtectionDomain`], [`MemoryRegion`],
-//!   [`CompletionChannel`], [`CompletionQueue`], [`QueuePair`], [`Window`]. They add no thread and no lock on the way of a
-//!   request. In a forked child they end nothing: what they name is the parent's.
-//! * [`VerbsRegistrar`] registers any memory, for a cache; [`Reach`] reads and writes it through the device.
-//! * [`Adapter`] chooses device, port and address, or reports what is missing.
-//! * `direct`: accesses to peers' regions by RDMA, over queue pairs of their own, which `makers` make; `window_use`: how windows serve there.
-//! * [`Wire`] is a byte stream over a queue pair (`wire_pair`), with credits (`credit`); `VerbsLink` the link of it, which carries the frames that
-//!   TCP carries.
+//! * `abi` declares the interface of libibverbs, which is loaded by dlopen: percale builds and runs on a machine
+//!   without it.
+//! * Safe, small wrappers, each of which keeps the objects alive that it needs: [`Context`], [`ProtectionDomain`],
+//!   [`MemoryRegion`], [`CompletionChannel`], [`CompletionQueue`], [`QueuePair`], [`Window`]. They add no thread and no
+//!   lock to the path of a request. In a forked child they destroy nothing, because the objects belong to the parent.
+//! * [`VerbsRegistrar`] registers any memory, for a cache. [`Reach`] reads and writes registered memory through the
+//!   device.
+//! * [`Adapter`] selects the device, the port and the address, or reports what is missing.
+//! * `direct`: accesses to peers' regions by RDMA, over separate queue pairs, which `makers` creates. `window_use`: how
+//!   memory windows are used for them.
+//! * [`Wire`] is a byte stream over a queue pair (`wire_pair`), with credits (`credit`). `VerbsLink` is its link, which
+//!   carries the same frames as a TCP link.
 
 mod abi;
 mod adapter;

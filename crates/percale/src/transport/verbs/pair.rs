@@ -1,4 +1,4 @@
-//! Queue pairs of reliable connections.
+//! Reliable connected queue pairs.
 
 #![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
 
@@ -14,29 +14,30 @@ use super::error::{Handle, VerbsError};
 use super::region::{MemoryRegion, Rights, outside};
 use crate::wire::queue_pair::{End, Gid};
 
-/// How long an acknowledgement is waited for: 4.096 µs · 2 to this, half a second.
+/// The timeout of an acknowledgement: 4.096 µs · 2 to this power, half a second.
 const TIMEOUT: u8 = 17;
-/// How often a request is sent again before the connection counts as broken: with [`TIMEOUT`] after some 4 seconds. Not 7,
-/// which soft-RoCE takes to mean for ever.
+/// The number of retries before the connection is considered broken: with [`TIMEOUT`] after about 4 seconds. Not 7,
+/// which soft-RoCE interprets as infinite.
 const RETRIES: u8 = 6;
-/// How often a request is sent again if the receiver has no receive posted, which percale's credits rule out; 7 would mean for ever.
+/// The number of retries if the receiver has no receive posted, which percale's credits prevent. 7 would mean infinite.
 const RECEIVER_RETRIES: u8 = 6;
-/// How long to wait then: 0.64 ms.
+/// The delay before such a retry: 0.64 ms.
 const RECEIVER_TIMER: u8 = 12;
 
-/// How long a change of state that signals interrupt is tried again: a port is looked for up to a second.
+/// The time for which a change of state is tried again if signals interrupt it. The kernel may search for a port for up
+/// to a second.
 const INTERRUPTED: Duration = Duration::from_secs(10);
 
-/// How large a queue pair is.
+/// The capacity of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct PairSize {
-    /// Sends, accesses and binds that are under way at most.
+    /// The maximum number of outstanding sends, accesses and binds.
     pub sends: u32,
-    /// Receives that are posted at most.
+    /// The maximum number of posted receives.
     pub receives: u32,
-    /// Bytes that a send may carry in its request; as a wish, the device may allow fewer.
+    /// The number of bytes that a send may carry inline in its request. This is a wish: the device may allow fewer.
     pub inline: u32,
-    /// Pieces of memory that a send or an access is of at most.
+    /// The maximum number of memory segments of a send or an access.
     pub pieces: u32,
 }
 
@@ -44,26 +45,27 @@ pub struct PairSize {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RemoteAccess {
     pub(super) id: u64,
-    /// Else it reads.
+    /// Whether it writes; otherwise it reads.
     pub(super) writes: bool,
-    /// Address and remote key.
+    /// The address and the remote key.
     pub(super) to: (u64, u32),
-    /// It begins when the reads before it are over.
+    /// The access starts only after the preceding reads have completed.
     pub(super) fenced: bool,
 }
 
 /// The port that a queue pair uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Its number.
+    /// The number of the port.
     pub port: u8,
-    /// Which of its addresses.
+    /// The index of its address.
     pub gid_index: u8,
-    /// Whether Ethernet is under it, so that a peer is always found by its address.
+    /// Whether the link layer is Ethernet, so that a peer is always reached by its GID.
     pub ethernet: bool,
 }
 
-/// A queue pair. It keeps the region, of which it sends and into which it receives, and what else it is made of.
+/// A queue pair. It keeps the region from which it sends and into which it receives, and the other objects that it
+/// uses.
 #[derive(Debug)]
 pub struct QueuePair {
     ptr: Handle<abi::Qp>,
@@ -74,13 +76,13 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    /// Makes a queue pair. Its requests and receives complete in `queue`.
+    /// Creates a queue pair. Its requests and receives complete in `queue`.
     ///
     /// # Errors
-    /// EINVAL if queue and buffers are of two devices; the error that the device reports.
+    /// EINVAL if queue and buffers belong to two devices; otherwise the error that the device reports.
     pub fn new(queue: &Arc<CompletionQueue>, buffers: &Arc<MemoryRegion>, size: PairSize) -> Result<Self, VerbsError> {
         let domain = buffers.domain();
-        // A driver takes its word for it.
+        // A driver does not check this.
         if !Arc::ptr_eq(queue.context(), domain.context()) {
             return Err(VerbsError { call: "ibv_create_qp", errno: libc::EINVAL });
         }
@@ -99,7 +101,8 @@ impl QueuePair {
             qp_type: abi::QPT_RC,
             sq_sig_all: 1,
         };
-        // SAFETY: domain and queue are alive and of one device, and this keeps them; the call changes the structure's sizes only.
+        // SAFETY: domain and queue are alive and belong to one device, and `self` keeps them; the call changes only the
+        // sizes in the structure.
         let ptr = unsafe { (domain.context().library().ibv_create_qp)(domain.as_ptr(), &raw mut attr) };
         Ok(Self {
             ptr: Handle::given("ibv_create_qp", ptr)?,
@@ -110,20 +113,20 @@ impl QueuePair {
         })
     }
 
-    /// Its number.
+    /// Returns the number of the queue pair.
     #[must_use]
     pub fn number(&self) -> u32 {
-        // SAFETY: the queue pair lives as long as this, and its number does not change.
+        // SAFETY: the queue pair lives as long as `self`, and its number does not change.
         unsafe { (*self.as_ptr()).qp_num }
     }
 
-    /// The queue in which its requests complete.
+    /// Returns the queue in which its requests complete.
     #[must_use]
     pub const fn queue(&self) -> &Arc<CompletionQueue> {
         &self.queue
     }
 
-    /// What it sends from and receives into.
+    /// Returns the memory from which it sends and into which it receives.
     #[must_use]
     pub const fn buffers(&self) -> &Arc<MemoryRegion> {
         &self.buffers
@@ -141,9 +144,9 @@ impl QueuePair {
         let modify = self.domain.context().library().ibv_modify_qp;
         let begun = Instant::now();
         loop {
-            // SAFETY: the queue pair is alive; the call reads the structure, of which the mask names fields.
+            // SAFETY: the queue pair is alive; the call only reads the fields of the structure that the mask names.
             let modified = VerbsError::check("ibv_modify_qp", unsafe { modify(self.as_ptr(), &raw mut attr, mask) });
-            // The kernel looks for the peer's port, and does not go on with that when the process was stopped meanwhile.
+            // The kernel was searching for the peer's port, and aborts that when the process is stopped by a signal.
             let interrupted = matches!(&modified, Err(error) if error.errno == libc::EINTR);
             if !interrupted || begun.elapsed() > INTERRUPTED {
                 return modified;
@@ -151,7 +154,8 @@ impl QueuePair {
         }
     }
 
-    /// The first step of connecting: receives may be posted from here on. `rights` are what the peer may do to regions.
+    /// Performs the first step of connecting, after which receives may be posted. `rights` are the peer's rights to
+    /// regions.
     ///
     /// # Errors
     /// The error that the device reports.
@@ -165,18 +169,19 @@ impl QueuePair {
         self.modify(attr, abi::QP_STATE | abi::QP_PKEY_INDEX | abi::QP_PORT | abi::QP_ACCESS_FLAGS)
     }
 
-    /// Completes the connection: from here on the peer may send, and once it has done the same, so may we. `ours` is what was sent to the peer.
+    /// Completes the connection. From here on the peer may send, and once the peer has done the same, this side may
+    /// send too. `ours` is the data that was sent to the peer.
     ///
     /// # Errors
-    /// The error that the device reports, which may be about the peer's address.
+    /// The error that the device reports, which may refer to the peer's address.
     pub fn connect(&self, path: Path, ours: &End, peer: &End) -> Result<(), VerbsError> {
         self.connect_reading(path, ours, peer, 1)
     }
 
-    /// Like [`connect`](Self::connect), but up to `reads` reads may be under way at a time, on either side.
+    /// Like [`connect`](Self::connect), but up to `reads` reads may be in flight at a time, on either side.
     ///
     /// # Errors
-    /// As there.
+    /// Like [`connect`](Self::connect).
     pub fn connect_reading(&self, path: Path, ours: &End, peer: &End, reads: u8) -> Result<(), VerbsError> {
         let is_global = path.ethernet || (peer.lid == 0 && peer.gid != Gid::default());
         let ready = abi::QpAttr {
@@ -230,7 +235,7 @@ impl QueuePair {
         )
     }
 
-    /// Ends the connection: everything posted completes in error.
+    /// Ends the connection: everything that is posted completes with an error.
     ///
     /// # Errors
     /// The error that the device reports.
@@ -238,25 +243,27 @@ impl QueuePair {
         self.modify(abi::QpAttr { qp_state: abi::QPS_ERR, ..abi::QpAttr::default() }, abi::QP_STATE)
     }
 
-    /// Receives into a part of its buffers.
+    /// Posts a receive into a part of its buffers.
     ///
     /// # Errors
-    /// EFAULT if that is not all in them; the error that the device reports: ENOMEM if too many are posted.
+    /// EFAULT if the part is not within the buffers; otherwise the error that the device reports: ENOMEM if too many
+    /// are posted.
     pub fn post_receive(&self, id: u64, offset: usize, len: usize) -> Result<(), VerbsError> {
         let call = "ibv_post_recv";
         let mut part = self.buffers.part(offset, len).ok_or(outside(call))?;
         let mut request = abi::RecvWr { wr_id: id, next: null_mut(), sg_list: &raw mut part, num_sge: 1 };
         let mut bad = null_mut();
         let Some(post) = self.domain.context().ops().post_recv else { return Err(VerbsError::unsupported(call)) };
-        // SAFETY: the queue pair is alive; the request and its list are read in the call; this keeps the memory that they name
-        // until the queue pair is no more.
+        // SAFETY: the queue pair is alive; the request and its list are read during the call; `self` keeps the memory
+        // that they name until the queue pair is destroyed.
         VerbsError::check(call, unsafe { post(self.as_ptr(), &raw mut request, &raw mut bad) })
     }
 
-    /// Sends a part of its buffers, which must not change until that completes; with immediate data, if there is some.
+    /// Sends a part of its buffers, with immediate data if given. The part must not change until the send completes.
     ///
     /// # Errors
-    /// EFAULT if that is not all in them; the error that the device reports: ENOMEM if too many are under way.
+    /// EFAULT if the part is not within the buffers; otherwise the error that the device reports: ENOMEM if too many
+    /// are outstanding.
     #[inline]
     pub fn post_send(&self, id: u64, offset: usize, len: usize, immediate: Option<u32>) -> Result<(), VerbsError> {
         let mut part = self.buffers.part(offset, len).ok_or(outside(POST))?;
@@ -268,14 +275,14 @@ impl QueuePair {
             request.send_flags |= abi::SEND_INLINE.cast_unsigned();
         }
         (request.sg_list, request.num_sge) = (&raw mut part, c_int::from(len > 0));
-        // SAFETY: it names a part of our buffers, in a list that is here.
+        // SAFETY: the request names a part of the pair's own buffers, in a local list.
         unsafe { self.post(&mut request) }
     }
 
     /// Writes a part of its buffers to a peer's region or window.
     ///
     /// # Errors
-    /// As [`post_send`](Self::post_send).
+    /// Like [`post_send`](Self::post_send).
     pub fn post_write(&self, id: u64, offset: usize, len: usize, to: (u64, u32)) -> Result<(), VerbsError> {
         self.post_access(id, abi::WR_RDMA_WRITE, (offset, len), to)
     }
@@ -283,7 +290,7 @@ impl QueuePair {
     /// Reads a peer's region or window into a part of its buffers.
     ///
     /// # Errors
-    /// As [`post_send`](Self::post_send).
+    /// Like [`post_send`](Self::post_send).
     pub fn post_read(&self, id: u64, offset: usize, len: usize, from: (u64, u32)) -> Result<(), VerbsError> {
         self.post_access(id, abi::WR_RDMA_READ, (offset, len), from)
     }
@@ -299,15 +306,15 @@ impl QueuePair {
         let mut request = abi::SendWr::new(id, opcode);
         (request.sg_list, request.num_sge) = (&raw mut part, 1);
         request.wr = abi::Remote { rdma: abi::Rdma { remote_addr, rkey } };
-        // SAFETY: it names a part of our buffers, in a list that is here.
+        // SAFETY: the request names a part of the pair's own buffers, in a local list.
         unsafe { self.post(&mut request) }
     }
 
-    /// Reads or writes a peer's memory, into or from parts of any memory.
+    /// Reads or writes a peer's memory, into or from parts of any local memory.
     ///
     /// # Safety
-    /// The parts are registered with these keys, and until the request has completed, or the queue pair is no more, they are kept: the source of a
-    /// write stays as it is, and nothing else touches the destination of a read.
+    /// The parts are registered with these keys. Until the request has completed, or the queue pair is destroyed, they
+    /// stay valid, the source of a write does not change, and nothing else accesses the destination of a read.
     pub(super) unsafe fn post_remote(&self, access: &RemoteAccess, parts: &mut [abi::Sge]) -> Result<(), VerbsError> {
         let &RemoteAccess { id, writes, to: (remote_addr, rkey), fenced } = access;
         let mut request = abi::SendWr::new(id, if writes { abi::WR_RDMA_WRITE } else { abi::WR_RDMA_READ });
@@ -316,29 +323,31 @@ impl QueuePair {
         }
         (request.sg_list, request.num_sge) = (parts.as_mut_ptr(), parts.len() as c_int);
         request.wr = abi::Remote { rdma: abi::Rdma { remote_addr, rkey } };
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.post(&mut request) }
     }
 
     /// Posts a request.
     ///
     /// # Safety
-    /// The list that it names is readable during the call, and windows and registrations that it points to are alive in it. Memory that it
-    /// names is kept until it has completed, or the queue pair is no more; that of this pair's own buffers always is. So is memory that it
-    /// binds a window to, until that is bound no more.
+    /// The list that the request names is readable during the call, and windows and registrations that it points to are
+    /// alive during the call. Memory that it names stays valid until the request has completed, or the queue pair is
+    /// destroyed; this always holds for the pair's own buffers. Memory to which it binds a window stays valid until the
+    /// window is unbound.
     pub(super) unsafe fn post(&self, request: &mut abi::SendWr) -> Result<(), VerbsError> {
         let Some(post) = self.domain.context().ops().post_send else { return Err(VerbsError::unsupported(POST)) };
         let mut bad = null_mut();
-        // SAFETY: the queue pair is alive; request and list are read in the call; what they name is kept, as the caller promises.
+        // SAFETY: the queue pair is alive; request and list are read during the call; the caller guarantees that what
+        // they name stays valid.
         VerbsError::check(POST, unsafe { post(self.as_ptr(), &raw mut *request, &raw mut bad) })
     }
 }
 
-/// The call that the error of a failed request names.
+/// The name of the call in the error of a failed request.
 const POST: &str = "ibv_post_send";
 
 impl abi::SendWr {
-    /// A request that names nothing yet.
+    /// Creates a request that names no memory yet.
     pub(super) const fn new(id: u64, opcode: c_int) -> Self {
         let atomic = abi::Atomic { remote_addr: 0, compare_add: 0, swap: 0, rkey: 0 };
         let bind_info = abi::MwBindInfo { mr: null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
@@ -362,7 +371,8 @@ impl Drop for QueuePair {
         if !self.domain.context().is_here() {
             return;
         }
-        // SAFETY: windows that were bound over it hold it, so none is left; it is ended once, before what it is made of.
+        // SAFETY: windows that were bound over the queue pair hold it, so none is left; it is destroyed only once,
+        // before the objects that it uses.
         let errno = unsafe { (self.domain.context().library().ibv_destroy_qp)(self.as_ptr()) };
         note("ibv_destroy_qp", errno);
     }

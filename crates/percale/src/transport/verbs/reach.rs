@@ -1,4 +1,4 @@
-//! Access to registered memory of this process through the device itself: what a peer would read and write there.
+//! Access to registered memory of this process through the device, with the same result as an access by a peer.
 
 use std::io;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use super::completion::{CompletionChannel, CompletionQueue};
 use super::pair::{PairSize, QueuePair};
 use super::region::{MemoryRegion, Rights};
 
-/// How long one access may take; a device that does not answer in this time never will.
+/// The timeout of one access. A device that does not answer in this time never will.
 const LIMIT: Duration = Duration::from_secs(20);
-/// What each is called: there is one at a time.
+/// The identifier of each request; there is only one at a time.
 const REQUEST: u64 = 1;
 
-/// Two queue pairs of one device, connected to each other: the first reads and writes memory that is registered in the
-/// adapter's protection domain, as a peer does. For one thread, one access at a time.
+/// Two queue pairs of one device that are connected to each other. The first reads and writes memory that is registered
+/// in the adapter's protection domain, as a peer would. For use by one thread, one access at a time.
 #[derive(Debug)]
 pub struct Reach {
     adapter: Arc<Adapter>,
@@ -27,12 +27,12 @@ pub struct Reach {
 struct Pairs {
     queue: Arc<CompletionQueue>,
     near: QueuePair,
-    /// The peer of the near one; nothing is posted there.
+    /// The other end of the near queue pair; nothing is posted to it.
     _far: QueuePair,
 }
 
 impl Reach {
-    /// Makes queue pairs for accesses of at most this many bytes.
+    /// Creates queue pairs for accesses of at most `most` bytes.
     ///
     /// # Errors
     /// The error that the device reports.
@@ -42,7 +42,7 @@ impl Reach {
         Ok(Self { adapter: Arc::clone(adapter), buffers, pairs })
     }
 
-    /// Writes to the memory that a remote key names, which was registered at this address.
+    /// Writes to the memory with this remote key, which was registered at this address.
     ///
     /// # Errors
     /// The status with which the device ended the request. Success means that the bytes are in the registered pages.
@@ -53,10 +53,10 @@ impl Reach {
         self.access(|pair| pair.post_write(REQUEST, 0, bytes.len(), (address, key)))
     }
 
-    /// Reads from there.
+    /// Reads from the memory with this remote key.
     ///
     /// # Errors
-    /// How the device ended it.
+    /// The status with which the device ended the request.
     pub fn read(&mut self, bytes: &mut [u8], address: u64, key: u32) -> io::Result<()> {
         let len = bytes.len();
         self.access(|pair| pair.post_read(REQUEST, 0, len, (address, key)))?;
@@ -70,7 +70,7 @@ impl Reach {
         };
         post(&pairs.near)?;
         pairs.completed()?;
-        // After an error the pair takes no more requests, and is not kept.
+        // After an error the queue pair accepts no more requests, so it is not kept.
         self.pairs = Some(pairs);
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Pairs {
         Ok(Self { queue, near, _far: far })
     }
 
-    /// Waits for the request that was posted.
+    /// Waits for the posted request.
     fn completed(&self) -> io::Result<()> {
         match self.queue.finish(REQUEST, LIMIT, |_| {})? {
             Some(0) => Ok(()),

@@ -1,5 +1,5 @@
-//! Tests of a registration cache over a device: what it keeps and what it drops. Without a device each test prints the reason and is skipped. The
-//! device's own calls are counted, and each transfer goes through the device.
+//! Tests of a registration cache with a device: which registrations it keeps and drops. Without a device each test
+//! prints the reason and is skipped. The calls to the device are counted, and each transfer uses the device.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,7 +19,7 @@ use super::testing::Memory;
 use super::tests::adapter;
 use super::{Adapter, Reach, Registration, VerbsRegistrar};
 
-/// A device's registrar that counts.
+/// A device's registrar that counts its registrations.
 #[derive(Clone)]
 struct Counted {
     registrar: VerbsRegistrar,
@@ -29,7 +29,7 @@ struct Counted {
 #[derive(Default)]
 struct Counts {
     made: AtomicU64,
-    /// Lengths of those that are, by their remote keys.
+    /// The lengths of the existing registrations, by their remote keys.
     held: Mutex<HashMap<u32, u64>>,
 }
 
@@ -38,7 +38,7 @@ impl Counts {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// How many there are, and of how many bytes.
+    /// Returns the number of existing registrations, and their total number of bytes.
     fn held(&self) -> (u64, u64) {
         let held = self.held.lock().expect("no panic");
         (held.len() as u64, held.values().sum())
@@ -56,14 +56,14 @@ impl Registrar for Counted {
     }
 
     fn unpin(&self, pin: Registration) {
-        // The device may give the key again as soon as it is free.
+        // The device may reuse the key as soon as it is free.
         let known = self.counts.held.lock().expect("no panic").remove(&pin.keys().1);
         assert!(known.is_some(), "a registration that was never made, or ended twice");
         self.registrar.unpin(pin);
     }
 }
 
-/// A cache over a device, the notifier of its monitor, and a peer of the device.
+/// A cache for a device, the notifier of its monitor, and a peer of the device.
 struct World {
     cache: Cache<Counted>,
     lane: Lane<Counted>,
@@ -85,7 +85,7 @@ impl World {
         Some(Self { lane: cache.lane(), cache, counts, notifier, adapter, peer })
     }
 
-    /// A peer writes to the memory, and the application sees it.
+    /// A peer writes to the memory, and the application reads the new content.
     fn transfer(&mut self, memory: &Memory, byte: u8) {
         let used = self.lane.get(memory.range(), ACCESS).expect("a registration");
         let key = used.remote_key() as u32;
@@ -130,7 +130,7 @@ fn rcache_005_registered_bytes_stay_within_their_limit() {
     world.transfer(&memories[5], 77);
     assert_eq!(world.counts.made(), 12, "the latest is kept");
     let large = Memory::new(9 * 4096);
-    // A peer of its own: it writes more at a time.
+    // A separate peer that writes more at a time.
     world.peer = Reach::new(&world.adapter, large.len()).expect("a device that works");
     world.transfer(&large, 1);
     world.transfer(&large, 2);
@@ -160,7 +160,7 @@ fn rcache_007_rcache_022_registrations_stay_within_their_number_from_ever_new_bu
         world.transfer(&memory, round);
         let (count, bytes) = world.counts.held();
         assert!(count <= 4 && bytes <= 4 * 4 * 4096, "{count} of {bytes} bytes in round {round}");
-        // It goes, and with it what was registered.
+        // The memory is dropped, and its registration with it.
         let range = memory.range();
         drop(memory);
         world.notifier.changed(range);
@@ -202,7 +202,7 @@ fn rcache_010_what_a_transfer_uses_stays_registered() {
     for (most, bytes) in [(2, u64::MAX), (1024, 8 * 4096)] {
         let Some(mut world) = World::open(|builder| builder.max_count(most).max_bytes(bytes)) else { return };
         let used = Memory::new(LEN);
-        // A transfer that is not over.
+        // Keeps a transfer in progress.
         let kept = world.lane.get(used.range(), ACCESS).expect("a registration");
         let key = kept.remote_key() as u32;
         let memories = memories(20, 2 * 4096);
@@ -212,7 +212,7 @@ fn rcache_010_what_a_transfer_uses_stays_registered() {
             assert_eq!(used.byte(LEN - 1), number);
         }
         world.lane.end(kept);
-        // What was let go meanwhile has waited for it.
+        // Registrations that were released in the meantime were waiting for this.
         world.transfer(&memories[0], 1);
         let held = world.counts.held();
         assert!(held.0 <= most.into() && held.1 <= bytes, "{held:?}");
@@ -223,8 +223,8 @@ fn rcache_010_what_a_transfer_uses_stays_registered() {
     }
 }
 
-/// The kernel's limit of locked memory applies to threads without CAP_IPC_LOCK, which each thread may give up by itself. A device is used with the
-/// credentials that it was opened with.
+/// The kernel's limit of locked memory applies to threads without CAP_IPC_LOCK, which each thread may drop for itself.
+/// A device is used with the credentials with which it was opened.
 #[test]
 fn rcache_023_at_the_limit_of_locked_memory_idle_registrations_go() {
     const LIMIT: u64 = 48 << 20;
@@ -249,7 +249,7 @@ fn rcache_023_at_the_limit_of_locked_memory_idle_registrations_go() {
         }
         let stats = world.cache.stats();
         assert!(stats.evictions > 0 && stats.failures == 0, "{stats:?}");
-        // Registrations in use stay, idle ones are dropped beside them, and a request beyond the limit gets an error.
+        // Registrations in use are kept, idle ones are dropped, and a request beyond the limit gets an error.
         world.cache.flush();
         let get = |memory: &Memory| world.lane.get(memory.range(), ACCESS).map(|used| world.lane.hold(used));
         let mut kept: Vec<_> = memories[..8].iter().map(|memory| get(memory).expect("room for eight")).collect();
@@ -286,7 +286,7 @@ fn rcache_027_the_applications_own_registrations_are_its_to_end() {
         (Some(registration.handle), None),
         "the other is told of, once"
     );
-    // It is the device's still, of pages that the application has no longer.
+    // The registration still exists, for pages that are no longer mapped in the application.
     world.peer.write(&[2; LEN], own.start(), registration.remote_key as u32).expect("a registration that stands");
     assert_eq!(own.byte(0), 0);
     world.cache.deregister(registration.handle).expect("it is there");
@@ -319,7 +319,7 @@ fn rcache_026_rcache_021_changes_are_told_beside_transfers() {
                 notifier.changed(memory.range());
             })
         });
-        // At any time, and about memory that is in use.
+        // Changes are reported at any time, including changes of memory that is in use.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 notifier.changed_everything();

@@ -1,4 +1,5 @@
-//! Tests of registrations that outlive their memory. Without a device each test prints the reason and is skipped.
+//! Tests of registrations that outlive the mapping of their memory. Without a device each test prints the reason and is
+//! skipped.
 
 #![expect(unsafe_code, reason = "registers memory that it does not own; the block states its reason")]
 
@@ -16,11 +17,11 @@ pub(super) const LEN: usize = 4 * 4096;
 pub(super) const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
 
 pub(super) fn registrar(adapter: &Adapter) -> VerbsRegistrar {
-    // SAFETY: only `Memory` is registered here, in which no value lies.
+    // SAFETY: only `Memory` is registered here, which contains no values of the program.
     unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), Rights::empty()) }
 }
 
-/// What the paper warns of: the write goes well, and the application never sees the bytes.
+/// Shows the problem that a monitor solves: the write succeeds, and the application never sees the bytes.
 #[test]
 fn rcache_001_without_a_monitor_a_write_reaches_memory_that_is_gone() {
     if super::double::pins_no_pages() {
@@ -44,7 +45,7 @@ fn rcache_001_without_a_monitor_a_write_reaches_memory_that_is_gone() {
     assert_eq!(memory.byte(0), 0);
 }
 
-/// With a cache in between, over one of its monitors, a write never reaches memory that is gone.
+/// With a cache that uses this monitor, a write never reaches memory that was unmapped.
 fn is_seen_with(monitor: Choice) {
     let Some(adapter) = adapter() else { return };
     let cache = match Cache::builder(registrar(&adapter)).monitor(monitor).open() {

@@ -1,4 +1,4 @@
-//! Registrations of memory that others own.
+//! Registrations of memory that has another owner.
 
 #![expect(unsafe_code, reason = "registers memory that it does not own; each block states its own reason")]
 
@@ -10,9 +10,9 @@ use super::error::{Handle, VerbsError};
 use super::region::Rights;
 use crate::local_memory::volatile::Segment;
 
-/// A registration, which ends when this is dropped.
+/// A registration, which ends when it is dropped.
 ///
-/// What is registered stays the pages that lay at the addresses then, whatever is mapped there later.
+/// It refers to the pages that were at the addresses when it was made, whatever is mapped there later.
 #[derive(Debug)]
 pub struct Registration {
     ptr: Handle<abi::Mr>,
@@ -21,14 +21,14 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Registers what lies at these addresses; the kernel pins what is there, or refuses.
+    /// Registers the memory at these addresses. The kernel pins the pages, or refuses.
     ///
     /// # Errors
-    /// The error that the device reports: ENOMEM mostly means that the limit of locked memory is reached.
+    /// The error that the device reports. ENOMEM usually means that the limit of locked memory is reached.
     ///
     /// # Safety
-    /// The device, and peers that know the key, may read and write the memory until the registration has ended, as far as the rights
-    /// go: no value of a program lies there that does not stand that.
+    /// The device, and peers that have the key, may read and write the memory until the registration has ended, as far
+    /// as the rights allow. The memory must not contain any value of the program for which this is not sound.
     pub(super) unsafe fn new(
         domain: &Arc<ProtectionDomain>,
         start: *mut u8,
@@ -36,20 +36,20 @@ impl Registration {
         rights: Rights,
     ) -> Result<Self, VerbsError> {
         let library = domain.context().library();
-        // SAFETY: passed on.
+        // SAFETY: guaranteed by the caller.
         let ptr = unsafe { (library.ibv_reg_mr)(domain.as_ptr(), start.cast(), len, rights.bits()) };
         Ok(Self { ptr: Handle::given("ibv_reg_mr", ptr)?, domain: Arc::clone(domain), ended: false })
     }
 
-    /// The keys, for requests of this process and for peers.
+    /// Returns the keys for requests of this process and for peers.
     #[must_use]
     pub fn keys(&self) -> (u32, u32) {
-        // SAFETY: the registration lives as long as this, and its keys do not change.
+        // SAFETY: the registration lives as long as `self`, and its keys do not change.
         let mr = unsafe { &*self.ptr.as_ptr() };
         (mr.lkey, mr.rkey)
     }
 
-    /// What it is registered in.
+    /// Returns the protection domain in which it is registered.
     #[must_use]
     pub const fn domain(&self) -> &Arc<ProtectionDomain> {
         &self.domain
@@ -59,19 +59,19 @@ impl Registration {
         self.ptr.as_ptr()
     }
 
-    /// Where some of its memory lies for the device; `None` if it is not all in it.
+    /// Returns the device's address of `memory`, or `None` if `memory` is not within the registration.
     pub(super) fn part(&self, memory: Segment) -> Option<u64> {
-        // SAFETY: the registration lives as long as this, and its range does not change.
+        // SAFETY: the registration lives as long as `self`, and its range does not change.
         let mr = unsafe { &*self.ptr.as_ptr() };
         let (first, start) = (memory.as_ptr().expose_provenance(), mr.addr.expose_provenance());
         let within = first.checked_sub(start)?.checked_add(memory.len())? <= mr.length;
         within.then_some(first as u64)
     }
 
-    /// Ends it: when this returns Ok no access through it is under way, and none will be.
+    /// Ends the registration. After `Ok` no access through it is in progress, and none will start.
     ///
     /// # Errors
-    /// The error that the device reports, with the registration, which stands then.
+    /// The error that the device reports, with the registration, which then still exists.
     pub(super) fn end(mut self) -> Result<(), (Self, VerbsError)> {
         match self.deregister() {
             Ok(()) => {
@@ -82,12 +82,12 @@ impl Registration {
         }
     }
 
-    /// In a forked child nothing is ended: what it names is the parent's.
+    /// Deregisters the memory. Does nothing in a forked child, because the registration belongs to the parent.
     fn deregister(&self) -> Result<(), VerbsError> {
         if self.ended || !self.domain.context().is_here() {
             return Ok(());
         }
-        // SAFETY: it is ended once: `end` and `drop` have exclusive access, and `ended` is set from then on.
+        // SAFETY: it is deregistered only once: `end` and `drop` have exclusive access, and `ended` is set afterwards.
         let errno = unsafe { (self.domain.context().library().ibv_dereg_mr)(self.ptr.as_ptr()) };
         VerbsError::check("ibv_dereg_mr", errno)
     }

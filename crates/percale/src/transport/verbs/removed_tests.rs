@@ -1,4 +1,5 @@
-//! Tests of devices that are removed. The devices are the tests' own, in a guest that is ours; elsewhere each test prints that it is skipped.
+//! Tests of devices that are removed. The tests create the devices in a virtual machine; outside of it each test prints
+//! that it is skipped.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -6,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::tests::wires;
 use super::*;
 
-/// A soft-RoCE device over an interface of its own.
+/// A soft-RoCE device over a separate interface.
 struct Device {
     name: String,
     interface: String,
@@ -49,7 +50,7 @@ impl Device {
     }
 }
 
-/// Sends a byte and reads it, or finds out that this is over; for a minute.
+/// Sends a byte and receives it, or returns the error of the connection. Panics after a minute.
 fn exchange(one: &mut Wire, two: &mut Wire) -> Result<(), Broken> {
     let deadline = Instant::now() + Duration::from_secs(60);
     let (mut sent, mut byte) = (false, [0]);
@@ -69,7 +70,7 @@ fn exchange(one: &mut Wire, two: &mut Wire) -> Result<(), Broken> {
     }
 }
 
-/// Waits for a program to end, for a minute; whether it did.
+/// Waits up to a minute for a program to exit. Returns whether it did.
 fn ends(child: &mut Child) -> bool {
     let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
@@ -81,7 +82,7 @@ fn ends(child: &mut Child) -> bool {
     false
 }
 
-/// Sends a byte while a deletion is under way, and prints what happens.
+/// Sends a byte while a deletion is in progress, and prints the result.
 fn use_during(delete: &mut Child, adapter: &Adapter, one: &mut Wire, two: &mut Wire) {
     std::thread::sleep(Duration::from_millis(500));
     let waits = delete.try_wait().expect("a child").is_none();
@@ -92,7 +93,8 @@ fn use_during(delete: &mut Child, adapter: &Adapter, one: &mut Wire, two: &mut W
     );
 }
 
-/// The removal of a device waits for the processes that have it open, unless its driver can do without; both sides make progress.
+/// The removal of a device waits for the processes that have it open, unless its driver does not need that. Both sides
+/// make progress.
 #[test]
 fn flt_001_a_device_that_is_removed_hangs_nobody() {
     let Some(device) = Device::new(91) else { return };
@@ -110,7 +112,7 @@ fn flt_001_a_device_that_is_removed_hangs_nobody() {
     assert!(command(&format!("ip link delete {}", device.interface)).status().expect("a program").success());
 }
 
-/// Its interface goes, and with it the way of every packet.
+/// The interface of the device is removed, so that no packet can be sent any more.
 #[test]
 fn flt_001_a_device_whose_interface_is_removed_hangs_nobody() {
     let Some(device) = Device::new(92) else { return };

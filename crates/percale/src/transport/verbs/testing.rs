@@ -1,4 +1,4 @@
-//! Memory for tests of registrations: mapped, taken away and mapped anew.
+//! Memory for tests of registrations, which is mapped, unmapped and mapped again.
 
 #![expect(unsafe_code, reason = "maps and unmaps memory under a device; each block states its own reason")]
 
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pindown::Range;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Addresses between two of them, and the most bytes that one has.
+/// The distance between the addresses of two `Memory` values, and the maximum size of each.
 const APART: usize = 1 << 20;
 
-/// Memory at an address that no other thread of the harness is given, so that nothing gets between taking it away and
-/// putting other memory there.
+/// Memory at an address that no other thread of the test harness uses, so that no other mapping can get the address
+/// between unmapping and mapping it.
 pub(crate) struct Memory {
     start: usize,
     len: usize,
@@ -29,13 +29,13 @@ impl Memory {
 
     fn map(&self) {
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
-        // SAFETY: nothing is replaced.
+        // SAFETY: the flags ensure that no mapping is replaced.
         let mapped = unsafe { rustix::mm::mmap_anonymous(self.as_ptr().cast(), self.len, rights, flags) };
         assert_eq!(mapped.expect("free addresses"), self.as_ptr().cast());
     }
 
     fn unmap(&self) {
-        // SAFETY: no reference to it is anywhere; it is read and written only while it is mapped.
+        // SAFETY: there is no reference to the memory; it is read and written only while it is mapped.
         unsafe { rustix::mm::munmap(self.as_ptr().cast(), self.len) }.expect("mapped memory");
     }
 
@@ -63,17 +63,17 @@ impl Memory {
         Range::new(self.start(), self.len as u64).expect("a range")
     }
 
-    /// What the application sees.
+    /// Returns a byte as the application sees it.
     pub(crate) fn byte(&self, at: usize) -> u8 {
         assert!(at < self.len);
-        // SAFETY: it is mapped, and any byte is a value.
+        // SAFETY: the memory is mapped, and any byte is a valid value.
         unsafe { read_volatile(with_exposed_provenance(self.start + at)) }
     }
 
-    /// The application writes to all of it.
+    /// Writes to all of the memory, as the application.
     pub(crate) fn fill(&self, byte: u8) {
         for at in 0..self.len {
-            // SAFETY: it is mapped, and there is no reference to it.
+            // SAFETY: the memory is mapped, and there is no reference to it.
             unsafe { write_volatile(with_exposed_provenance_mut(self.start + at), byte) };
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Opens the adapter of this machine, or prints why there is none.
+/// Opens the adapter of this machine, or prints the reason why there is none.
 pub(super) fn adapter() -> Option<Arc<Adapter>> {
     match Adapter::open() {
         Ok(adapter) => Some(adapter),
@@ -16,7 +16,7 @@ pub(super) fn adapter() -> Option<Arc<Adapter>> {
     }
 }
 
-/// One end, with a page to send from and a page to receive into.
+/// One end of a connection, with a page to send from and a page to receive into.
 pub(super) struct Side {
     pub(super) queue: Arc<CompletionQueue>,
     pub(super) pair: Arc<QueuePair>,
@@ -47,7 +47,7 @@ pub(super) fn sides(adapter: &Adapter) -> (Side, Side) {
 }
 
 impl Side {
-    /// The next completion, within ten seconds. Only one comes at a time.
+    /// Returns the next completion, within ten seconds. Only one may arrive at a time.
     pub(super) fn next(&self) -> Completion {
         let until = Instant::now() + Duration::from_secs(10);
         let mut found = Vec::new();
@@ -135,7 +135,7 @@ fn a_pair_that_fails_gives_back_what_was_posted() {
     assert_eq!((got.id, got.status != 0), (100, true), "{}", two.queue.explain(got.status));
 }
 
-/// With credits no wire gets into this situation. A sender that did would get an error instead of waiting for ever.
+/// Credits prevent this situation for a wire. A sender without credits gets an error instead of waiting forever.
 #[test]
 fn a_receiver_without_a_receive_is_an_error_for_the_sender() {
     let Some(adapter) = adapter() else { return };

@@ -1,8 +1,9 @@
-//! Memory windows: revocable rights to parts of regions, made and taken by posted requests.
+//! Memory windows: revocable rights to parts of regions, which are granted and revoked by posted requests.
 //!
-//! A window keeps every queue pair and all memory that it was bound with until it is known not to be bound any more, or is gone itself, and
-//! is deallocated before them: some devices stall when a queue pair goes that a window is bound over, and none gives up a region under a
-//! window. Taking a right that is not there is refused here: some drivers cannot bear it.
+//! A window keeps every queue pair and all memory with which it was bound, until it is known that it is no longer
+//! bound, or until it is deallocated. It is deallocated before these objects, because some devices stall when a queue
+//! pair is destroyed over which a window is bound, and no device deregisters a region under a window. An invalidation
+//! of a window that is not bound is refused here, because some drivers do not handle it correctly.
 
 #![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
 
@@ -19,13 +20,13 @@ use crate::local_memory::volatile::Segment;
 /// The type of a window, which determines the queue pairs that may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// Any queue pair in the window's domain may use it. The device chooses its key.
+    /// Any queue pair of the window's domain may use it. The device chooses its key.
     One,
-    /// Only the queue pair over which it was bound may use it. Its key is counted up in software with each bind.
+    /// Only the queue pair over which it was bound may use it. Software increments its key with each bind.
     Two,
 }
 
-/// A window.
+/// A memory window.
 #[derive(Debug)]
 pub struct Window {
     ptr: Handle<abi::Mw>,
@@ -37,7 +38,8 @@ pub struct Window {
 
 #[derive(Debug, Default)]
 struct Bindings {
-    /// Over which a request to bind it was posted, to what, and none to take that back.
+    /// The queue pair over which a bind was posted and the memory of that bind, if no request to unbind was posted
+    /// since.
     bound: Option<(Arc<QueuePair>, Backing)>,
     kept: Vec<(Arc<QueuePair>, Backing)>,
 }
@@ -45,9 +47,9 @@ struct Bindings {
 /// Memory that a window may be bound to, which must allow [`Rights::BIND`].
 #[derive(Clone, Debug)]
 pub enum Backing {
-    /// A part of a region: where that begins in it, and how many bytes it has.
+    /// A part of a region: its offset in the region, and its length in bytes.
     Region(Arc<MemoryRegion>, usize, usize),
-    /// A part of what is registered.
+    /// A part of a registration.
     Registration(Arc<Registration>, Segment),
 }
 
@@ -85,12 +87,12 @@ impl Backing {
     }
 }
 
-/// A right that is to be given.
+/// A right to be granted.
 #[derive(Clone, Debug)]
 pub struct Binding {
-    /// To this memory.
+    /// The memory.
     pub memory: Backing,
-    /// For these accesses.
+    /// The allowed accesses.
     pub rights: Rights,
 }
 
@@ -106,27 +108,27 @@ impl Binding {
 }
 
 impl Window {
-    /// Makes a window, unbound.
+    /// Allocates a window, which is not bound.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the driver has none; the error that the device reports.
+    /// EOPNOTSUPP if the driver does not support windows; otherwise the error that the device reports.
     pub fn new(domain: &Arc<ProtectionDomain>, kind: WindowKind) -> Result<Self, VerbsError> {
         let call = "ibv_alloc_mw";
         let Some(alloc) = domain.context().ops().alloc_mw else { return Err(VerbsError::unsupported(call)) };
         let number = if kind == WindowKind::One { abi::MW_TYPE_1 } else { abi::MW_TYPE_2 };
-        // SAFETY: the domain is alive, and this keeps it.
+        // SAFETY: the domain is alive, and `self` keeps it.
         let ptr = Handle::given(call, unsafe { alloc(domain.as_ptr(), number) })?;
         Ok(Self { ptr, kind, domain: Arc::clone(domain), bindings: Mutex::default(), ended: false })
     }
 
-    /// The key by which peers name it; another one after each bind.
+    /// Returns the key that peers use. It changes with each bind.
     #[must_use]
     pub fn remote_key(&self) -> u32 {
         let _bindings = self.lock();
         self.key()
     }
 
-    /// The key of the next bind, for type 2; for type 1 as drivers mostly choose it.
+    /// Returns the key of the next bind of a type 2 window. For type 1 it is the key that most drivers choose.
     #[must_use]
     pub fn next_key(&self) -> u32 {
         let _bindings = self.lock();
@@ -135,7 +137,7 @@ impl Window {
 
     /// Returns the key. The caller holds the lock.
     fn key(&self) -> u32 {
-        // SAFETY: the window lives as long as this; its key is written by `bind` only, under the lock.
+        // SAFETY: the window lives as long as `self`; its key is written only by `bind`, under the lock.
         unsafe { (*self.ptr.as_ptr()).rkey }
     }
 
@@ -143,12 +145,12 @@ impl Window {
         self.bindings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts a bind over `pair`. Of type 1 it replaces what was bound before, and of no length it unbinds; of type 2 the
-    /// window must not be bound.
+    /// Posts a bind over `pair`. For type 1 it replaces the previous binding, and with a length of zero it unbinds the
+    /// window. A window of type 2 must not be bound.
     ///
     /// # Errors
-    /// EBUSY for a window of type 2 that is bound; EPERM where pair, memory and window are not of one domain; EFAULT outside
-    /// the memory; the error that the device reports.
+    /// EBUSY for a window of type 2 that is bound; EPERM if pair, memory and window do not belong to the same domain;
+    /// EFAULT outside the memory; otherwise the error that the device reports.
     pub fn bind(&self, pair: &Arc<QueuePair>, id: u64, binding: &Binding) -> Result<(), VerbsError> {
         let call = "ibv_bind_mw";
         let same = |domain: &Arc<ProtectionDomain>| Arc::ptr_eq(domain, &self.domain);
@@ -169,19 +171,20 @@ impl Window {
                 };
                 let send_flags = abi::SEND_SIGNALED.cast_unsigned();
                 let mut request = abi::MwBind { wr_id: id, send_flags, bind_info: info };
-                // SAFETY: pair, window and registration are alive in the call, which reads their keys and sets the window's, under the lock; the
-                // request names them by keys alone. What the window is bound with it keeps, from before the call until `let_go` or its end; the code
-                // that registered the memory promised that peers may be at it for that long.
+                // SAFETY: pair, window and registration are alive during the call, which reads their keys and sets the
+                // window's key, under the lock; the request refers to them only by keys. `self` keeps the objects of
+                // the binding from before the call until `let_go` or the end of the window; the code that registered
+                // the memory guarantees that peers may access it for that long.
                 VerbsError::check(call, unsafe { bind(pair.as_ptr(), window, &raw mut request) })?;
             }
             WindowKind::Two => {
                 let key = counted_up(self.key());
                 let mut request = abi::SendWr::new(id, abi::WR_BIND_MW);
                 request.bind_mw = abi::BindMw { mw: window, rkey: key, bind_info: info };
-                // SAFETY: it names no list; window and registration by their keys, which are read in the call. What the window is bound
-                // with it keeps, as of type 1.
+                // SAFETY: the request names no list, and refers to window and registration by their keys, which are
+                // read during the call. `self` keeps the objects of the binding, as for type 1.
                 unsafe { pair.post(&mut request) }?;
-                // SAFETY: the window is alive, its key ours to count, under the lock.
+                // SAFETY: the window is alive, and its key may be changed under the lock.
                 unsafe { (*window).rkey = key };
             }
         }
@@ -189,11 +192,12 @@ impl Window {
         Ok(())
     }
 
-    /// Posts a local invalidation of a bound window of type 2: once it completes no access comes through any more.
+    /// Posts a local invalidation of a bound window of type 2. After its completion no access through the window is
+    /// possible.
     ///
     /// # Errors
-    /// EINVAL of a window that is of type 1 or not bound; EPERM over another queue pair than it was bound over, which some devices
-    /// would not refuse; the error that the device reports.
+    /// EINVAL if the window is of type 1 or not bound; EPERM if it was bound over another queue pair, which some
+    /// devices would not refuse; otherwise the error that the device reports.
     pub fn invalidate(&self, pair: &Arc<QueuePair>, id: u64) -> Result<(), VerbsError> {
         let mut bindings = self.lock();
         let refused = |errno| Err(VerbsError { call: "an invalidation", errno });
@@ -204,16 +208,17 @@ impl Window {
         }
         let mut request = abi::SendWr::new(id, abi::WR_LOCAL_INV);
         request.imm_data = self.key();
-        // SAFETY: it names a window's key, and no memory. If that window is deallocated before it is done, the device finds no such key.
+        // SAFETY: the request names only the key of a window, and no memory. If the window is deallocated before the
+        // request is executed, the device finds no such key.
         unsafe { pair.post(&mut request) }?;
         bindings.bound = None;
         Ok(())
     }
 
-    /// Posts what takes a bound window's right back: of type 1 a bind of no bytes, of type 2 an invalidation.
+    /// Posts a request that unbinds a window: a bind with a length of zero for type 1, an invalidation for type 2.
     ///
     /// # Errors
-    /// As of [`bind`](Self::bind) and [`invalidate`](Self::invalidate).
+    /// Like [`bind`](Self::bind) and [`invalidate`](Self::invalidate).
     pub fn unbind(&self, pair: &Arc<QueuePair>, id: u64) -> Result<(), VerbsError> {
         let memory = self.lock().bound.as_ref().map(|(_, memory)| memory.first(0));
         match (self.kind, memory) {
@@ -222,12 +227,14 @@ impl Window {
         }
     }
 
-    /// Notes that the peer has invalidated it, as a completion reported ([`Completion`](super::Completion)).
+    /// Records that the peer has invalidated the window, as reported by a completion
+    /// ([`Completion`](super::Completion)).
     pub fn invalidated(&self) {
         self.lock().bound = None;
     }
 
-    /// Drops everything that the window was bound with, if it is not bound now. The caller has seen the completion of every request that was posted.
+    /// Drops all objects of earlier bindings if the window is not bound. The caller has seen the completion of every
+    /// posted request.
     pub fn let_go(&self) {
         let mut bindings = self.lock();
         if bindings.bound.is_none() {
@@ -235,10 +242,10 @@ impl Window {
         }
     }
 
-    /// Deallocates it, bound or not: when this returns Ok no access comes through it.
+    /// Deallocates the window, bound or not. After `Ok` no access through it is possible.
     ///
     /// # Errors
-    /// The error that the device reports, with the window, which stands then.
+    /// The error that the device reports, with the window, which then still exists.
     pub(super) fn end(mut self) -> Result<(), (Self, VerbsError)> {
         match self.deallocate() {
             Ok(()) => {
@@ -249,15 +256,16 @@ impl Window {
         }
     }
 
-    /// In a forked child nothing is ended: what it names is the parent's.
+    /// Deallocates the window. Does nothing in a forked child, because the window belongs to the parent.
     fn deallocate(&self) -> Result<(), VerbsError> {
         let call = "ibv_dealloc_mw";
         if self.ended || !self.domain.context().is_here() {
             return Ok(());
         }
         let Some(dealloc) = self.domain.context().ops().dealloc_mw else { return Err(VerbsError::unsupported(call)) };
-        // SAFETY: it is ended once: `end` and `drop` have exclusive access, and `ended` is set from then on. Queue pairs and memory that it keeps
-        // exist, because `end` and `drop` deallocate the window before its fields are dropped.
+        // SAFETY: it is deallocated only once: `end` and `drop` have exclusive access, and `ended` is set afterwards.
+        // The queue pairs and the memory that it keeps exist, because `end` and `drop` deallocate the window before its
+        // fields are dropped.
         VerbsError::check(call, unsafe { dealloc(self.ptr.as_ptr()) })
     }
 }
@@ -270,7 +278,7 @@ impl Bindings {
     }
 }
 
-/// Of a key, the lower 8 bits are counted.
+/// Increments the lower 8 bits of a key.
 const fn counted_up(key: u32) -> u32 {
     key & !0xff | key.wrapping_add(1) & 0xff
 }

@@ -1,22 +1,24 @@
-//! How the windows of a device are used for the accesses of peers.
+//! The use of a device's memory windows for the accesses of peers.
 
 use super::context::DeviceLimits;
 use super::window::WindowKind;
 
-/// The vendor number of rdma_rxe, Linux's RDMA over Ethernet in software. The numbers of hardware vendors have 24 bits, too, but none has this one.
+/// The vendor number of rdma_rxe, the software RoCE of Linux. No hardware vendor has this number.
 const SOFT_ROCE: u32 = 0xff_ffff;
 
-/// What is registered beneath a window.
+/// The memory that is registered for a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// The region, once for a peer, until it is closed; under windows that are granted when it was dropped already, their own bytes.
+    /// The whole region, once for each peer, until the region is closed. If the registration was already dropped, later
+    /// windows have registrations of their own ranges.
     Region,
-    /// The window's own bytes, as long as it is bound: for devices that let accesses through which are outside the window, or still under
-    /// way when its invalidation completes, but keep to registrations.
+    /// Only the range of the window, while it is bound. Used for devices that allow accesses outside a window, or
+    /// accesses that are still in progress when the invalidation of the window completes, but enforce the bounds of
+    /// registrations.
     Window,
 }
 
-/// How a device's windows are used.
+/// The way in which a device's windows are used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Using {
     pub(super) kind: WindowKind,
@@ -24,9 +26,11 @@ pub(super) struct Using {
 }
 
 impl Using {
-    /// Type 2, where the device has it: its keys are ours to choose, and its rights are worth nothing over other queue pairs. Else type 1, which
-    /// comes to the same in a protection domain with only one queue pair. Soft-RoCE lets any peer's message invalidate any window of type 2,
-    /// regardless of the queue pair that it is bound for; windows of type 1 cannot be invalidated.
+    /// Selects the type of windows. Type 2 is used if the device supports it, because software chooses its keys and its
+    /// rights do not apply to other queue pairs. Otherwise type 1 is used, which is equivalent in a protection domain
+    /// with only one queue pair. Soft-RoCE executes an invalidation by any peer's message for any window of type 2,
+    /// even if the window is bound to another queue pair. Windows of type 1 cannot be invalidated, so they are used
+    /// there.
     pub(super) fn of(limits: &DeviceLimits) -> Option<Self> {
         let (one, a2, b2) = limits.windows;
         let kind = match (one, a2 || b2) {

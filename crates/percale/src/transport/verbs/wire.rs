@@ -1,16 +1,17 @@
-//! A byte stream over one queue pair: what a link's frames travel in.
+//! A byte stream over one queue pair, which carries the frames of a link.
 //!
-//! Bytes are copied into slots of registered memory and sent as messages of at most [`SLOT`] bytes; the receiver copies them
-//! out of the slot that the device chose, and posts that slot anew. So a message is one piece of the stream, whatever
-//! frames it holds, and nothing of the user's memory is registered.
+//! Bytes are copied into slots of registered memory and sent as messages of at most [`SLOT`] bytes. The receiver copies
+//! them out of the slot that the device chose, and posts that slot again. So a message is one piece of the stream,
+//! independent of frame boundaries, and no user memory is registered.
 //!
-//! **Credits.** A message needs a posted receive, so each side counts (`credit`): a message never arrives at a device without a receive, and a side
-//! that does not read stops the other side and nothing else.
+//! **Credits.** A message needs a posted receive, so each side counts credits (`credit`). A message never arrives at a
+//! device without a receive, and a side that does not read stops the other side's sending and nothing else.
 //!
-//! **The end.** A queue pair that goes away sends nothing to its peer. So the two sides keep the TCP connection over which they met, and send nothing
-//! over it: the end of that connection is the end of the peer. What was acknowledged before has arrived by then, and is delivered first.
+//! **The end.** A queue pair that is destroyed sends nothing to its peer. So the two sides keep the TCP connection of
+//! the handshake, and send nothing over it. The end of that connection means the end of the peer. Data that was
+//! acknowledged before has arrived by then, and is delivered first.
 //!
-//! Everything that the device or the peer reports is checked: which slot, how many bytes, how many credits.
+//! Everything that the device or the peer reports is checked: the slot, the number of bytes, and the number of credits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,19 +30,19 @@ use crate::local_memory::volatile::{Segments, ViewExt as _};
 use crate::transport::Broken;
 use crate::transport::tcp::{Socket, Stream};
 
-/// Bytes of a message at most.
+/// The maximum number of bytes of a message.
 const SLOT: usize = 4 << 10;
-/// How long the peer's last bytes are looked for after its end was seen, since something came last: they travel another way than the end of
-/// the other connection.
+/// After the end of the peer was seen, the time since the last arrival for which further data is awaited: it takes a
+/// different path than the end of the TCP connection.
 const LAST_LOOKS: Duration = Duration::from_millis(20);
 
-/// In a request's number: a receive, into the slot that the other bits name.
+/// A bit of a request's identifier: a receive, into the slot that the other bits name.
 const RECEIVE: u64 = 1 << 62;
-/// In a request's number: a note.
+/// A bit of a request's identifier: a note.
 const NOTE: u64 = 1 << 63;
-/// In a request's number: an access over another queue pair, which completes here.
+/// A bit of a request's identifier: an access over another queue pair, which completes in the same queue.
 const ACCESS: u64 = 1 << 61;
-/// In a request's number: the message that tries the connection out.
+/// A bit of a request's identifier: the message that tests the connection.
 const TRIAL: u64 = 1 << 60;
 
 /// One end of the stream.
@@ -51,41 +52,42 @@ pub struct Wire {
     adapter: Arc<Adapter>,
     path: Path,
     ours: End,
-    /// The address that it is connected to.
+    /// The address of the connected peer.
     peer: OnceLock<Gid>,
-    /// The peer has tried the connection out, which it may do once.
+    /// The peer has sent its test message, which is allowed only once.
     tried: bool,
     /// The TCP connection, once it is established. Its end is the end of the peer.
     watched: Option<Arc<Socket>>,
-    /// Descriptors of this wire's own, for its owner's epoll: they wake a sleeping thread on the device's asynchronous events and when the device is
-    /// lost.
+    /// Descriptors of this wire for its owner's epoll set. They wake up a sleeping thread on asynchronous events of the
+    /// device and when the device is lost.
     events: Vec<OwnedFd>,
-    /// What may be sent, what was sent, and what the peer has to be notified of. A message's slot is its number in the ring.
+    /// The credits. The slot of a message is its number in the ring.
     credits: Credits,
-    /// Bytes that were posted; those of the first `delivered` messages, which are known to be with the peer; and the number of those messages.
+    /// The number of bytes that were posted; the number of bytes of the first `delivered` messages, which are known to
+    /// have arrived at the peer; and the number of those messages.
     bytes_sent: u64,
     bytes_delivered: u64,
     delivered: u64,
-    /// How many bytes each slot that is under way holds.
+    /// The number of bytes in each slot that is in flight.
     lengths: [u32; SENDS],
-    /// Slots with bytes to be read: which, and how many bytes.
+    /// The slots with unread bytes, and the number of bytes in each.
     arrived: VecDeque<(usize, usize)>,
-    /// How many bytes of the first of them were read.
+    /// The number of bytes of the first of them that were read.
     taken: usize,
-    /// Which receives are posted.
+    /// Whether each receive is posted.
     posted: [bool; RECEIVES],
-    /// Accesses that completed: their numbers and statuses.
+    /// Completed accesses: their numbers and statuses.
     accesses: Vec<(u64, i32)>,
-    /// The peer's end was seen; since when nothing has come.
+    /// If the end of the peer was seen: the time since which nothing has arrived.
     ended: Option<Instant>,
     failed: Option<Broken>,
 }
 
 impl Wire {
-    /// Makes one, not connected yet: [`ours`](Self::ours) is what the peer must know.
+    /// Creates a wire that is not connected yet. [`ours`](Self::ours) is the data that the peer needs.
     ///
     /// # Errors
-    /// The error that the device reports; ENOMEM mostly means that the limit of locked memory is reached.
+    /// The error that the device reports. ENOMEM usually means that the limit of locked memory is reached.
     pub fn new(adapter: &Arc<Adapter>) -> io::Result<Self> {
         let buffers = MemoryRegion::new(adapter.domain(), (SENDS + RECEIVES) * SLOT, Rights::LOCAL_WRITE)?;
         let pair = make_pair(&buffers)?;
@@ -119,27 +121,27 @@ impl Wire {
         Ok(wire)
     }
 
-    /// What the peer must know to connect.
+    /// Returns the data that the peer needs to connect.
     #[must_use]
     pub const fn ours(&self) -> End {
         self.ours
     }
 
-    /// Connects. The peer must have done so, too, before this side sends.
+    /// Connects the queue pair. The peer has to connect too before this side sends.
     ///
     /// # Errors
-    /// The error that the device reports, which may be about the peer's address.
+    /// The error that the device reports, which may refer to the peer's address.
     pub fn connect(&self, peer: &End) -> io::Result<()> {
         self.pair.connect(self.path, &self.ours, peer)?;
         self.peer.get_or_init(|| peer.gid);
         Ok(())
     }
 
-    /// Sends a message of no bytes, and waits for the acknowledgement of the peer's device: then each reaches the other. For the side that
-    /// connects last, before anything else is sent.
+    /// Sends a message without data, and waits for the acknowledgement of the peer's device, which proves that each
+    /// side reaches the other. For the side that connects last, before anything else is sent.
     ///
     /// # Errors
-    /// The error that the device reports; ETIMEDOUT if nothing comes.
+    /// The error that the device reports; ETIMEDOUT if no acknowledgement arrives.
     pub(crate) fn try_out(&mut self, limit: Duration) -> io::Result<()> {
         self.pair.post_send(TRIAL, 0, 0, None)?;
         let queue = Arc::clone(self.pair.queue());
@@ -153,12 +155,12 @@ impl Wire {
         }
     }
 
-    /// The address that it is connected to, once it is.
+    /// Returns the address of the peer, once connected.
     pub(super) fn peer(&self) -> Option<Gid> {
         self.peer.get().copied()
     }
 
-    /// Takes the TCP connection, which is established, and over which nothing is sent any more. Its end is the end of the peer.
+    /// Takes over the established TCP connection, over which nothing more is sent. Its end means the end of the peer.
     ///
     /// # Errors
     /// If there are no descriptors left.
@@ -171,13 +173,13 @@ impl Wire {
         Ok(())
     }
 
-    /// Readable when something was completed after [`arm`](Self::arm).
+    /// Returns a descriptor that is readable when something has completed after [`arm`](Self::arm).
     #[must_use]
     pub fn completions(&self) -> BorrowedFd<'_> {
         self.pair.queue().channel().as_fd()
     }
 
-    /// Readable when [`look`](Self::look) should be called.
+    /// Returns the descriptors that become readable when [`look`](Self::look) should be called.
     pub fn watches(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.watched.iter().map(|socket| socket.as_fd()).chain(self.events.iter().map(OwnedFd::as_fd))
     }
@@ -187,13 +189,14 @@ impl Wire {
         self.pair.fail().expect("a queue pair in error");
     }
 
-    /// Device, port and address, for people.
+    /// Describes the device, the port and the address as text.
     #[must_use]
     pub fn describe(&self) -> String {
         self.adapter.describe()
     }
 
-    /// Makes the next completion wake a thread that sleeps on the descriptor. Completions that are there already do not wake it.
+    /// Requests a wake-up of a thread that sleeps on the descriptor for the next completion. Completions that have
+    /// already arrived cause none.
     pub fn arm(&mut self) {
         self.pair.queue().hush();
         if let Err(error) = self.pair.queue().arm() {
@@ -201,7 +204,7 @@ impl Wire {
         }
     }
 
-    /// Looks whether the end of the peer or of the device was reported.
+    /// Checks whether the end of the peer or of the device was reported.
     #[cold]
     pub fn look(&mut self) {
         let context = self.adapter.domain().context();
@@ -224,33 +227,34 @@ impl Wire {
         }
     }
 
-    /// Returns whether the stream carries nothing any more.
+    /// Returns whether the stream has failed or the peer has ended.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.failed.is_some() || self.ended.is_some()
     }
 
-    /// The queue in which queue pairs for accesses complete, too: with numbers that [`access_id`] made.
+    /// Returns the queue in which the queue pairs for accesses complete as well, with identifiers from [`access_id`].
     pub(super) const fn queue(&self) -> &Arc<CompletionQueue> {
         self.pair.queue()
     }
 
-    /// The port.
+    /// Returns the adapter.
     pub(super) const fn adapter(&self) -> &Arc<Adapter> {
         &self.adapter
     }
 
-    /// Accesses that have completed: their numbers and statuses. A caller that takes the list puts it back, emptied.
+    /// Returns the numbers and statuses of completed accesses. A caller that takes the list puts it back, emptied.
     pub(super) const fn accesses(&mut self) -> &mut Vec<(u64, i32)> {
         &mut self.accesses
     }
 
-    /// A status in words.
+    /// Returns the description of a status.
     pub(super) fn explain(&self, status: i32) -> String {
         self.pair.queue().explain(status)
     }
 
-    /// Bytes that were sent, and those of them that are with the peer's device, or were.
+    /// Returns the number of bytes that were sent, and the number of those that are known to have arrived at the peer's
+    /// device.
     #[must_use]
     pub const fn progress(&self) -> (u64, u64) {
         (self.bytes_sent, self.bytes_delivered)
@@ -267,7 +271,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Gives a slot back to the device.
+    /// Posts a receive into a slot again.
     fn repost(&mut self, slot: usize) {
         if self.failed.is_none()
             && let Err(error) = self.post_receive(slot)
@@ -276,11 +280,12 @@ impl Wire {
         }
     }
 
-    /// Takes all completions, and returns how many there were. No wake-up follows for completions that are left in the queue.
+    /// Processes all completions, and returns how many there were. A completion that is left in the queue causes no
+    /// wake-up.
     #[inline]
     fn take(&mut self) -> usize {
         let mut all = 0;
-        // No percale peer sends more than the queue holds. The rest has its turn at the next call.
+        // A conforming peer never sends more than the queue holds. Anything beyond that is processed by the next call.
         while all < COMPLETIONS {
             let count = self.take_some();
             all += count;
@@ -331,14 +336,14 @@ impl Wire {
         }
     }
 
-    /// A message has come.
+    /// Handles a message that has arrived.
     fn received(&mut self, slot: usize, one: &Completion) -> Result<(), &'static str> {
         let posted = self.posted.get_mut(slot).ok_or("a receive into no slot")?;
         if !std::mem::replace(posted, false) || one.len as usize > SLOT {
             return Err("a receive that was not posted");
         }
         if one.invalidated.is_some() {
-            return Err("a message that invalidates one of our keys"); // Some devices let it, over any queue pair.
+            return Err("a message that invalidates one of our keys"); // Some devices allow that, over any queue pair.
         }
         if one.len == 0 && one.immediate.is_none() && !std::mem::replace(&mut self.tried, true) {
             self.repost(slot);
@@ -367,7 +372,7 @@ impl Wire {
         });
     }
 
-    /// Sends credits to the peer for slots that were posted anew, once they are so many that the peer may be waiting for them.
+    /// Returns credits for slots that were posted again, once there are so many that the peer may be waiting for them.
     fn give_back(&mut self) {
         let Some(owed) = self.credits.note().filter(|_| self.failed.is_none()) else { return };
         match self.pair.post_send(NOTE, 0, 0, Some(owed)) {
@@ -399,12 +404,12 @@ impl Wire {
     }
 }
 
-/// What a request is called that is an access with this number.
+/// Returns the request identifier of the access with this number.
 pub(super) const fn access_id(number: u64) -> u64 {
     ACCESS | number & (ACCESS - 1)
 }
 
-/// The slot of a message.
+/// Returns the slot of a message.
 const fn ring(number: u64) -> usize {
     (number % SENDS as u64) as usize
 }
@@ -477,7 +482,7 @@ impl Stream for Wire {
         Ok(done)
     }
 
-    /// Returns whether everything that was sent is acknowledged, everything that arrived is read, and no end was seen.
+    /// Returns whether everything that was sent is acknowledged, everything that arrived was read, and no end was seen.
     #[inline]
     fn is_calm(&self) -> bool {
         self.credits.is_calm() && self.ended.is_none() && self.failed.is_none() && self.arrived.is_empty()

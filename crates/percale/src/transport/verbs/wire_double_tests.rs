@@ -1,4 +1,4 @@
-//! Devices that fail, change, or lack something, on the double of libibverbs.
+//! Tests of devices that fail, change, or lack something, on the double of libibverbs.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use super::super::tests::{adapter, sides};
 use super::tests::wires;
 use super::*;
 
-/// One queue that fails is the end of its own user.
+/// A failed completion queue ends only the connection that uses it.
 #[test]
 fn flt_002_a_completion_queue_that_fails_ends_no_other() {
     double::on("", || {
@@ -22,7 +22,7 @@ fn flt_002_a_completion_queue_that_fails_ends_no_other() {
         assert!(![&one, &two, &three].iter().any(|side| side.queue.has_failed()));
         one.pair.post_send(1, 0, 8, None).expect("it works");
         assert_eq!((one.next().status, two.next().len), (0, 8));
-        // A thread that sleeps on the connection of the failed wire is woken as well.
+        // A thread that sleeps on the connection of the failed wire is woken up as well.
         drop((one, two, three, four));
         let (mut first, mut second) = wires(&adapter);
         double::tell("event double0 cq_error");
@@ -73,7 +73,7 @@ fn a_port_whose_address_changes_is_found_under_the_new_one() {
     });
 }
 
-/// A byte travels between two new queue pairs.
+/// Transfers a byte between two new queue pairs.
 fn exchange(adapter: &Arc<Adapter>) {
     let (mut one, mut two) = wires(adapter);
     assert_eq!(one.write_one(&[7]), Ok(1));
@@ -86,7 +86,7 @@ fn exchange(adapter: &Arc<Adapter>) {
     assert_eq!(byte, [7]);
 }
 
-/// The end of the other connection arrives before the last bytes, however often the wire is looked at.
+/// The end of the TCP connection arrives before the last bytes, even if the wire is polled often.
 #[test]
 fn flt_003_last_bytes_that_come_after_the_end_are_read() {
     double::on("device double0; delay double0 receive 5", || {

@@ -1,4 +1,4 @@
-//! The queue pair of a [`Wire`](super::Wire): its size, and what a device must allow for it.
+//! The queue pair of a [`Wire`](super::Wire): its size, and the device limits that it needs.
 
 use std::io;
 use std::sync::Arc;
@@ -9,14 +9,15 @@ use super::credit::{NOTES, RECEIVES, SENDS};
 use super::pair::{PairSize, QueuePair};
 use super::region::{MemoryRegion, Rights};
 
-/// Accesses over another queue pair that may be under way at a time. They complete in the same completion queue.
+/// The maximum number of accesses over another queue pair that may be in flight. They complete in the same completion
+/// queue.
 pub(super) const ACCESSES: usize = 32;
-/// Completions that there may be at a time.
+/// The maximum number of completions at a time.
 pub(super) const COMPLETIONS: usize = SENDS + NOTES + RECEIVES + ACCESSES;
-/// Bytes that a message may carry in its request, if the device lets it.
+/// The number of bytes that a message may carry inline in its request, if the device allows it.
 const INLINE: u32 = 256;
 
-/// What a device must allow for a wire.
+/// Checks whether the limits of a device are sufficient for a wire.
 pub(super) fn suffices(limits: &DeviceLimits) -> Result<(), String> {
     let wanted = [
         ("requests in a queue", limits.requests, RECEIVES.max(SENDS + NOTES)),
@@ -29,17 +30,18 @@ pub(super) fn suffices(limits: &DeviceLimits) -> Result<(), String> {
     }
 }
 
-/// The queue pair of a wire, with a completion queue of its own.
+/// Creates the queue pair of a wire, with a completion queue of its own.
 pub(super) fn make_pair(buffers: &Arc<MemoryRegion>) -> io::Result<QueuePair> {
     let channel = CompletionChannel::new(buffers.domain().context())?;
     let queue = CompletionQueue::new(&channel, COMPLETIONS as u32)?;
     let size = PairSize { sends: (SENDS + NOTES) as u32, receives: RECEIVES as u32, inline: INLINE, pieces: 1 };
-    // Some devices carry nothing in a request.
+    // Some devices do not support inline data.
     Ok(QueuePair::new(&queue, buffers, size)
         .or_else(|_| QueuePair::new(&queue, buffers, PairSize { inline: 0, ..size }))?)
 }
 
-/// Makes a queue pair as large as a wire's and ends it: devices without reliable connections have ports, too.
+/// Creates a queue pair of the size of a wire's and destroys it, because devices without reliable connections have
+/// ports too.
 pub(super) fn try_pair(domain: &Arc<ProtectionDomain>) -> io::Result<()> {
     make_pair(&MemoryRegion::new(domain, 1, Rights::LOCAL_WRITE)?).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Two wires of one process, on a device if there is one.
+//! Tests with two wires of one process, on a device if there is one.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::transport::tcp::TcpOptions;
 use crate::transport::verbs::credit::CREDITS;
 use crate::transport::verbs::tests::adapter;
 
-/// Two wires, connected, and two ends of a connection that they watch.
+/// Returns two connected wires, which watch the two ends of a TCP connection.
 pub(super) fn wires(adapter: &Arc<Adapter>) -> (Wire, Wire) {
     let (mut one, mut two) = (Wire::new(adapter).expect("a wire"), Wire::new(adapter).expect("a wire"));
     let (ours, theirs) = (one.ours(), two.ours());
@@ -24,7 +24,7 @@ pub(super) fn wires(adapter: &Arc<Adapter>) -> (Wire, Wire) {
     (one, two)
 }
 
-/// Tries until there is a result, for ten seconds.
+/// Calls `attempt` until it returns a result, for at most ten seconds.
 fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -45,7 +45,7 @@ fn read(wire: &mut Wire, len: usize) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-/// The byte at a place of a stream.
+/// Returns the byte at a position of the stream.
 const fn byte(at: usize) -> u8 {
     (at.wrapping_mul(31) >> 3) as u8
 }
@@ -68,7 +68,7 @@ fn a_stream_longer_than_all_credits_arrives_in_order_both_ways() {
                 Ok(written) => sent[side] += written,
                 Err(error) => assert_eq!(error, Errno::AGAIN),
             }
-            // The second side reads less eagerly, so that credits run out.
+            // The second side reads less at a time, so that credits run out.
             let mut into = vec![0; if side == 0 { 20_000 } else { piece / 2 + 1 }];
             let (front, tail) = into.split_at_mut(piece / 3);
             match Segments::lend_mut(front, |front| wire.read(front, tail)) {
@@ -120,7 +120,7 @@ fn a_receiver_that_does_not_read_stops_the_sender_and_no_more() {
     assert_eq!(one.write_one(&[1]), Ok(1));
 }
 
-/// No wake-up follows for completions that are left in the queue: what came behind many acknowledgements is read at once.
+/// A completion that is left in the queue causes no wake-up: a message behind many acknowledgements is read at once.
 #[test]
 fn msg_014_one_read_finds_what_came_behind_many_acknowledgements() {
     let Some(adapter) = adapter() else { return };
@@ -148,7 +148,7 @@ fn con_019_what_the_peer_gives_back_a_credit_for_has_arrived() {
     for len in [100, 50] {
         assert_eq!(one.write_one(&vec![1; len]), Ok(len));
     }
-    // Before its own device has reported anything.
+    // The credit arrives before the local device has reported anything.
     let read = Completion { id: RECEIVE, receive: true, status: 0, len: 1, immediate: Some(1), invalidated: None };
     one.completed(&read);
     assert_eq!(one.progress(), (150, 100));
@@ -191,7 +191,7 @@ fn a_pair_in_error_ends_the_stream_with_a_reason() {
 fn a_peer_whose_device_is_silent_is_given_up() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
-    // Its queue pair goes, but not the connection that would signal it.
+    // The queue pair is destroyed, but not the connection that would signal this.
     let connection = two.watched.take();
     drop(two);
     assert_eq!(one.write_one(&[1; 10]), Ok(10));

@@ -1,4 +1,4 @@
-//! The fence of all threads is refused after the cache was opened.
+//! The kernel refuses the fence of all threads after the cache was opened.
 
 use super::*;
 use crate::cache::grace::Grace;
@@ -18,14 +18,14 @@ fn rcache_010_without_a_fence_each_lane_is_waited_for_that_has_not_had_the_lock_
     grace.fenced(&one);
     assert!(ended(&mut grace, &epoch).is_empty() && grace.lacks_fence(), "the other has not been here");
     grace.retire(8);
-    // It is here in the middle of a use.
+    // The other lane is in the middle of a use.
     other.begin(Parity::of(0));
     grace.fenced(&other);
     assert!(ended(&mut grace, &epoch).is_empty() && !grace.lacks_fence(), "the use has not ended");
     other.end(Parity::of(0));
     assert_eq!(ended(&mut grace, &epoch), [7], "and what was taken out since waits");
     assert!(grace.lacks_fence());
-    // A lane that comes later finds nothing of it, and one that goes is not waited for.
+    // A lane that joins later finds none of these entries, and a lane that leaves is not waited for.
     let _later = grace.join();
     grace.leave(&other, &mut 0);
     grace.fenced(&one);

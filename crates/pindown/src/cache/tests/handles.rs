@@ -1,4 +1,4 @@
-//! Registrations of the application's own.
+//! Registrations that the application makes itself.
 
 use std::time::Duration;
 
@@ -33,9 +33,9 @@ fn mon_036_mon_038_mon_039_registering_gives_a_handle_and_keys_and_overlaps_are_
 #[test]
 fn mon_004_mon_005_mon_043_mon_044_each_that_changed_is_told_once() {
     let (_memory, cache, notifier) = cache();
-    // Figure 4: three registrations of three pages, of which two hold the middle one.
+    // Figure 4: three registrations of three pages. Two of them contain the middle page.
     let figure_4 = [pages(10, 2), pages(11, 2), pages(12, 1)].map(|range| register(&cache, range));
-    // Figure 3: two of one page.
+    // Figure 3: two registrations of one page.
     let figure_3 = [bytes(0x9_0000, 8), bytes(0x9_0800, 8)].map(|range| register(&cache, range));
     assert_eq!(cache.check(), None, "and does not wait");
     notifier.changed(pages(11, 1));
@@ -74,7 +74,7 @@ fn mon_048_mon_049_a_wait_is_woken_by_a_change_and_finds_what_was_told_before() 
     assert_eq!(cache.wait(Some(Duration::from_millis(1))).expect("waited"), Waited::TimedOut);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| cache.wait(SOON).expect("waited"));
-        // Changes of other memory wake it too, and it sleeps again.
+        // Changes of other memory wake the waiting thread too, and it sleeps again.
         notifier.changed(pages(100, 1));
         std::thread::sleep(Duration::from_millis(20));
         notifier.changed(pages(5, 1));
@@ -112,7 +112,7 @@ fn rcache_027_mon_040_mon_041_they_are_the_applications_to_close() {
     assert_eq!(memory.unpinned.load(Ordering::Relaxed), memory.pinned.load(Ordering::Relaxed));
 }
 
-/// A registrar with keys that use all 64 bits.
+/// A registrar whose keys use all 64 bits.
 struct Wide;
 
 impl Wide {
@@ -139,7 +139,7 @@ fn mon_065_keys_and_handles_have_64_bits_and_handles_are_not_used_again() {
     let lane = cache.lane();
     for number in 1..100 {
         let range = pages(10 * number, 1);
-        // By a look-up that registers, one that finds, and by the application's own registration.
+        // Through a look-up that registers, a look-up that finds, and a registration of the application's own.
         for _ in 0..2 {
             let used = lane.get(range, READ).expect("registered");
             assert_eq!((used.local_key(), used.remote_key()), Wide::keys(range));

@@ -1,4 +1,4 @@
-//! Uses that last.
+//! Uses that are held.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn rcache_010_what_is_held_stays_pinned_and_holds_up_nothing_else() {
     notifier.changed(pages(0, 1));
     cache.sweep();
     assert_eq!((cache.stats().retired, cache.stats().entries), (1, 0), "only what is held");
-    // What is at the address now is another registration.
+    // The memory that is now at the address has another registration.
     let now = lane.get(pages(0, 1), READ).expect("registered");
     assert!(now.local_key() != held[0].local_key() && is_pinned(&now) && is_pinned(&held[0]));
     lane.end(now);
@@ -46,7 +46,7 @@ fn rcache_010_what_is_held_stays_pinned_and_holds_up_nothing_else() {
     assert!(is_pinned(&last) && !lane.is_idle(), "the second still holds it");
     lane.end(last);
     assert!(lane.is_idle());
-    // A miss also unpins it.
+    // A miss also unpins the registration.
     let _ = key(&lane, pages(5000, 1), READ);
     assert_eq!(cache.stats().retired, 0);
 }
@@ -97,7 +97,8 @@ fn a_use_ends_at_no_lane_but_its_own() {
         [(0, false, false), (0, true, false), (0, false, true), (1, false, false), (1, false, true)]
     {
         let other = &others[other];
-        // A use of the other lane's own is under way, which would hide that another's end is counted there.
+        // The other lane has a use of its own under way: if it counted the end of the foreign use, it would appear
+        // idle.
         let own = other.get(pages(900, 1), READ).expect("registered");
         let used = lane.get(pages(0, 1), READ).expect("registered");
         let used = if ends_held { lane.hold(used) } else { used };

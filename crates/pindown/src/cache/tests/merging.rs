@@ -1,4 +1,4 @@
-//! Merging of registrations, beside a list that does it by the rules as they are written.
+//! Merging of registrations, compared with a list that follows the documented rules literally.
 
 use super::*;
 
@@ -8,7 +8,7 @@ pub(super) fn merging(memory: &Arc<Memory>, count: u32, bytes: u64) -> (Cache<Ar
     (builder.max_count(count).max_bytes(bytes).open().expect("opens"), notifier)
 }
 
-/// What is pinned now, in order.
+/// Returns the ranges that are pinned now, in order.
 fn pinned(memory: &Memory) -> Vec<Range> {
     let mut all = Vec::from_iter(memory.pins.lock().expect("whole").values().map(|(range, _)| *range));
     all.sort();
@@ -34,7 +34,7 @@ fn rcache_003_neighbours_become_one_registration_only_where_that_is_asked_for() 
     let writing = key(&lane, pages(12, 1), Access::LOCAL_WRITE);
     cache.sweep();
     assert_eq!(pinned(&memory), [pages(10, 2), pages(12, 1)], "other rights stay apart");
-    // A page that lies between two, and one that no other page is next to.
+    // A page between two registrations, and one with no neighbour.
     let _ = key(&lane, pages(14, 2), READ);
     let _ = key(&lane, pages(20, 1), READ);
     assert_eq!(key(&lane, pages(12, 1), Access::LOCAL_WRITE), writing);
@@ -118,7 +118,7 @@ fn where_the_larger_one_cannot_be_pinned_or_watched_the_pages_alone_are() {
         lane.end(used);
     }
     cache.sweep();
-    // All four would be one; they are too many, so the last is alone.
+    // All four merged would be too large, so the last stays alone.
     assert_eq!(pinned(&memory), [pages(10, 2), pages(12, 1), pages(13, 1), pages(20, 1), pages(21, 1)]);
     assert_eq!(cache.stats().failures, 0);
 }
@@ -137,7 +137,7 @@ fn rcache_005_merging_keeps_to_the_limits() {
     }
 }
 
-/// The rules as they are written, over a list.
+/// The documented rules, applied to a list.
 #[derive(Default)]
 struct List(Vec<(Range, Access)>);
 

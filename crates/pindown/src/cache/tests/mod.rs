@@ -1,4 +1,4 @@
-//! The cache with a registrar that counts, and a monitor that reports what the test requests.
+//! The cache with a registrar that counts, and a monitor that reports the changes that the test requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,16 +19,16 @@ use crate::monitor::imported::Notifier;
 use crate::monitor::{Choice, Refusal};
 use crate::range::page_size;
 
-/// Memory as a model: every page has a generation, and a pin remembers those that it saw.
+/// A model of memory: every page has a generation, and a pin records the generations of its pages.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     generations: Mutex<HashMap<u64, u64>>,
     pins: Mutex<HashMap<u64, (Range, u64)>>,
     next: AtomicU64,
-    /// Pins allowed at a time.
+    /// The maximum number of pins at a time.
     limit: Option<usize>,
     pub(super) pinned: AtomicU64,
-    /// Bytes, each time that they were pinned.
+    /// The number of bytes pinned so far; bytes that are pinned again count again.
     registered: AtomicU64,
     pub(super) unpinned: AtomicU64,
 }
@@ -36,7 +36,7 @@ pub(super) struct Memory {
 impl Memory {
     fn generation(&self, range: Range) -> u64 {
         let generations = self.generations.lock().expect("whole");
-        // Few pages ever become others, and ranges may be large.
+        // Few pages are ever changed, and ranges may be large.
         let pages = (range.start()..range.end()).step_by(page_size() as usize);
         if (generations.len() as u64) < range.len() / page_size() {
             let there = |page: &u64| *page >= range.start() && *page < range.end();
@@ -45,7 +45,7 @@ impl Memory {
         pages.map(|page| generations.get(&page).copied().unwrap_or(0)).sum()
     }
 
-    /// The pages become others.
+    /// Gives the pages of the range new generations.
     fn change(&self, range: Range) {
         let mut generations = self.generations.lock().expect("whole");
         for page in (range.pages().start()..range.pages().end()).step_by(page_size() as usize) {
@@ -53,14 +53,14 @@ impl Memory {
         }
     }
 
-    /// Whether what was pinned is what is there.
+    /// Returns whether the pinned pages are those that are at the address now.
     fn is_current(&self, local_key: u64) -> bool {
         let (range, generation) = self.pins.lock().expect("whole")[&local_key];
         self.generation(range) == generation
     }
 }
 
-/// Ends the process unless that holds: the cache contains panics of registrars.
+/// Ends the process unless `holds`: the cache catches panics of registrars.
 fn must(holds: bool, what: &str) {
     if !holds {
         eprintln!("{what}");
@@ -106,14 +106,14 @@ fn bytes(start: u64, len: u64) -> Range {
     Range::new(start, len).expect("a range")
 }
 
-/// Pages from `start`, counted in pages.
+/// Returns a range of `count` pages from page number `start`.
 fn pages(start: u64, count: u64) -> Range {
     bytes(start * page_size(), count * page_size())
 }
 
 const READ: Access = Access::empty();
 
-/// Looks up and ends the use: its key.
+/// Looks up a range, ends the use, and returns its key.
 fn key(lane: &Lane<Arc<Memory>>, range: Range, access: Access) -> u64 {
     let used = lane.get(range, access).expect("registered");
     let key = used.local_key();
@@ -163,7 +163,7 @@ fn mon_004_rcache_021_a_change_takes_out_what_overlaps_and_nothing_else() {
     assert_ne!(before[0], after[0]);
     assert_ne!(before[1], after[1]);
     assert_eq!(cache.stats().invalidations, 2);
-    // What contains them is as good; nothing stale is served.
+    // A registration that contains the pages serves as well; nothing stale is served.
     assert!(after.iter().all(|key| memory.is_current(*key)));
     assert_eq!(memory.unpinned.load(Ordering::Relaxed), 0, "a batch is waited for");
     cache.sweep();
@@ -271,7 +271,7 @@ fn rcache_006_without_a_limit_of_bytes_everything_is_kept() {
     let builder = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported));
     let cache = builder.open().expect("opens");
     let lane = cache.lane();
-    // A terabyte each.
+    // Each range is a terabyte.
     let len = (1 << 40) / page_size();
     for n in 0..100 {
         let _ = key(&lane, pages(n * len, len), READ);
@@ -283,8 +283,8 @@ fn rcache_006_without_a_limit_of_bytes_everything_is_kept() {
 
 #[test]
 fn mon_058_a_program_that_changes_nothing_may_say_so_and_nothing_is_ever_dropped() {
-    // An application that answers for all memory and then reports nothing has the mode that never deregisters. It is
-    // never the default.
+    // An application whose callback accepts all memory and that then reports nothing gets a cache that never
+    // deregisters. This mode is never the default.
     let (memory, cache, _notifier) = cache();
     let lane = cache.lane();
     let keys = Vec::from_iter((0..50).map(|n| key(&lane, pages(10 * n, 2), READ)));
@@ -402,7 +402,8 @@ fn what_the_monitor_does_not_answer_for_is_not_kept() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Against memory as a model: nothing that is served is stale, limits hold, and at the end nothing remains pinned.
+    /// Compares the cache with the model of memory: nothing that is served is stale, limits hold, and at the end
+    /// nothing remains pinned.
     #[test]
     fn rcache_021_nothing_stale_is_ever_served(
         steps in prop::collection::vec((0..7_u8, 0..60_u64, 1..6_u64, any::<bool>()), 1..400),

@@ -6,10 +6,10 @@ use std::sync::{Barrier, OnceLock};
 
 use super::*;
 
-/// What a registrar does at a call, beside its work.
+/// An action that a registrar performs in a call, beside its work.
 type Twist = Box<dyn Fn(Range) + Send + Sync>;
 
-/// Pins in a [`Memory`], and does more.
+/// A registrar that pins in a [`Memory`] and runs an additional action in each call.
 #[derive(Default)]
 struct Twisted {
     memory: Arc<Memory>,
@@ -48,7 +48,7 @@ impl Twisted {
         assert!(self.unpin.set(Box::new(twist)).is_ok(), "once");
     }
 
-    /// Pins that have not been undone.
+    /// Returns the number of pins that have not been undone.
     fn pinned(&self) -> u64 {
         self.memory.pinned.load(Ordering::Relaxed) - self.memory.unpinned.load(Ordering::Relaxed)
     }
@@ -66,7 +66,7 @@ fn rcache_021_an_unpin_that_panics_leaves_no_other_registration_pinned() {
     (0..8).for_each(|n| transfer(&lane, pages(10 * n, 1)));
     cache.flush();
     assert_eq!((registrar.pinned(), cache.stats().retired), (0, 0), "by a flush");
-    // By a look-up, which is served all the same.
+    // Through look-ups, which succeed all the same.
     for n in 0..1000 {
         transfer(&lane, pages(10 * n, 1));
     }
@@ -138,7 +138,7 @@ fn rcache_023_a_pin_that_fails_leaves_nothing_pinned_and_is_tried_again_by_the_n
 #[test]
 fn rcache_010_while_a_registrar_blocks_others_use_the_cache() {
     let (registrar, cache, notifier) = twisted();
-    // It blocks at two addresses: pinning one, unpinning the other.
+    // The registrar blocks at two addresses: when it pins one, and when it unpins the other.
     let (in_call, go_on) = (Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3)));
     let block = |at: Range| {
         let (in_call, go_on) = (Arc::clone(&in_call), Arc::clone(&go_on));
@@ -179,7 +179,7 @@ fn rcache_010_registrars_may_call_the_cache() {
     let (registrar, cache, notifier) = twisted();
     let (calls, called) = mpsc::channel();
     let reaches = |cache: &Cache<Arc<Twisted>>, calls: &mpsc::Sender<u64>, range: Range| {
-        // Of odd pages it registers the one before, and so do those calls not call for ever.
+        // For an odd page it looks up the page before, so the recursion ends.
         if range.start() / page_size() % 2 == 1 {
             let lane = cache.lane();
             transfer(&lane, pages(range.start() / page_size() - 1, 1));

@@ -1,4 +1,4 @@
-//! The loader: has the kernel verify the programs of a compiled object, and attaches them.
+//! The loader: makes the kernel verify the programs of a compiled object, and attaches them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ use super::sys;
 /// Loads the programs of this object that the kernel needs, and attaches them.
 pub(super) fn load_object(object: &[u8], hooks: Hooks) -> Result<(Loaded, Maps), Unavailable> {
     let btf = Btf::from_sys_fs().map_err(refused("the loader its types"))?;
-    // The loader has no type for task storage, which the programs alone use.
+    // The loader has no type for task storage, which only the programs use.
     let mut loader = EbpfLoader::new();
     let mut ebpf = loader.btf(Some(&btf)).allow_unsupported_maps().load(object).map_err(refused("the object"))?;
 
@@ -69,7 +69,7 @@ fn copy(fd: &impl AsFd) -> Result<OwnedFd, Unavailable> {
     fd.as_fd().try_clone_to_owned().map_err(refused("a descriptor"))
 }
 
-/// A map by name, with the sizes that this crate will use it with.
+/// Returns a map by name, after checking the sizes with which this crate uses it.
 fn map(ebpf: &Ebpf, name: &'static str, sizes: (usize, usize)) -> Result<OwnedFd, Unavailable> {
     let fd = match ebpf.map(name) {
         Some(Map::HashOfMaps(data) | Map::HashMap(data) | Map::Array(data)) => copy(data.fd())?,

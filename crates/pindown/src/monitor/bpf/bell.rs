@@ -1,11 +1,11 @@
-//! The bell by which the kernel's programs wake waiting threads: a ring buffer in which one record means that something
-//! changed.
+//! The bell with which the kernel's programs wake waiting threads: a ring buffer in which one record means that
+//! something changed.
 //!
-//! *An empty ring means that a thread waits.* The ring's reader, a client, writes how far it has read; a thread that is about
-//! to wait sets that position to the end. A program that reports a change puts a record into the ring if it is empty, which
-//! wakes all threads that poll its descriptor, and does nothing if it is not. So after one record that no thread reads, a
-//! change costs a look at two numbers, and a client that dies or sleeps does no harm. A client can write only its own position
-//! in its own ring.
+//! *An empty ring means that a thread waits.* The ring's reader, which is a client, writes the position up to which it
+//! has read. A thread that is about to wait sets that position to the end. A program that reports a change adds a
+//! record to the ring if the ring is empty, which wakes all threads that poll its descriptor, and does nothing if it is
+//! not. So after one record that no thread reads, a change costs two loads, and a client that has exited or sleeps does
+//! no harm. A client can write only its own position in its own ring.
 #![expect(unsafe_code, reason = "maps two words that the kernel shares; each block states its own reason")]
 
 use std::io;
@@ -17,16 +17,16 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::journal::Bell;
 
-/// Bytes of the ring, and of each page before it: the reader's word, and the kernel's.
+/// The size in bytes of the ring, and of each page before it: one with the reader's position, one with the kernel's.
 pub(super) const SIZE: usize = 4096;
 
 /// One client's ring.
 #[derive(Debug)]
 pub(crate) struct RingBell {
     ring: OwnedFd,
-    /// How far the reader has read.
+    /// The position up to which the reader has read.
     read: NonNull<AtomicU64>,
-    /// How far the programs have written.
+    /// The position up to which the programs have written.
     written: NonNull<AtomicU64>,
 }
 
@@ -46,21 +46,21 @@ impl RingBell {
         Ok(Self { ring, read, written })
     }
 
-    /// Bytes ever written: proportional to how often it was rung.
+    /// Returns the number of bytes ever written, which is proportional to the number of rings.
     pub(super) fn rung(&self) -> u64 {
-        // SAFETY: mapped and aligned while `self` is; the kernel writes it atomically.
+        // SAFETY: the word is mapped and aligned as long as `self` exists; the kernel writes it atomically.
         unsafe { self.written.as_ref() }.load(Ordering::Acquire)
     }
 }
 
 fn map(ring: BorrowedFd<'_>, rights: ProtFlags, offset: u64) -> io::Result<NonNull<AtomicU64>> {
-    // SAFETY: a new mapping at an address that the kernel chooses.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let base = unsafe { mmap(ptr::null_mut(), SIZE, rights, MapFlags::SHARED, ring, offset) }?;
     NonNull::new(base.cast()).ok_or(io::ErrorKind::AddrNotAvailable.into())
 }
 
 fn unmap(word: NonNull<AtomicU64>) {
-    // SAFETY: a mapping that `map` made, to which no reference is left.
+    // SAFETY: the mapping was made by `map`, and no reference to it is left.
     let unmapped = unsafe { munmap(word.as_ptr().cast(), SIZE) };
     debug_assert_eq!(unmapped, Ok(()));
 }
@@ -78,7 +78,7 @@ impl Bell for RingBell {
     }
 
     fn leave(&self) {
-        // The next change rings once, though no thread waits.
+        // The next change rings once, although no thread waits.
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -86,12 +86,12 @@ impl Bell for RingBell {
     }
 
     fn silence(&self) {
-        // SAFETY: mapped and aligned while `self` is; the kernel reads it atomically.
+        // SAFETY: the word is mapped and aligned as long as `self` exists; the kernel reads it atomically.
         let read = unsafe { self.read.as_ref() };
-        // Never moves the position back behind what another waiter has read: the ring would then not be empty, and
-        // would not wake that waiter.
+        // Never moves the position back behind what another waiting thread has read: the ring would then not be empty,
+        // and would not wake that thread.
         read.fetch_max(self.rung(), Ordering::SeqCst);
-        // A program moves the journal's head before it looks here.
+        // A program advances the journal's head before it reads the ring's position.
         fence(Ordering::SeqCst);
     }
 }

@@ -1,7 +1,7 @@
-//! Reads the running kernel's description of its tracepoints: whether each exists, and with which arguments.
+//! Reads the running kernel's description of its tracepoints: which exist, and with which arguments.
 //!
-//! The loader finds offsets by itself; it does not notice that an argument was inserted. So each tracepoint's arguments
-//! are compared here with those that are known, and nothing is loaded if one differs.
+//! The loader finds offsets by itself, but does not notice an inserted argument. So the arguments of each tracepoint
+//! are compared here with the known ones, and nothing is loaded if they differ.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,18 +16,18 @@ const FWD: u32 = 7;
 const TYPEDEF: u32 = 8;
 const PROTOTYPE: u32 = 13;
 
-/// How this kernel's hooks differ from the newest known.
+/// The differences between this kernel's tracepoints and the newest known ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hooks {
-    /// `mmap_lock_released` has the path of a memory cgroup as its second argument.
+    /// The second argument of `mmap_lock_released` is the path of a memory cgroup.
     pub(super) memcg_path: bool,
-    /// Page tables are freed early, so that some calls must be reported when they begin.
+    /// The kernel frees page tables early, so some calls must be reported when they begin.
     pub(super) starts: bool,
-    /// The tracepoint of a request to io_uring; none where the kernel has no io_uring.
+    /// The tracepoint of a request to io_uring; `None` if the kernel has no io_uring.
     pub(super) submit: Option<&'static str>,
 }
 
-/// Reads them, and checks all that will be used.
+/// Reads the differences, and checks all tracepoints that will be used.
 pub(super) fn hooks() -> Result<Hooks, Unavailable> {
     let bytes = fs::read(PATH).map_err(Unavailable::NoBtf)?;
     let types = Types::parse(&bytes).ok_or(Unavailable::BadBtf("it cannot be read"))?;
@@ -70,7 +70,7 @@ fn unknown(hook: &'static str, found: &[String]) -> Unavailable {
     Unavailable::HookArguments { hook, found: found.join(", ") }
 }
 
-/// One type: its name, its kind, its size or the type it refers to, and where its members lie.
+/// One type: its name, its kind, its size or the type it refers to, and the position of its members.
 #[derive(Clone, Copy)]
 struct Type {
     name: u32,
@@ -99,7 +99,7 @@ impl<'a> Types<'a> {
         let (types, types_len) = part(8, 12)?;
         let (strings, strings_len) = part(16, 20)?;
         let strings = bytes.get(strings..strings.checked_add(strings_len)?)?;
-        // Number 0 is void.
+        // Type 0 is void.
         let mut all = vec![Type { name: 0, kind: 0, count: 0, refers: 0, members: 0 }];
         let mut at = types;
         while at < types.checked_add(types_len)? {
@@ -141,7 +141,7 @@ impl<'a> Types<'a> {
         self.all.get(index as usize).copied().unwrap_or(self.all[0])
     }
 
-    /// The types of a tracepoint's arguments, without the first, which is the tracer's own.
+    /// Returns the types of a tracepoint's arguments, without the first, which belongs to the tracing mechanism.
     fn arguments(&self, hook: &'static str) -> Result<Vec<String>, Unavailable> {
         let &index = self.hooks.get(hook).ok_or(Unavailable::HookMissing(hook))?;
         let prototype = self.get(self.get(self.get(index).refers).refers);
@@ -156,7 +156,7 @@ impl<'a> Types<'a> {
         if as_strs(&found).starts_with(first) { Ok(()) } else { Err(unknown(hook, &found)) }
     }
 
-    /// A type's name, with a star for each pointer, without const and the like.
+    /// Returns a type's name, with a star for each pointer and without qualifiers such as const.
     fn spelled(&self, index: u32, depth: u32) -> String {
         let kind = self.get(index);
         match kind.kind {
@@ -185,7 +185,7 @@ impl<'a> Types<'a> {
 mod tests {
     use super::*;
 
-    /// Types as a kernel would describe them: `int`, `bool`, structures by name, and tracepoints with arguments.
+    /// Types as a kernel describes them: `int`, `bool`, structures by name, and tracepoints with arguments.
     #[derive(Default)]
     struct Made {
         types: Vec<u8>,

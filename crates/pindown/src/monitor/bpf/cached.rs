@@ -1,4 +1,5 @@
-//! The kernel tier, as a cache has it: one for the process, since each loading of the programs costs the machine.
+//! The kernel monitor as used by caches. A process has only one, since each loading of the programs costs the whole
+//! machine.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,26 +11,28 @@ use crate::monitor::known::{Known, Since};
 use crate::monitor::{Monitor, Refusal, Watched, WatchedInode};
 use crate::range::Range;
 
-/// Lives as long as the process, since hits read its page by a plain reference. A fork loads its own, and so does a process after its last
-/// one has ended.
+/// The monitor lives until the process exits, since hits read its page through a plain reference. A fork loads its own,
+/// and so does a process whose last one has ended.
 static REPORTS: OfProcess<Option<&'static Reports>> = OfProcess::new();
 
-/// Misses between two checks for skipped programs.
+/// The number of misses between two checks for skipped programs.
 const LOOK_EVERY: u32 = 256;
 
 /// The monitor.
 #[derive(Debug)]
 pub(crate) struct BpfMonitor {
     reports: &'static Reports,
-    /// Of this process: asked before the programs, which cost a miss a hundred times as much.
+    /// The mappings of this process. They are queried before the programs, which cost a miss a hundred times as much.
     mappings: Option<Mappings>,
     known: Known,
     misses: AtomicU32,
 }
 
 impl BpfMonitor {
+    /// Opens the process's monitor.
+    ///
     /// # Errors
-    /// Why there is no kernel tier here.
+    /// The reason why the kernel monitor is not available.
     pub(crate) fn open() -> Result<Self, Unavailable> {
         let mut known = REPORTS.lock(|| None);
         let reports = match *known {

@@ -16,28 +16,28 @@ use super::page::{Page, Slot};
 use super::refusal::{Denial, Unavailable, Unwatchable};
 use super::wire::{self, Message};
 
-/// How long the helper may take to answer.
+/// The maximum time that the helper may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Addresses at which no process has memory: up to where bits of an address may be a tag.
+/// Addresses at which no process has memory: up to those whose upper bits may be a tag.
 pub(super) const NOBODYS: Range<u64> = 1 << 56..1 << 57;
 
 /// A connection to the helper.
 #[derive(Debug)]
 pub(super) struct Client {
     socket: OwnedFd,
-    /// Distinguishes the socket from another file under the same number.
+    /// Distinguishes the socket from another file with the same number.
     inode: u64,
 }
 
 impl Client {
-    /// Connects to the helper. Returns the connection, the page of reports, the bell that wakes waiting threads, and the
-    /// descriptors that keep the programs attached.
+    /// Connects to the helper. Returns the connection, the page of reports, the bell that wakes waiting threads, and
+    /// the descriptors that keep the programs attached.
     pub(super) fn connect(path: &Path) -> Result<(Self, Page, RingBell, Vec<OwnedFd>), Unavailable> {
         let nobody =
             |why: rustix::io::Errno| Unavailable::NoHelper { path: path.display().to_string(), why: why.into() };
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|why| Unavailable::Helper(why.into()))?;
-        // Before connecting, which blocks while the helper's queue of connections is full.
+        // Set before connecting, which blocks while the helper's queue of connections is full.
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, direction, Some(PATIENCE)).map_err(|why| Unavailable::Helper(why.into()))?;
         }
@@ -68,11 +68,12 @@ impl Client {
     }
 
     fn ask(&self, message: Message) -> io::Result<(Message, Vec<OwnedFd>)> {
-        // The program may have closed the socket, and have opened another file under its number.
+        // The program may have closed the socket, and opened another file under its number.
         if fstat(&self.socket).is_ok_and(|found| found.st_ino != self.inode) {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        // A helper that refuses may have closed before it read this: its answer is there all the same.
+        // A helper that refuses may have closed the connection before it read this message. Its answer can be read all
+        // the same.
         match wire::send(self.socket.as_fd(), message, &[], SendFlags::empty()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
             _ => {}
@@ -97,20 +98,20 @@ impl Client {
     }
 
     pub(super) fn unwatch(&self, slot: Slot) {
-        // If the helper is gone, so is the slot.
+        // If the helper has exited, the slot no longer exists.
         self.ask(Message::Unwatch { slot: slot.index() as u64 }).ok();
     }
 }
 
-/// The challenge: a call that changes nothing, since nothing is there, and that the programs report.
+/// The challenge: a call that changes nothing, since no memory is there, and that the programs report.
 fn protect_nothing(start: u64, len: u64) {
     // SAFETY: no process has memory in NOBODYS, and the caller has checked that the range lies there.
     unsafe { libc::syscall(libc::SYS_mprotect, start, len, libc::PROT_NONE) };
 }
 
-/// Waits until every change has ended that some thread was making under the lock of the address space. Also informs the
-/// programs of the current break.
+/// Waits until all changes have ended that a thread was making under the lock of the address space. Also passes the
+/// current break to the programs.
 pub(super) fn wait_for_older_changes() {
-    // SAFETY: a break below the heap's beginning is refused, after the lock was taken.
+    // SAFETY: a break below the start of the heap is rejected, after the lock was taken.
     unsafe { libc::syscall(libc::SYS_brk, 0) };
 }

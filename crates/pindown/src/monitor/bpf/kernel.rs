@@ -1,4 +1,4 @@
-//! The programs, loaded: which address spaces they report on, and to which pages.
+//! The loaded programs: the address spaces that they report on, and the pages of the reports.
 //!
 //! Used by one owner at a time: the helper's loop, or a monitor of this process behind a lock.
 
@@ -18,7 +18,7 @@ use super::refusal::{Denial, Unavailable, Unwatchable};
 use super::sys;
 use super::waiting::{Progress, Published, Put, Take};
 
-/// Control's words, see `control` in bpf/pindown.bpf.c.
+/// Commands of the control program; see `control` in bpf/pindown.bpf.c.
 const END: u64 = 0;
 const SUBSCRIBE: u64 = 1;
 const UNSUBSCRIBE: u64 = 2;
@@ -26,22 +26,22 @@ const ADMIT: u64 = 3;
 const DISMISS: u64 = 4;
 const DISTRUST: u64 = 5;
 
-/// Mapped as shared; VM_SHARED is gone where the file is open for reading only.
+/// The mapping is shared. VM_SHARED is not set if the file is open for reading only.
 const VM_MAYSHARE: u64 = 0x80;
 const VM_MAYWRITE: u64 = 0x20;
 const VM_HUGETLB: u64 = 0x40_0000;
 
 const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58f6;
-/// Local file systems. Their files change only by system calls on this machine: ext4, XFS, Btrfs, F2FS, ramfs, EROFS,
-/// SquashFS. A private mapping of a file on another file system may be truncated by a server.
+/// Local file systems, whose files change only by system calls on this machine: ext4, XFS, Btrfs, F2FS, ramfs, EROFS,
+/// SquashFS. On another file system, a server may truncate the file of a private mapping.
 const LOCAL: [u64; 8] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x8584_58f6, 0xe0f5_e1e2, 0x7371_7368, TMPFS];
 
-/// The answer of `identify`: `struct question` in bpf/page.h.
+/// The result of `identify`: `struct question` in bpf/page.h.
 #[derive(Clone, Copy, Debug)]
 struct Answer([u64; ANSWER]);
 
-/// Words of it.
+/// The number of words of the result.
 const ANSWER: usize = 17;
 
 impl Answer {
@@ -66,16 +66,16 @@ impl Answer {
     }
 }
 
-/// An inode and how many times the client asked for it.
+/// A watched inode, and how many times the client requested it.
 #[derive(Debug)]
 struct Watched {
     inode: Inode,
     uses: u64,
-    /// What the subscription costs its user; given back when this is dropped.
+    /// The charge for the subscription; released when this is dropped.
     _charge: Option<[Charge; 2]>,
 }
 
-/// A file: device and number.
+/// A file: device and inode number.
 pub(super) type Inode = (u64, u64);
 
 /// Identifies an address space that is reported on, from [`Kernel::admit`] on. Never used again for another address
@@ -86,20 +86,21 @@ pub(super) struct SpaceId(u64);
 /// One address space that is reported on.
 #[derive(Debug)]
 struct Space {
-    /// The kernel's pointer to it. It names this space until the page has ended, and then perhaps another.
+    /// The kernel's pointer to the address space. It identifies this space until the page has ended; after that it may
+    /// identify another.
     mm: u64,
     map: Arc<OwnedFd>,
     page: Page,
     /// The ring that wakes waiting threads.
     bell: Arc<OwnedFd>,
-    /// Names the ring and the page to the programs.
+    /// Identifies the ring and the page to the programs.
     name: u64,
     slots: [Option<Watched>; SLOTS],
-    /// Whether the programs know the page.
+    /// Whether the programs have the page.
     progress: Progress,
-    /// Whether the page was given away.
+    /// Whether the page was passed to a client.
     used: bool,
-    /// What the page costs its user.
+    /// The charge for the page.
     charge: Option<Charge>,
 }
 
@@ -109,25 +110,25 @@ pub(super) struct Kernel {
     loaded: Loaded,
     publisher: Publisher,
     spaces: HashMap<SpaceId, Space>,
-    /// The latest space that each pointer named.
+    /// The latest space of each pointer.
     by_mm: HashMap<u64, SpaceId>,
-    /// How many spaces were admitted so far.
+    /// The number of spaces admitted so far.
     admitted: u64,
-    /// How many pages count each inode.
+    /// The number of pages that count each inode.
     inodes: HashMap<Inode, usize>,
 }
 
 /// The state of a process at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity {
-    /// The pointer to its address space, which leaves this process in no message.
+    /// The pointer to the process's address space. No message contains it.
     mm: u64,
     dumpable: bool,
     euid: u32,
-    /// Threads inside a call that must be reported when it begins.
+    /// The number of threads inside a call that must be reported when it begins.
     beginning: u64,
-    /// Workers of io_uring may be in the middle of a change that was not seen to begin, or tasks of other processes that have the address
-    /// space, too.
+    /// Whether io_uring workers may be in the middle of a change whose beginning was not reported, or tasks of other
+    /// processes that share the address space may be.
     unseen: bool,
 }
 
@@ -142,18 +143,18 @@ impl Identity {
         })
     }
 
-    /// Whether the process runs for `user` and its user may look into it: a program that gained privileges, or that hides
-    /// its memory from its user, is not.
+    /// Returns whether the process runs for `user` and its user may inspect it. This is false for a program that gained
+    /// privileges, or that hides its memory from its user.
     pub(super) fn is_of(&self, user: u32) -> bool {
         self.dumpable && self.euid == user
     }
 }
 
-/// A process and the mapping at the address that it asked for.
+/// A process, and the mapping at the requested address.
 #[derive(Debug)]
 pub(super) struct Mapping {
     pub(super) identity: Identity,
-    /// Why nothing is known of the mapping: [`Unwatchable::Locked`] passes, so the caller asks again.
+    /// The reason why the mapping is unknown. [`Unwatchable::Locked`] is temporary: the caller tries again.
     pub(super) refused: Option<Unwatchable>,
     answer: Answer,
 }
@@ -163,8 +164,7 @@ impl Kernel {
         Ok(Self::with(object::load()?))
     }
 
-    /// Like [`Self::load`], but with a thread that publishes pages, so that [`Self::admit`] does not wait for the
-    /// kernel.
+    /// Like [`Self::load`], but with threads that publish pages, so that [`Self::admit`] does not wait for the kernel.
     pub(super) fn load_for_others() -> Result<Self, Unavailable> {
         let (loaded, maps) = object::load()?;
         let publisher = Publisher::aside(maps).map_err(load::refused("a thread that publishes pages"))?;
@@ -180,7 +180,7 @@ impl Kernel {
         Self { loaded, publisher, spaces, by_mm, admitted: 0, inodes }
     }
 
-    /// Readable after a page was published, until [`Self::clear_published`].
+    /// Returns a descriptor that is readable after a page was published, until [`Self::clear_published`].
     pub(super) fn published(&self) -> Option<BorrowedFd<'_>> {
         self.publisher.published()
     }
@@ -189,33 +189,33 @@ impl Kernel {
         self.publisher.clear();
     }
 
-    /// Whether the programs know the page of a space.
+    /// Returns whether the programs have the page of a space.
     pub(super) fn progress(&self, space: SpaceId) -> Published {
         self.spaces.get(&space).map_or(Published::Refused, |space| space.progress.get())
     }
 
-    /// The descriptors that keep the programs attached: reports go on while any process has them open.
+    /// Returns the descriptors that keep the programs attached: reports continue as long as any process has them open.
     pub(super) fn links(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.loaded.links.iter().map(AsFd::as_fd)
     }
 
-    /// Takes the descriptors of [`Self::links`], for an owner that keeps them where no other code can close them.
+    /// Takes the descriptors of [`Self::links`], for an owner that holds them where no other code can close them.
     pub(super) fn take_links(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.loaded.links)
     }
 
-    /// Returns whether all descriptors through which it queries and controls the kernel are open: the program may have closed one, and have
-    /// opened another file under its number.
+    /// Returns whether all descriptors through which this value queries and controls the kernel are open. The program
+    /// may have closed one, and have opened another file under its number.
     pub(super) fn is_open(&self) -> bool {
         self.loaded.is_open()
     }
 
-    /// Whether calls are reported when they begin, too.
+    /// Returns whether calls are reported when they begin, too.
     pub(super) fn starts(&self) -> bool {
         self.loaded.hooks.starts
     }
 
-    /// An error if a program was skipped, or its descriptor closed: then reports may be missing.
+    /// Returns an error if a program was skipped, or its descriptor was closed: reports may be missing then.
     pub(super) fn check(&self) -> Result<(), Unavailable> {
         self.loaded.check()
     }
@@ -235,26 +235,27 @@ impl Kernel {
         Ok(answer)
     }
 
-    /// The process that `process` (a pidfd) names, as it is now.
+    /// Returns the current state of the process that `process` (a pidfd) refers to.
     pub(super) fn identify(&self, process: BorrowedFd<'_>) -> Result<Identity, Denial> {
         let answer = self.ask(process, &(0..0)).map_err(|_| Denial::NoAddressSpace)?;
         Identity::of(&answer).ok_or(Denial::NoAddressSpace)
     }
 
-    /// The space in which a process was when it was identified, if that is reported on.
+    /// Returns the space in which a process was when it was identified, if that space is reported on.
     ///
-    /// The pointer in the identity was read before the page is checked. The programs mark a page when its space ends. This is before the
-    /// pointer can belong to another space; so while the page has no mark, the pointer that was read earlier names this space.
+    /// The pointer in the identity was read before the page is checked. The programs mark a page when its space ends,
+    /// which is before the pointer can belong to another space. So while the page has no mark, the pointer that was
+    /// read earlier identifies this space.
     pub(super) fn space_of(&self, who: &Identity) -> Option<SpaceId> {
         let id = *self.by_mm.get(&who.mm)?;
         (!self.spaces.get(&id)?.page.has_ended()).then_some(id)
     }
 
-    /// Begins to report on the address space of a process, which was seen to have no page yet; the programs know the
-    /// page once [`Self::progress`] returns `Done`. `charge` is what the page costs its user.
+    /// Begins to report on the address space of a process that had no page. The programs have the page once
+    /// [`Self::progress`] returns `Done`. `charge` is the charge for the page.
     ///
-    /// The pointer may have become another space's before this: the caller must find the process in the space once more
-    /// ([`Self::space_of`]) before it gives the page away.
+    /// The pointer may have become another space's before this call. So the caller must identify the process in the
+    /// space once more ([`Self::space_of`]) before it passes the page on.
     pub(super) fn admit(&mut self, who: &Identity, charge: Option<Charge>) -> Result<SpaceId, Denial> {
         // The pointer's former space, if it had one, has ended.
         if let Some(former) = self.by_mm.get(&who.mm).copied() {
@@ -265,7 +266,7 @@ impl Kernel {
         let bell = sys::create_ring(bell::SIZE).map_err(kernel)?;
         let mut name = [0; 8];
         rustix::rand::getrandom(&mut name, rustix::rand::GetRandomFlags::empty()).map_err(|_| Denial::Kernel)?;
-        // 0 names no page: it stands for a thread that is in no call.
+        // 0 identifies no page: it stands for a thread that is in no call.
         let name = u64::from_ne_bytes(name).max(1);
         let mut first = vec![0_u8; page::SIZE];
         for (index, word) in [(page::LAYOUT, page::SALT), (page::NAME, name)] {
@@ -288,8 +289,9 @@ impl Kernel {
         Ok(id)
     }
 
-    /// Whether no thread of the process is inside a call that began before its page was there, and no worker of io_uring has a request of
-    /// earlier: the beginnings of those went unreported, so the caller waits until this is true once.
+    /// Returns whether no thread of the process is inside a call that began before its page existed, and no io_uring
+    /// worker has an earlier request. The beginnings of those were not reported, so the caller waits until this
+    /// function has returned true once.
     pub(super) fn is_quiet(&self, who: &Identity) -> bool {
         !self.is_beginning(who) && !who.unseen
     }
@@ -301,12 +303,14 @@ impl Kernel {
     /// Allows the page of a space to be used although a process in it was never quiet ([`Self::is_quiet`]).
     ///
     /// # Errors
-    /// [`Denial::NeverQuiet`] for a call, which has to end first. What workers do can be distrusted.
+    /// [`Denial::NeverQuiet`] if a thread is inside such a call, which has to end first. Changes by workers can be
+    /// distrusted instead.
     pub(super) fn accept_unquiet(&self, space: SpaceId, who: &Identity) -> Result<(), Denial> {
         if self.is_beginning(who) { Err(Denial::NeverQuiet) } else { self.distrust(space) }
     }
 
-    /// Counts whatever workers of io_uring do to pages as a change, and has nothing kept where that may be seen too late.
+    /// Treats every operation of io_uring workers on pages as a change. Keeps no registration where such a change may
+    /// be reported too late.
     fn distrust(&self, space: SpaceId) -> Result<(), Denial> {
         let space = self.spaces.get(&space).ok_or(Denial::NoAddressSpace)?;
         let arguments = [DISTRUST, space.mm, 0, 0, u64::from(self.starts())];
@@ -314,24 +318,24 @@ impl Kernel {
         done.then_some(()).ok_or(Denial::Kernel)
     }
 
-    /// The page of an address space, and the descriptor of its map.
+    /// Returns the page of an address space, and the descriptor of its map.
     pub(super) fn page(&self, space: SpaceId) -> Option<(&Page, BorrowedFd<'_>)> {
         self.spaces.get(&space).map(|space| (&space.page, space.map.as_fd()))
     }
 
-    /// Notes that the page of a space was given to a process in it.
+    /// Records that the page of a space was passed to a process in it.
     pub(super) fn was_given(&mut self, space: SpaceId) {
         if let Some(space) = self.spaces.get_mut(&space) {
             space.used = true;
         }
     }
 
-    /// The ring that wakes threads that wait for reports on an address space.
+    /// Returns the ring that wakes threads that wait for reports on an address space.
     pub(super) fn bell(&self, space: SpaceId) -> Option<BorrowedFd<'_>> {
         self.spaces.get(&space).map(|space| space.bell.as_fd())
     }
 
-    /// Looks up the process that `process` names, and its mapping at the beginning of `range`.
+    /// Looks up the process that `process` refers to, and its mapping at the start of `range`.
     pub(super) fn mapping(&self, process: BorrowedFd<'_>, range: &Range<u64>) -> Result<Mapping, Unwatchable> {
         let sensible = range.start != 0 && range.start < range.end;
         let asked = if sensible { range.clone() } else { 0..0 };
@@ -347,8 +351,8 @@ impl Kernel {
         Ok(Mapping { identity, refused, answer })
     }
 
-    /// Watches the pages of `range`, of which the space's process wants to pin some. Returns `None` if the records report every
-    /// change of them. `charge` is called to charge the user for a subscription.
+    /// Watches the pages of `range`, of which the space's process is about to pin some. Returns `None` if the records
+    /// report every change of them. `charge` is called to charge the user for a subscription.
     pub(super) fn watch(
         &mut self,
         space: SpaceId,
@@ -367,15 +371,15 @@ impl Kernel {
         match (magic, answer.is(VM_MAYSHARE)) {
             // No file: anonymous memory.
             (0, false) => Ok(None),
-            // A device, though its name lies in /dev, which is a tmpfs: its driver may take pages at any time.
+            // A device: its name is in /dev, which is a tmpfs, but its driver may remove pages at any time.
             (TMPFS, _) if answer.0[Answer::REGULAR] != 1 => Err(Unwatchable::FileSystem),
             (_, true) if !answer.is(VM_MAYWRITE) => Err(Unwatchable::ReadOnlyShared),
             (TMPFS | HUGETLBFS, true) => {
                 self.subscribe(space, (answer.0[Answer::DEV], answer.0[Answer::INO]), charge).map(Some)
             }
             (_, true) => Err(Unwatchable::FileSystem),
-            // Its pages are added and removed without a report. So are those of a mapping without a name: /proc/PID/map_files leads to its
-            // file, which another process may truncate.
+            // Its pages are added and removed without a report. The same holds for a mapping without a name: another
+            // process may truncate its file through /proc/PID/map_files.
             (HUGETLBFS, false) => Err(Unwatchable::PrivateHuge),
             (_, false) if answer.is(VM_HUGETLB) => Err(Unwatchable::PrivateHuge),
             (magic, false) if LOCAL.contains(&magic) => Ok(None),
@@ -415,7 +419,7 @@ impl Kernel {
         Ok(slot)
     }
 
-    /// Takes back one [`Self::watch`] that gave `slot`; after the last the slot may be another inode's.
+    /// Undoes one [`Self::watch`] that returned `slot`. After the last one the slot may be used for another inode.
     pub(super) fn unwatch(&mut self, space: SpaceId, slot: Slot) {
         let Some(space) = self.spaces.get_mut(&space) else { return };
         let Some(watched) = &mut space.slots[slot.index()] else { return };
@@ -436,11 +440,11 @@ impl Kernel {
             }
         }
         self.inodes.remove(&inode);
-        // If it is not there, there is nothing to delete.
+        // If the element is not there, there is nothing to delete.
         sys::delete(self.loaded.inodes.as_fd(), &inode_key(inode)).ok();
     }
 
-    /// Sends a command that concerns an address space as a whole.
+    /// Sends a command that applies to a whole address space.
     fn tell(&self, what: u64, mm: u64) -> bool {
         sys::run(self.loaded.control.as_fd(), &[what, mm, 0, 0, 0]).is_ok_and(|answer| answer == 1)
     }
@@ -450,15 +454,15 @@ impl Kernel {
         sys::run(self.loaded.control.as_fd(), &arguments).is_ok_and(|answer| answer == 1)
     }
 
-    /// Marks the page of a space as ended, and has it report nothing from here on.
+    /// Marks the page of a space as ended, and stops its reports.
     pub(super) fn end_reports(&self, space: SpaceId) {
         if let Some(space) = self.spaces.get(&space) {
             self.tell(END, space.mm);
         }
     }
 
-    /// Marks the pages as ended and stops the reports. A page that has no mark yet may be in use: a cache that keeps
-    /// something sees the mark and drops it.
+    /// Marks the pages as ended and stops the reports. A page that has no mark yet may be in use: a cache that holds
+    /// registrations sees the mark and drops them.
     pub(super) fn end(&mut self, which: &[SpaceId]) {
         let ended: Vec<Space> = which.iter().filter_map(|id| self.spaces.remove(id)).collect();
         if ended.is_empty() {
@@ -471,7 +475,7 @@ impl Kernel {
         }
         let mut takes = Vec::new();
         for space in ended {
-            // A page that was marked reports nothing, so it need not be found any more.
+            // A page that was marked reports nothing, so the programs need not find it any more.
             self.tell(DISMISS, space.mm);
             self.by_mm.remove(&space.mm);
             for (index, watched) in space.slots.iter().enumerate() {
@@ -480,7 +484,7 @@ impl Kernel {
                     self.forget(watched.inode, 1);
                 }
             }
-            // A page that no process has used stays charged until it is gone, so that no user can make more of them
+            // A page that no process has used stays charged until it is removed, so that no user can make more of them
             // than the limit allows.
             let charge = if space.used { None } else { space.charge };
             takes.push(Take { mm: space.mm, name: space.name, _charge: charge });
@@ -488,12 +492,12 @@ impl Kernel {
         self.publisher.take(takes);
     }
 
-    /// Marks every page as ended: reports may be missing.
+    /// Marks every page as ended, because reports may be missing.
     pub(super) fn end_all(&mut self) {
         self.end(&self.spaces.keys().copied().collect::<Vec<_>>());
     }
 
-    /// Removes the spaces with pages that the programs have marked as ended. Returns them.
+    /// Removes the spaces whose pages the programs have marked as ended, and returns them.
     pub(super) fn sweep(&mut self) -> Vec<SpaceId> {
         let ended = |(&id, space): (&SpaceId, &Space)| space.page.has_ended().then_some(id);
         let ended: Vec<SpaceId> = self.spaces.iter().filter_map(ended).collect();

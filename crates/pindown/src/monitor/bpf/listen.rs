@@ -1,9 +1,9 @@
 //! The helper's socket, to which every user may connect.
 //!
-//! Its permissions are never wider than intended. The kernel makes the file with the socket's own mode less the umask,
-//! so the mode is set before there is a file, and the rest of it after; no client can connect before the socket
-//! listens. At the path no link is followed, and a file is replaced only if it is a socket: the directory may be
-//! another user's.
+//! Its permissions are never wider than intended. The kernel creates the file with the socket's own mode less the
+//! umask, so the mode is set before the file exists, and the rest of it afterwards. No client can connect before the
+//! socket listens. At the path no link is followed, and a file is replaced only if it is a socket, since the directory
+//! may belong to another user.
 
 use std::fs;
 use std::io;
@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, fchmod, fstat, open};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
-/// Every user may connect, which takes the right to write.
+/// The mode with which every user may connect, which needs the write permission.
 const EVERYBODY: u32 = 0o666;
 
-/// The file that leads to a socket.
+/// The file through which clients reach a socket.
 #[derive(Debug)]
 pub(super) struct Name {
     path: PathBuf,
-    /// The file itself: while it is open, no other file has its number.
+    /// A descriptor of the file: while it is open, no other file has its inode number.
     file: OwnedFd,
 }
 
@@ -37,10 +37,10 @@ impl Name {
 }
 
 impl Drop for Name {
-    /// Removes the file, unless another one has taken its place.
+    /// Removes the file, unless another one has replaced it.
     fn drop(&mut self) {
         if self.is_there() {
-            // It may have been removed since.
+            // The file may have been removed since.
             fs::remove_file(&self.path).ok();
         }
     }
@@ -64,23 +64,23 @@ pub(super) fn at(path: &Path) -> io::Result<(OwnedFd, Name)> {
             let what = format!("{} is there and is no socket", path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
-        // Left behind by a helper that was killed, or another helper's.
+        // The file was left by a helper that was killed, or belongs to another helper.
         if connect(make()?, &address) != Err(rustix::io::Errno::CONNREFUSED) {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{} is in use", path.display())));
         }
         fs::remove_file(path)?;
         bind(&listener, &address)?;
     }
-    // Restores what the umask removed. If the path was replaced by a link meanwhile, the link itself is opened, and is
-    // not a socket.
+    // Restores the permissions that the umask removed. If a link has replaced the path meanwhile, the link itself is
+    // opened, and it is not a socket.
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
         return Err(io::Error::other(format!("{} was replaced", path.display())));
     }
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::set_permissions(same, fs::Permissions::from_mode(EVERYBODY))?;
-    // As many as the system allows (net.core.somaxconn). The kernel keeps the order of connections in the queue, but not that of callers that
-    // wait for room in it.
+    // The queue is as long as the system allows (net.core.somaxconn). The kernel keeps the order of connections in the
+    // queue, but not that of callers that wait for room in it.
     listen(&listener, 4096)?;
     Ok((listener, Name { path: path.to_owned(), file }))
 }

@@ -1,4 +1,4 @@
-//! The programs once they are loaded, and the reasons why they cannot be.
+//! The loaded programs, and the reasons why they cannot be loaded.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,14 +7,14 @@ use super::btf::{self, Hooks};
 use super::refusal::Unavailable;
 use super::sys;
 
-/// Bytes of a watched inode's value: `struct subscribers` in bpf/page.h.
+/// The size in bytes of a watched inode's value: `struct subscribers` in bpf/page.h.
 pub(super) const INODE_BYTES: usize = 1024;
-/// Watched inodes for which the programs have room.
+/// The number of watched inodes for which the programs have room.
 pub(super) const INODES: usize = 16384;
-/// Address spaces for which the programs have room.
+/// The number of address spaces for which the programs have room.
 pub(super) const SPACES: usize = 4096;
 
-/// Descriptors of what is loaded.
+/// Descriptors of the loaded objects.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) hooks: Hooks,
@@ -24,7 +24,7 @@ pub(super) struct Loaded {
     pub(super) asked: OwnedFd,
     pub(super) identify: OwnedFd,
     pub(super) control: OwnedFd,
-    /// The kernel's numbers of programs and maps, in the order of [`Loaded::objects`].
+    /// The kernel's ids of programs and maps, in the order of [`Loaded::objects`].
     pub(super) numbers: Vec<u32>,
 }
 
@@ -34,7 +34,8 @@ impl Loaded {
         self.programs.iter().chain(others)
     }
 
-    /// An error if a program was skipped, or if its descriptor is no longer the one that it was. One system call for each program.
+    /// Returns an error if a program was skipped, or if its descriptor no longer refers to it. Makes one system call
+    /// for each program.
     pub(super) fn check(&self) -> Result<(), Unavailable> {
         for (program, number) in self.programs.iter().zip(&self.numbers) {
             let found = sys::number_and_misses(program.as_fd());
@@ -47,18 +48,18 @@ impl Loaded {
         Ok(())
     }
 
-    /// Whether each descriptor is the one that it was. The maps of maps ([`Maps`](super::publish::Maps)) are not among them: a
-    /// process that loads the programs for itself uses those only while it opens.
+    /// Returns whether each descriptor still refers to its object. The maps of maps ([`Maps`](super::publish::Maps))
+    /// are not checked: a process that loads the programs for itself uses those only while it opens.
     pub(super) fn is_open(&self) -> bool {
         let same = |(object, number): (&OwnedFd, &u32)| sys::number(object.as_fd()).is_ok_and(|found| found == *number);
         self.objects().zip(&self.numbers).all(same)
     }
 }
 
-/// An error of the kernel's, or the loader's, with what was asked.
+/// Converts an error of the kernel or of the loader, with the name of the refused request.
 pub(super) fn refused<E: std::error::Error>(what: &'static str) -> impl Fn(E) -> Unavailable {
     move |why| {
-        // The last lines count: before them comes the verifier's long log.
+        // Only the last lines matter: the verifier's long log precedes them.
         let said = with_causes(&why);
         let statistics = ["verification time", "stack depth", "processed"];
         let tells = |line: &&str| !line.is_empty() && !statistics.iter().any(|start| line.starts_with(start));
@@ -71,7 +72,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {}", with_causes(cause)))
 }
 
-/// Whether this machine could have the kernel tier, without loading anything.
+/// Checks whether this machine could have the kernel monitor, without loading anything.
 pub(super) fn check() -> Result<Hooks, Unavailable> {
     if cfg!(not(pindown_bpf)) {
         return Err(Unavailable::NotBuilt(env!("PINDOWN_BPF_ABSENT")));
@@ -87,7 +88,8 @@ pub(super) fn check() -> Result<Hooks, Unavailable> {
     btf::hooks()
 }
 
-/// CAP_BPF loads programs, CAP_PERFMON lets them look into the kernel; CAP_SYS_ADMIN does both.
+/// Checks the capabilities. CAP_BPF allows loading programs, CAP_PERFMON allows them to read kernel memory;
+/// CAP_SYS_ADMIN allows both.
 fn capabilities() -> Result<(), Unavailable> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or("0");

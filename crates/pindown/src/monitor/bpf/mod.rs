@@ -1,43 +1,49 @@
-//! The kernel tier: small programs at the kernel's own tracepoints report which addresses changed.
+//! The kernel monitor: small programs at tracepoints of the kernel report which addresses changed.
 //!
-//! Every kind of memory that can be pinned is covered, changes by other processes (truncation of a shared file) and by
-//! io_uring's workers included. No call of the program is slowed by waiting, none fails, none is intercepted.
+//! It covers every kind of memory that can be pinned, including changes by other processes (truncation of a shared
+//! file) and by io_uring workers. No call of the program is intercepted, fails, or has to wait because of it.
 //!
 //! # Loading the programs
-//! Loading takes root (CAP_BPF and CAP_PERFMON). A privileged process loads them for itself ([`Monitor::in_process`]); others ask
-//! `pindown-helper` ([`Monitor::from_helper`]), which has loaded them once for all processes. The helper passes a page that only the
-//! kernel writes, a ring that wakes threads that wait for reports, and the descriptors that keep the programs attached: reports go on
-//! when the helper dies. What is lost then is the watching of further shared mappings, and the check for skipped programs.
+//! Loading takes root (CAP_BPF and CAP_PERFMON). A privileged process loads the programs for itself
+//! ([`Monitor::in_process`]). Other processes use `pindown-helper` ([`Monitor::from_helper`]), which has loaded them
+//! once for all processes. The helper passes a page that only the kernel writes, a ring that wakes threads that wait
+//! for reports, and the descriptors that keep the programs attached. So reports continue when the helper exits. Only
+//! the watching of further shared mappings and the check for skipped programs are then lost.
 //!
-//! # What a client of the helper may learn and disturb
-//! A client learns nothing of other processes and users, except that a limit of all users together was reached (also that of one file's
-//! watchers, for a file that it may write), and how long its own requests take:
-//! * Its page reports its own address space. Each request is that of the process which sent it, named by a pidfd (SCM_PIDFD).
-//!   The helper refuses a process that is not dumpable or has another user than when it connected (it ran a privileged program),
-//!   and demands a harmless system call with random arguments, which must be reported in that page: the sender must be running
-//!   in the address space that is reported.
-//! * The programs end the page when its address space ends, by exit or exec, before the kernel can use its mm_struct again. So a
-//!   page that was kept shows nothing of the next address space, also when there is no helper any more.
-//! * A page names its ring by a random number, and holds no other number of the helper's: not how many clients there are.
-//! * The page and the programs cannot be written, replaced or detached through the descriptors, and no others be found.
-//! * Inodes are named by an address in the client's own memory, and only shared mappings that it may write are accepted:
-//!   it learns how many pages left the page cache of a file that it could truncate itself.
-//! * A socket that is passed on, or kept over exec, is of no use: requests from another address space end the connection.
+//! # Isolation of the helper's clients
+//! A client learns nothing about other processes and users, with two exceptions: that a limit of all users together was
+//! reached (including that of one file's watchers, for a file that it may write), and how long its own requests take:
+//! * Its page reports its own address space. The sender of each request is identified by a pidfd (SCM_PIDFD). The
+//!   helper rejects a process that is not dumpable, or that has another user than when it connected (it has executed a
+//!   privileged program). It also requires the process to make a harmless system call with random arguments, which must
+//!   be reported in that page: this proves that the sender runs in the address space that is reported.
+//! * The programs end the page when its address space ends, by exit or exec, before the kernel can reuse its mm_struct.
+//!   So a page that was kept shows nothing of the next address space, even if the helper has exited.
+//! * A page identifies its ring by a random number. It contains no other number of the helper, in particular not the
+//!   number of clients.
+//! * A client cannot write, replace or detach the page and the programs through the descriptors, nor find others.
+//! * An inode is identified by an address in the client's own memory, and only shared mappings that the client may
+//!   write are accepted. So the client only learns how many pages left the page cache of a file that it could truncate
+//!   itself.
+//! * A socket that is passed on, or kept over exec, is useless: a request from another address space ends the
+//!   connection.
 //! * A client trusts only a helper that runs as root or as the client's own user.
 //!
-//! What a client takes is limited for its user: connections, address spaces, and watched files ([`Limits`]); of the 64 address spaces that may
-//! watch one file a user has 32. Threads take nothing that is shared: what is noted of a thread lies with the thread. A message with
-//! descriptors is refused, at the sender from Linux 6.16 on. The helper serves one request of each user at a time. It costs each
-//! system call of a client's own process some nanoseconds; a watched file's truncation a little for each address space. A user is a
-//! user id of the helper's user namespace: one that was lent a range of subordinate ids counts as that many.
+//! The resources that a client takes are limited for its user: connections, address spaces, and watched files
+//! ([`Limits`]). Of the 64 address spaces that may watch one file, 32 may belong to one user. Threads take no shared
+//! resource, since the data of a thread is stored with the thread. A message with descriptors is refused, from Linux
+//! 6.16 on at the sender. The helper serves one request of each user at a time. The programs cost each system call of a
+//! client's process some nanoseconds, and the truncation of a watched file a little for each address space. A user is a
+//! user id in the helper's user namespace: a user with a range of subordinate ids counts as that many users.
 //!
-//! An address space is given up when it ends; a connection may close earlier without harm.
+//! The reports on an address space stop when it ends; a connection may close earlier without harm.
 //!
-//! # How a cache uses it
-//! *Hit*: see [`Page`]. *Drain*: under the cache's lock, all changes since its position; overlapping entries go.
-//! *Miss*: [`Monitor::watch`]; drain; not [`Page::busy`]; note [`Page::inode`]; pin; insert; drain again: if busy, or the
-//! inode's number moved, or a change overlapped, the entry goes (its pin serves this use only).
-//! [`Monitor::check`] now and then: an error ends caching. After fork(2) the child must not use its parent's cache.
+//! # Use by a cache
+//! *Hit*: see [`Page`]. *Drain*: under the cache's lock, process all changes since the cache's position, and remove the
+//! entries that overlap them. *Miss*: [`Monitor::watch`]; drain; check that [`Page::busy`] is false; record
+//! [`Page::inode`]; pin; insert; drain again. If the page is busy now, or the inode's count has changed, or a change
+//! overlapped, remove the entry (its pin serves this use only). Call [`Monitor::check`] from time to time: an error
+//! ends caching. After fork(2) the child must not use its parent's cache.
 
 #[cfg(feature = "bpf")]
 mod attach;
@@ -85,42 +91,42 @@ use client::Client;
 use kernel::{Kernel, SpaceId};
 use waiting::Published;
 
-/// The path at which the helper listens by default.
+/// The default path of the helper's socket.
 pub const SOCKET: &str = "/run/pindown.sock";
 
 /// What is needed besides the records to watch a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
-    /// Nothing: the records report every change.
+    /// Nothing else: the records report every change.
     Records,
-    /// An entry is valid while [`Page::inode`] of this slot is what it was before pinning.
-    /// [`Monitor::unwatch`] gives the slot back, once for each [`Monitor::watch`].
+    /// An entry is valid as long as [`Page::inode`] of this slot has the value that it had before pinning.
+    /// [`Monitor::unwatch`] releases the slot, once for each [`Monitor::watch`].
     Inode(Slot),
 }
 
-/// Reports on this process's address space.
+/// The reports on this process's address space.
 #[derive(Debug)]
 pub struct Monitor {
     page: Page,
     bell: RingBell,
     source: Mutex<Source>,
-    /// The programs stay attached while it is there.
+    /// Keeps the programs attached until it is dropped.
     keeper: Keeper,
 }
 
 #[derive(Debug)]
 enum Source {
-    /// Loaded by this process: the programs, this process, and its address space.
+    /// Loaded by this process. Holds the programs, this process, and its address space.
     Here { kernel: Box<Kernel>, process: OwnedFd, space: SpaceId },
     /// Loaded by the helper.
     Helper(Client),
 }
 
 impl Monitor {
-    /// From the helper at [`SOCKET`], or else by loading the programs.
+    /// Opens the monitor through the helper at [`SOCKET`], or else by loading the programs.
     ///
     /// # Errors
-    /// Why not: the reason that loading gave, if no helper answers; else the helper's.
+    /// If no helper answers, the reason why loading failed; else the helper's reason.
     pub fn open() -> Result<Self, Unavailable> {
         match Self::from_helper(Path::new(SOCKET)) {
             Err(Unavailable::NoHelper { .. }) => Self::in_process(),
@@ -128,11 +134,11 @@ impl Monitor {
         }
     }
 
-    /// Loads the programs for this process alone. Each monitor made this way adds to the cost of the hooks, for every
-    /// process of the machine, until it is dropped.
+    /// Loads the programs for this process only. Each monitor made this way adds to the cost of the tracepoints, for
+    /// every process of the machine, until it is dropped.
     ///
     /// # Errors
-    /// Why not, by name.
+    /// The reason why the programs cannot be loaded.
     pub fn in_process() -> Result<Self, Unavailable> {
         Self::with(Box::new(Kernel::load()?))
     }
@@ -148,10 +154,10 @@ impl Monitor {
         Ok(Self::new(page, bell, Source::Here { kernel, process, space }, keeper))
     }
 
-    /// From a helper, without any privilege.
+    /// Opens the monitor through a helper, without any privilege.
     ///
     /// # Errors
-    /// [`Unavailable::NoHelper`] if no process listens there; the other errors give the reason why the helper is not
+    /// [`Unavailable::NoHelper`] if no process listens there. Other errors give the reason why the helper is not
     /// trusted, or why it refused.
     pub fn from_helper(socket: &Path) -> Result<Self, Unavailable> {
         let (client, page, bell, links) = Client::connect(socket)?;
@@ -164,12 +170,13 @@ impl Monitor {
         Self { page, bell, source: Mutex::new(source), keeper }
     }
 
-    /// Whether this is the process that opened it, and not a fork.
+    /// Returns whether this is the process that opened the monitor, and not a fork.
     pub(crate) fn is_here(&self) -> bool {
         self.keeper.is_here()
     }
 
-    /// Reports may be missing from here on: every cache of the process finds out at its next look-up, and keeps nothing.
+    /// Ends the page, because reports may be missing from here on. Every cache of the process detects this at its next
+    /// look-up and keeps nothing.
     pub(crate) fn end(&self) {
         if let Source::Here { kernel, space, .. } = &*self.source()
             && kernel.is_open()
@@ -177,29 +184,29 @@ impl Monitor {
             kernel.end_reports(*space);
         }
         if !self.page.has_ended() {
-            // Without memory each cache finds out by itself, at a miss.
+            // If there is no memory for this, each cache detects the missing reports at a miss.
             self.page.end().ok();
         }
     }
 
-    /// The page of reports.
+    /// Returns the page of reports.
     #[inline]
     #[must_use]
     pub fn page(&self) -> &Page {
         &self.page
     }
 
-    /// The bell that wakes threads that wait for reports.
+    /// Returns the bell that wakes threads that wait for reports.
     pub(crate) fn bell(&self) -> &RingBell {
         &self.bell
     }
 
-    /// Waits until something is reported after `seen`, a [`Page::head`] read earlier, or the timeout has passed.
-    /// Returns whether something was reported, or a watched inode lost pages. Of several threads that wait at least one
-    /// is woken.
+    /// Waits until something is reported after `seen`, a [`Page::head`] read earlier, or until the timeout expires.
+    /// Returns whether something was reported, or a watched inode lost pages. If several threads wait, at least one is
+    /// woken.
     ///
     /// # Errors
-    /// Those of poll(2).
+    /// Errors of poll(2).
     pub fn wait(&self, seen: u64, timeout: Duration) -> std::io::Result<bool> {
         let waiting = Waiting::on(&self.bell);
         if self.page.head() != seen {
@@ -210,10 +217,10 @@ impl Monitor {
         Ok(poll(&mut fds, Some(&timeout))? != 0)
     }
 
-    /// Starts to watch everything that can change under the addresses `range`: to be called before each pinning.
+    /// Starts to watch everything that can change at the addresses `range`. Called before each pinning.
     ///
     /// # Errors
-    /// Why it cannot be watched: pin it for one use.
+    /// The reason why the range cannot be watched: it may be pinned for one use only.
     pub fn watch(&self, range: Range<u64>) -> Result<Watch, Unwatchable> {
         if !self.is_here() {
             return Err(Unwatchable::Gone);
@@ -242,11 +249,13 @@ impl Monitor {
         }
     }
 
-    /// Whether reports are complete so far, as far as can be known. A system call for each program, so not for a hit.
-    /// The helper checks by itself and marks the pages: this is then [`Page::busy`].
+    /// Checks whether reports are complete so far, as far as this can be detected. Makes a system call for each
+    /// program, so it is not for hits. With a helper, this function always succeeds: the helper makes the check and
+    /// marks the pages, which [`Page::busy`] then shows.
     ///
     /// # Errors
-    /// [`Unavailable::Missed`], [`Unavailable::Closed`], or the kernel's refusal to answer: nothing may be cached any more.
+    /// [`Unavailable::Missed`], [`Unavailable::Closed`], or an error of the system calls: nothing may be cached any
+    /// more.
     pub fn check(&self) -> Result<(), Unavailable> {
         match &*self.source() {
             Source::Here { kernel, .. } => kernel.check(),
@@ -259,18 +268,19 @@ impl Monitor {
     }
 }
 
-/// The programs without those that report when calls begin, attached and reporting on this process: to measure what the others cost by
-/// themselves, which is what the monitor costs on kernels that free page tables late. It delivers no reports, so no cache can use it.
+/// The programs without those that report when calls begin, attached and reporting on this process. Used to measure
+/// what the others cost alone, which is the cost of the monitor on kernels that free page tables late. It delivers no
+/// reports, so no cache can use it.
 #[derive(Debug)]
 pub struct RecordsAlone {
     _attached: Box<Kernel>,
 }
 
 impl RecordsAlone {
-    /// `None` where the monitor is just that.
+    /// Attaches the programs. Returns `None` where the monitor uses no other programs.
     ///
     /// # Errors
-    /// Why the programs cannot be loaded here, by name.
+    /// The reason why the programs cannot be loaded.
     pub fn attach() -> Result<Option<Self>, Unavailable> {
         let Some(loaded) = object::load_records_alone()? else { return Ok(None) };
         let mut kernel = Box::new(Kernel::with(loaded));
@@ -279,10 +289,10 @@ impl RecordsAlone {
     }
 }
 
-/// How long a call, or a request of io_uring, that began before the page was there may take to end.
+/// The maximum time until a call, or a request of io_uring, that began before the page existed must have ended.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Has the programs report on this process. Returns a pidfd of the process, and its address space.
+/// Makes the programs report on this process. Returns a pidfd of the process, and its address space.
 fn admit_this(kernel: &mut Kernel) -> Result<(OwnedFd, SpaceId), Unavailable> {
     let process = pidfd_open(getpid(), PidfdFlags::empty()).map_err(load::refused("a pidfd of this process"))?;
     let identify = |kernel: &Kernel| kernel.identify(process.as_fd()).map_err(Unavailable::Denied);
@@ -310,14 +320,14 @@ fn admit_this(kernel: &mut Kernel) -> Result<(OwnedFd, SpaceId), Unavailable> {
     Ok((process, space))
 }
 
-/// [`Monitor::watch`] with programs of this process.
+/// [`Monitor::watch`] with programs that this process has loaded.
 fn watch_here(
     kernel: &mut Kernel,
     process: &OwnedFd,
     space: SpaceId,
     range: &Range<u64>,
 ) -> Result<Option<Slot>, Unwatchable> {
-    // The program only tries the lock: a writer may hold it for a moment.
+    // The program only tries the lock, which a writer may hold for a moment.
     for _ in 0..200 {
         let mapping = kernel.mapping(process.as_fd(), range)?;
         if kernel.space_of(&mapping.identity) != Some(space) {
@@ -331,18 +341,18 @@ fn watch_here(
     Err(Unwatchable::Locked)
 }
 
-/// Whether this kernel needs reports of when calls begin, too: it frees page tables early.
+/// Returns whether this kernel also needs reports of when calls begin, because it frees page tables early.
 ///
 /// # Errors
-/// Why the programs cannot be loaded here, by name.
+/// The reason why the programs cannot be loaded.
 pub fn reports_beginnings() -> Result<bool, Unavailable> {
     load::check().map(|hooks| hooks.starts)
 }
 
-/// Whether the programs could be loaded here by this process.
+/// Checks whether this process could load the programs.
 ///
 /// # Errors
-/// Why not, by name.
+/// The reason why it could not.
 pub fn loadable() -> Result<(), Unavailable> {
     load::check().map(drop)
 }

@@ -1,4 +1,4 @@
-//! The compiled programs: from the object to attached programs, or a reason why not.
+//! The compiled programs: loads and attaches the object, or returns the reason why this fails.
 
 #[cfg(feature = "bpf")]
 pub(super) use super::attach::load_object;
@@ -12,7 +12,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pi
 #[cfg(not(pindown_bpf))]
 static OBJECT: &[u8] = &[];
 
-/// Reports changes when they begin, and only then.
+/// Loads only programs that report changes when they begin.
 #[cfg(all(test, pindown_bpf))]
 pub(super) static ENTRY_ONLY: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pindown-entry-only.bpf.o"));
@@ -22,13 +22,13 @@ pub(super) fn load() -> Result<(Loaded, Maps), Unavailable> {
     load_object(OBJECT, check()?)
 }
 
-/// Like [`load`], but without the programs that report when calls begin; `None` where none of those is needed.
+/// Like [`load`], but without the programs that report when calls begin; `None` if the kernel needs none of those.
 pub(super) fn load_records_alone() -> Result<Option<(Loaded, Maps)>, Unavailable> {
     let hooks = check()?;
     hooks.starts.then(|| load_object(OBJECT, Hooks { starts: false, ..hooks })).transpose()
 }
 
-/// Without the feature `bpf`, for which [`check`] fails.
+/// Without the feature `bpf`, in which case [`check`] fails.
 #[cfg(not(feature = "bpf"))]
 fn load_object(_object: &[u8], _hooks: Hooks) -> Result<(Loaded, Maps), Unavailable> {
     Err(Unavailable::NotBuilt(env!("PINDOWN_BPF_ABSENT")))

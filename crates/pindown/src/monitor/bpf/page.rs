@@ -1,4 +1,4 @@
-//! The page that the kernel's programs write and a client reads, mapped: [`crate::journal::Page`].
+//! The mapped page that the kernel's programs write and a client reads: [`crate::journal::Page`].
 #![expect(unsafe_code, reason = "maps the page; each block states its own reason")]
 
 use std::fmt;
@@ -13,37 +13,37 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mremap_
 use crate::journal;
 
 pub(super) use crate::journal::page::{ENDED, SALT};
-/// How many records fit before the oldest is overwritten.
+/// The number of records that fit before the oldest is overwritten.
 pub const RECORDS: usize = journal::page::RECORDS;
-/// How many inodes one page can watch.
+/// The number of inodes that one page can watch.
 pub const SLOTS: usize = journal::page::INODES;
 
-/// Bytes of a page as the kernel keeps it: nine pages of memory.
+/// The size in bytes of a page in the kernel: nine memory pages.
 pub(super) const SIZE: usize = size_of::<journal::Page>();
 /// Index of the word that identifies the layout.
 pub(super) const LAYOUT: usize = 11;
-/// Index of the word that names the page, and the ring that wakes waiting threads.
+/// Index of the word that identifies the page, and the ring that wakes waiting threads.
 pub(super) const NAME: usize = 12;
 
-/// A change of the address space, as a cache has to know it.
+/// A change of the address space, as reported to a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// These addresses may lie on other pages now, or on none, or lost a permission. Ends are multiples of 4096.
+    /// These addresses may have other pages now, or none, or have lost a permission. Ends are multiples of 4096.
     Range(Range<u64>),
-    /// Any address may.
+    /// Any address may have changed.
     Everything,
 }
 
-/// What the kernel has reported of one address space: a mapping that only the kernel's programs can write.
+/// The kernel's reports on one address space, in a mapping that only the kernel's programs can write.
 ///
-/// The check on a hit needs two loads, in this order: the position that the cache has drained to ([`Ordering::Acquire`]),
-/// the entry (and, of shared memory, [`Page::inode`] against the entry's), then [`Page::head`], which must equal the
-/// position. Inserting needs more, see [`super::Monitor`].
+/// The check on a hit needs two loads, in this order: the position that the cache has drained to
+/// ([`Ordering::Acquire`]), the entry (and, for shared memory, [`Page::inode`], which is compared with the entry's),
+/// then [`Page::head`], which must equal the position. Inserting needs more, see [`super::Monitor`].
 pub struct Page {
     base: NonNull<journal::Page>,
 }
 
-// SAFETY: the mapping is read by atomic loads alone and stays until the value is dropped.
+// SAFETY: the mapping is read only by atomic loads and stays until the value is dropped.
 unsafe impl Send for Page {}
 // SAFETY: as for Send; no method writes.
 unsafe impl Sync for Page {}
@@ -52,9 +52,9 @@ impl Page {
     /// Maps the page that `map` (a descriptor of the kernel's map) holds.
     ///
     /// # Errors
-    /// Those of mmap(2); `InvalidData` if the map has another layout than this build expects.
+    /// Errors of mmap(2); `InvalidData` if the map has another layout than this build expects.
     pub(super) fn open(map: BorrowedFd<'_>) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap(ptr::null_mut(), SIZE, ProtFlags::READ, MapFlags::SHARED, map, 0) }?;
         let base = NonNull::new(base.cast::<journal::Page>()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let page = Self { base };
@@ -64,75 +64,77 @@ impl Page {
         Ok(page)
     }
 
-    /// The page itself.
+    /// Returns the page.
     #[inline]
     pub(crate) fn journal(&self) -> &journal::Page {
-        // SAFETY: mapped and aligned while `self` is; all writers write it atomically, and it is read atomically. It cannot be written
-        // here: its words are loaded and nothing else. Of loads from such memory std::sync::atomic vouches for relaxed ones of a word; that
-        // acquiring ones are no more than a load (and an order) is relied upon: on x86-64 it is the same instruction.
+        // SAFETY: the memory is mapped and aligned as long as `self` exists. All writers write it atomically, and it is
+        // read atomically. It cannot be written here: its words are only loaded. For loads from such memory,
+        // std::sync::atomic guarantees relaxed loads of a word. This code relies on acquire loads being no more than a
+        // load (and an ordering): on x86-64 they are the same instruction.
         unsafe { self.base.as_ref() }
     }
 
-    /// Ends the page for this process, whatever the kernel writes to it from here on: a page that is marked as ended replaces it in one
-    /// step.
+    /// Ends the page for this process, regardless of later writes by the kernel: a page that is marked as ended
+    /// replaces it in one step.
     ///
     /// # Errors
-    /// No memory, or too many mappings.
+    /// There is no memory, or there are too many mappings.
     pub(super) fn end(&self) -> io::Result<()> {
         let last = journal::Page::boxed();
-        // Farther on than any reader has read.
+        // This is beyond every position that a reader has read.
         last.head.store(self.head() + (1 << 62), Ordering::Release);
         last.busy.store(ENDED, Ordering::Release);
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let new = unsafe { mmap_anonymous(ptr::null_mut(), SIZE, rights, MapFlags::PRIVATE) }?;
-        // SAFETY: as many bytes, aligned for a page, of this function alone.
+        // SAFETY: the mapping is large enough, page-aligned, and used only by this function.
         unsafe { new.cast::<journal::Page>().write(*last) };
-        // SAFETY: the mapping at `base` is this value's, and is read by atomic loads alone, which find the old words or the new ones; the new
-        // mapping is this function's alone.
+        // SAFETY: the mapping at `base` belongs to this value and is read only by atomic loads, which find either the
+        // old words or the new ones. The new mapping belongs to this function.
         let moved = unsafe { mremap_fixed(new, SIZE, SIZE, MremapFlags::MAYMOVE, self.base.as_ptr().cast()) };
         if let Err(why) = moved {
-            // SAFETY: mapped above, and still this function's alone.
+            // SAFETY: the mapping was made above and still belongs to this function.
             unsafe { munmap(new, SIZE) }?;
             return Err(why.into());
         }
         Ok(())
     }
 
-    /// How many records were written so far. It moves with each change; equal means that none happened.
+    /// Returns the number of records written so far. It increases with each change; an equal value means that no change
+    /// happened.
     #[inline]
     #[must_use]
     pub fn head(&self) -> u64 {
         self.journal().head.load(Ordering::Acquire)
     }
 
-    /// Whether a change has begun that will not be reported when it ends, or the reports have ended: what is pinned now
-    /// may be used once and not be kept.
+    /// Returns whether a change has begun that will not be reported when it ends, or the reports have ended. Memory
+    /// that is pinned now may be used once and must not be kept.
     #[inline]
     #[must_use]
     pub fn busy(&self) -> bool {
         self.journal().busy.load(Ordering::Acquire) != 0
     }
 
-    /// Whether nothing is reported on it any more: the address space has ended, or reports may be missing. It stays so.
+    /// Returns whether the reports have ended, permanently: the address space has ended, or reports may be missing.
     pub(super) fn has_ended(&self) -> bool {
         self.journal().has_ended()
     }
 
-    /// How many pages left the page cache of the inode that `slot` watches. An entry of a shared mapping is valid while
-    /// this is what it was before its memory was pinned.
+    /// Returns how many pages left the page cache of the inode that `slot` watches. An entry of a shared mapping is
+    /// valid as long as this value is the one from before its memory was pinned.
     #[inline]
     #[must_use]
     pub fn inode(&self, slot: Slot) -> u64 {
         self.journal().inodes[usize::from(slot.0)].load(Ordering::Acquire)
     }
 
-    /// What happened since `seen` (a head from earlier). When all of it has been seen to, [`Drain::head`] is what the
-    /// cache has drained to.
+    /// Returns the changes since `seen` (a head from earlier). When the cache has processed all of them, it has drained
+    /// to [`Drain::head`].
     #[must_use]
     pub fn drain(&self, seen: u64) -> Drain<'_> {
         let head = self.head();
-        // A position from the future is an error of the caller: "everything" is correct then, too.
+        // A position beyond the head is an error of the caller; "everything" is correct in that case too.
         let lost = head.wrapping_sub(seen) > RECORDS as u64;
         Drain { page: self, at: seen, head, lost, over: false }
     }
@@ -140,7 +142,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and no borrow of it is left.
+        // SAFETY: the mapping belongs to this value, and no borrow of it is left.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), SIZE) };
         debug_assert_eq!(unmapped, Ok(()));
     }
@@ -152,18 +154,18 @@ impl fmt::Debug for Page {
     }
 }
 
-/// Number of a watched inode in a page.
+/// The number of a watched inode in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(u8);
 
 impl Slot {
-    /// `index` as a slot, if a page has that many.
+    /// Converts `index` to a slot, if a page has that many slots.
     #[must_use]
     pub fn new(index: usize) -> Option<Self> {
         u8::try_from(index).ok().filter(|&i| usize::from(i) < SLOTS).map(Self)
     }
 
-    /// Its number, below [`SLOTS`].
+    /// Returns the slot's number, which is less than [`SLOTS`].
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -181,7 +183,7 @@ pub struct Drain<'a> {
 }
 
 impl Drain<'_> {
-    /// The position that this drain leads to.
+    /// Returns the position that this drain leads to.
     #[must_use]
     pub fn head(&self) -> u64 {
         self.head

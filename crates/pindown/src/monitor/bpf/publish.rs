@@ -1,10 +1,11 @@
-//! Putting pages and rings where the programs find them, and taking them away.
+//! Inserts pages and rings into the maps in which the programs find them, and removes them.
 //!
-//! Each change of a map of maps waits for a grace period of the kernel's (RCU): some milliseconds in which the caller can do
-//! nothing else. The helper leaves these changes to threads. Each makes all that have gathered at once: two grace periods to take away
-//! and two to put, for any number of address spaces. Threads that wait for a grace period at the same time wait for the same one, so a
-//! program that connects need not wait until the changes for others are through. A process that loads the programs for itself makes the
-//! changes directly.
+//! Each change of a map of maps waits for an RCU grace period of the kernel: some milliseconds in which the calling
+//! thread can do nothing else. The helper therefore makes these changes on threads. Each thread makes all changes that
+//! have accumulated at once, with two grace periods to remove and two to insert, for any number of address spaces.
+//! Threads that wait for a grace period at the same time wait for the same one, so a program that connects need not
+//! wait until the changes for others are finished. A process that loads the programs for itself makes the changes
+//! directly.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -16,17 +17,17 @@ use super::sys;
 use super::waiting::{Changes, Published, Put, Take, Waiting};
 use crate::monitor::thread;
 
-/// The maps of maps.
+/// The maps of maps: pages by address space, and rings by name.
 #[derive(Debug)]
 pub(super) struct Maps {
     pub(super) pages: OwnedFd,
     pub(super) bells: OwnedFd,
 }
 
-/// Threads that publish.
+/// The number of publishing threads.
 const THREADS: usize = 4;
 
-/// Makes the changes, here or on threads.
+/// Makes the changes, on the calling thread or on publishing threads.
 #[derive(Debug)]
 pub(super) enum Publisher {
     Here(Maps),
@@ -34,7 +35,7 @@ pub(super) enum Publisher {
 }
 
 impl Publisher {
-    /// Starts threads that make the changes from now on.
+    /// Starts publishing threads, which make all later changes.
     pub(super) fn aside(maps: Maps) -> io::Result<Self> {
         let published = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared { maps, queue: Mutex::default(), came: Condvar::new(), published });
@@ -46,7 +47,7 @@ impl Publisher {
         Ok(Self::Aside(aside))
     }
 
-    /// Readable after something was published, until [`Self::clear`].
+    /// Returns a descriptor that is readable after something was published, until [`Self::clear`].
     pub(super) fn published(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Here(_) => None,
@@ -76,7 +77,7 @@ impl Publisher {
             Self::Here(maps) => take_all(maps, &takes),
             Self::Aside(Aside(shared)) => {
                 let mut queue = shared.lock();
-                // What need not be made is dropped, and gives back its charge.
+                // Changes that turn out to be unnecessary are dropped, which releases their charges.
                 takes.into_iter().for_each(|take| drop(queue.waiting.take(take)));
                 drop(queue);
                 shared.came.notify_one();
@@ -85,7 +86,7 @@ impl Publisher {
     }
 }
 
-/// The threads, which end once they have made the changes that wait when this is dropped.
+/// The publishing threads. They end once they have made the changes that wait when this is dropped.
 #[derive(Debug)]
 pub(super) struct Aside(Arc<Shared>);
 
@@ -96,12 +97,12 @@ impl Drop for Aside {
     }
 }
 
-/// What the threads share.
+/// The state that the threads share.
 #[derive(Debug)]
 struct Shared {
     maps: Maps,
     queue: Mutex<Queue>,
-    /// Something waits, or no more will come.
+    /// Signalled when a change waits, or when no more will come.
     came: Condvar,
     /// An eventfd that is readable after something was published.
     published: OwnedFd,
@@ -118,7 +119,8 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One thread's work. A thread that has made its changes looks for others itself, so what had to wait for them needs no signal.
+    /// The loop of one thread. A thread that has made its changes looks for others itself, so changes that had to wait
+    /// for them need no signal.
     fn work(&self) {
         let mut queue = self.lock();
         loop {
@@ -145,7 +147,7 @@ impl Shared {
     }
 }
 
-/// Rings first: a program that finds a page finds its ring.
+/// Inserts rings first, so that a program that finds a page also finds its ring.
 fn put_all(maps: &Maps, puts: &[Put]) {
     let pairs = |of: fn(&Put) -> (u64, i32)| puts.iter().map(of).unzip::<u64, i32, Vec<_>, Vec<_>>();
     let (names, bells) = pairs(|put| (put.name, put.bell.as_raw_fd()));
@@ -169,7 +171,7 @@ fn take_all(maps: &Maps, takes: &[Take]) {
     for (map, keys) in [(&maps.pages, keys(|take| take.mm)), (&maps.bells, keys(|take| take.name))] {
         if !keys.is_empty() && sys::delete_all(map.as_fd(), &keys).is_err() {
             for key in keys {
-                // If it is not there, there is nothing to delete.
+                // If the element is not there, there is nothing to delete.
                 sys::delete(map.as_fd(), &key.to_ne_bytes()).ok();
             }
         }

@@ -1,19 +1,19 @@
-//! Limits of what each user of the helper may have of one kind: connections, address spaces, watched files.
+//! Limits on one kind of resource of the helper's users: connections, address spaces, or watched files.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Limits of what a helper gives to its clients.
+/// The limits that a helper imposes on its clients.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Connections, and address spaces, of one user, root included.
+    /// The maximum number of connections, and of address spaces, of one user. Applies to root too.
     pub per_user: usize,
-    /// Connections, and address spaces, of all users together. At most 4,096.
+    /// The maximum number of connections, and of address spaces, of all users together. At most 4,096.
     pub total: usize,
-    /// Watched files of one user: each address space counts each of its files.
+    /// The maximum number of watched files of one user: each address space counts each of its files.
     pub files_per_user: usize,
 }
 
@@ -23,7 +23,7 @@ impl Default for Limits {
     }
 }
 
-/// Limits of one kind, and what is taken of it.
+/// The limits of one kind of resource, and the units in use.
 #[derive(Debug)]
 pub(super) struct Quota<K> {
     each: usize,
@@ -32,16 +32,16 @@ pub(super) struct Quota<K> {
     by_key: HashMap<K, Arc<AtomicUsize>>,
 }
 
-/// Which limit was reached.
+/// The limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reached {
-    /// That of one user.
+    /// The limit of one user.
     Each,
-    /// That of all together.
+    /// The limit of all users together.
     Total,
 }
 
-/// One unit of a quota. It is given back when this is dropped, on any thread.
+/// One unit of a quota. It is returned when this value is dropped, on any thread.
 #[derive(Debug)]
 pub(super) struct Charge([Arc<AtomicUsize>; 2]);
 
@@ -58,12 +58,12 @@ impl<K: Eq + Hash> Quota<K> {
         Self { each, total, all: Arc::default(), by_key: HashMap::new() }
     }
 
-    /// Takes one for `key`. Called by one thread at a time.
+    /// Takes one unit for `key`. Called by one thread at a time.
     pub(super) fn take(&mut self, key: K) -> Result<Charge, Reached> {
         if self.all.load(Ordering::Relaxed) >= self.total {
             return Err(Reached::Total);
         }
-        // Keys that have nothing are forgotten before the table grows.
+        // Keys without units are removed before the table grows.
         if self.by_key.len() == self.by_key.capacity() {
             self.by_key.retain(|_, count| count.load(Ordering::Relaxed) > 0);
         }

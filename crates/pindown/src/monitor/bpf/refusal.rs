@@ -1,8 +1,8 @@
-//! Why the kernel tier is not available, and why memory cannot be watched: each reason by name.
+//! The reasons why the kernel monitor is not available, and why memory cannot be watched.
 
 use std::io;
 
-/// Why there is no kernel tier here.
+/// The reasons why the kernel monitor is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
@@ -21,10 +21,10 @@ pub enum Unavailable {
     /// A tracepoint does not exist in this kernel.
     #[error("the kernel has no tracepoint {0}")]
     HookMissing(&'static str),
-    /// A tracepoint has other arguments than any kernel that is known.
+    /// A tracepoint has arguments that no known kernel has.
     #[error("tracepoint {hook} has arguments that are not known: ({found})")]
     HookArguments {
-        /// Its name.
+        /// The name of the tracepoint.
         hook: &'static str,
         /// The arguments that the kernel describes.
         found: String,
@@ -32,7 +32,7 @@ pub enum Unavailable {
     /// Preemption inside the hooks would break the order of reports.
     #[error("the kernel is PREEMPT_RT, where a program may be interrupted in the middle")]
     PreemptRt,
-    /// Pages are not of 4096 bytes.
+    /// The page size is not 4096 bytes.
     #[error("pages have {0} bytes; the programs expect 4096")]
     PageSize(usize),
     /// The kernel refused a program or a map.
@@ -40,7 +40,7 @@ pub enum Unavailable {
     Refused {
         /// The request.
         what: &'static str,
-        /// The kernel's error, or the loader's.
+        /// The error of the kernel or of the loader.
         why: String,
     },
     /// A program was skipped, so a change may have gone unreported.
@@ -49,12 +49,12 @@ pub enum Unavailable {
     /// The program has closed descriptors of the monitor.
     #[error("descriptors of the monitor were closed: reports may be missing")]
     Closed,
-    /// No process answers at the helper's socket.
+    /// No process listens at the helper's socket.
     #[error("no helper at {path}: {why}")]
     NoHelper {
-        /// The socket.
+        /// The path of the socket.
         path: String,
-        /// The error of connecting.
+        /// The error from connecting.
         why: io::Error,
     },
     /// The process behind the socket runs as another user, and not as root.
@@ -63,13 +63,13 @@ pub enum Unavailable {
     /// The helper refused.
     #[error("the helper refused: {0}")]
     Denied(Denial),
-    /// The helper is gone, or sent an invalid answer.
+    /// The helper has exited, or sent an invalid answer.
     #[error("the helper does not answer: {0}")]
     Helper(io::Error),
 }
 
 impl Unavailable {
-    /// The errno that stands for it, positive.
+    /// Returns the positive errno that stands for the reason.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -89,51 +89,51 @@ impl Unavailable {
     }
 }
 
-/// Why the helper does not serve a client. The number is sent over the socket.
+/// The reasons why the helper does not serve a client. The number is sent over the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u64)]
 #[non_exhaustive]
 pub enum Denial {
-    /// The two speak different versions.
+    /// The client and the helper speak different versions of the protocol.
     #[error("it speaks another version")]
     Version = 1,
-    /// The request makes no sense, or comes out of order.
+    /// The request is invalid or out of order.
     #[error("it does not understand the request")]
     Protocol = 2,
-    /// The process that sent the request cannot be named without doubt.
+    /// The process that sent the request cannot be identified with certainty.
     #[error("the kernel does not name the process that asks (SO_PASSPIDFD, Linux 6.5), or the process has ended")]
     NoPidfd = 3,
     /// The process has ended, or has no memory.
     #[error("the process that connected has no address space")]
     NoAddressSpace = 4,
-    /// It runs with privileges that its user does not have, or hides its memory from its user.
+    /// The process runs with privileges that its user does not have, or hides its memory from its user.
     #[error("the process is not dumpable, or changed its user")]
     NotTheUsers = 5,
-    /// It did not meet the challenge in time.
+    /// The process did not answer the challenge correctly in time.
     #[error("the challenge was not met")]
     Challenge = 6,
-    /// The limit of one user's connections.
+    /// The limit on one user's connections is reached.
     #[error("the user has as many connections as one user may have (--per-user of pindown-helper)")]
     TooManyClients = 7,
-    /// A change that began before would end unreported.
+    /// A change that began before the page existed would end unreported.
     #[error("a change of the memory that began earlier does not end")]
     NeverQuiet = 8,
-    /// The kernel refused something to it.
+    /// The kernel refused a resource to the helper.
     #[error("the kernel refused it a map")]
     Kernel = 9,
-    /// The limit of one user's address spaces.
+    /// The limit on one user's address spaces is reached.
     #[error("the user has as many address spaces as one user may have (--per-user of pindown-helper)")]
     TooManySpaces = 10,
-    /// The limit of all users together.
+    /// The limit on all users together is reached.
     #[error("all users together have as many clients as the helper serves (--total of pindown-helper)")]
     HelperFull = 11,
-    /// The request was sent by a process that is not, or no longer, in the address space that the connection is for.
+    /// The request was sent by a process outside the address space that the connection is for.
     #[error("the request comes from another address space than the one that the connection was opened for")]
     OtherAddressSpace = 12,
 }
 
 impl Denial {
-    /// The errno that stands for it, positive.
+    /// Returns the positive errno that stands for the reason.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {
@@ -151,44 +151,44 @@ impl Denial {
     }
 }
 
-/// Why memory cannot be watched: pin it for one use. The number is sent over the socket.
+/// The reasons why memory cannot be watched; it may be pinned for one use. The number is sent over the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u64)]
 #[non_exhaustive]
 pub enum Unwatchable {
-    /// Nothing is mapped at its beginning.
+    /// Nothing is mapped at the start of the range.
     #[error("nothing is mapped there")]
     Unmapped = 1,
-    /// It lies in more than one mapping.
+    /// The range lies in more than one mapping.
     #[error("it lies in several mappings")]
     SeveralMappings = 2,
-    /// A shared mapping that cannot be made writable: no such memory can be pinned, and changes of its file are not
+    /// A shared mapping that cannot be made writable: such memory cannot be pinned, and changes of its file are not
     /// watched.
     #[error("a shared mapping of a file that is open for reading only")]
     ReadOnlyShared = 3,
-    /// A file of a kind that changes without a call of any hook (network file systems, devices).
+    /// A file of a kind that changes without passing any tracepoint (network file systems, devices).
     #[error("a mapping of a file whose changes cannot be seen")]
     FileSystem = 4,
-    /// A private mapping of huge pages: another process can take them away without any trace, by their file, which a mapping without a name
-    /// has, too (/proc/PID/map_files).
+    /// A private mapping of huge pages. Another process can remove the pages without a trace through their file, and
+    /// even a mapping without a name has a file (/proc/PID/map_files).
     #[error("a private mapping of huge pages")]
     PrivateHuge = 5,
-    /// All slots are in use, here or for this inode.
+    /// All slots of this page, or of this inode, are in use.
     #[error("no more inodes can be watched")]
     Full = 6,
-    /// The address space was locked too long.
+    /// The address space was locked for too long.
     #[error("the address space is locked")]
     Locked = 7,
-    /// The monitor is gone, or the process is not the one that opened it.
+    /// The monitor has ended, or this process is not the one that opened it.
     #[error("the monitor does not answer for this process")]
     Gone = 8,
-    /// The limit of one user's watched files, or of one user's address spaces that watch this file.
+    /// The limit on one user's watched files, or on one user's address spaces that watch this file, is reached.
     #[error("the user watches as many files as one user may watch (--files-per-user of pindown-helper)")]
     TooManyFiles = 9,
 }
 
 impl Unwatchable {
-    /// The errno that stands for it, positive.
+    /// Returns the positive errno that stands for the reason.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {

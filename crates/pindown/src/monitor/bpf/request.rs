@@ -1,14 +1,15 @@
-//! Requests as the helper receives them: a message, and the process that sent it.
+//! Requests as received by the helper: a message, and the process that sent it.
 //!
-//! The kernel names the sender of each message by a pidfd (SO_PASSPIDFD, Linux 6.5), which no later process can have. A socket
-//! outlives exec and fork and can be passed on, so the identity of the peer when it connected does not apply to a
-//! request.
+//! The kernel identifies the sender of each message by a pidfd (SO_PASSPIDFD, Linux 6.5), which can never refer to a
+//! later process. A socket outlives exec and fork and can be passed on, so the identity of the peer when it connected
+//! does not identify the sender of a request.
 //!
-//! # Descriptors from strangers
-//! Closing the last copy of a descriptor may take as long as its creator chooses (a socket with SO_LINGER, a file of FUSE). It makes no
-//! difference whether the receiver has room for it: what it has no room for, or leaves in the queue, is closed in its own context, too. So
-//! the helper has the kernel refuse such messages at their sender (SO_PASSRIGHTS, Linux 6.16). Where that does not exist it takes all
-//! descriptors that come and closes them, and every connection, on a thread of their own ([`Aside`]).
+//! # Unwanted descriptors
+//! Closing the last copy of a descriptor may take as long as its creator chooses (a socket with SO_LINGER, a file of
+//! FUSE). This is so even if the receiver has no room for the descriptor, or leaves it in the queue: it is then closed
+//! in the receiver's context too. So the helper makes the kernel refuse such messages at their sender (SO_PASSRIGHTS,
+//! Linux 6.16). On older kernels it receives all descriptors, and closes them and every connection on separate threads
+//! ([`Aside`]).
 #![expect(
     unsafe_code,
     reason = "socket options and ancillary messages that rustix lacks; each block states its own reason"
@@ -29,7 +30,7 @@ const SO_PASSPIDFD: libc::c_int = 76;
 const SO_PASSRIGHTS: libc::c_int = 83;
 /// linux/socket.h
 const SCM_PIDFD: libc::c_int = 4;
-/// Descriptors that one message can carry at most: SCM_MAX_FD of the kernel's.
+/// The maximum number of descriptors that one message can carry: the kernel's SCM_MAX_FD.
 pub(super) const STRANGERS: usize = 253;
 
 /// A received request.
@@ -37,9 +38,9 @@ pub(super) const STRANGERS: usize = 253;
 pub(super) struct Request {
     /// `None` if the bytes are not a message of the protocol.
     pub(super) message: Option<Message>,
-    /// The process that sent it: `None` if the kernel cannot name it, or the process has been reaped.
+    /// The process that sent the message; `None` if the kernel cannot identify it, or the process has been reaped.
     pub(super) sender: Option<OwnedFd>,
-    /// Descriptors that were sent although no message of the protocol carries any to the helper.
+    /// Descriptors that the client sent, although no message of the protocol carries any to the helper.
     pub(super) strangers: Vec<OwnedFd>,
 }
 
@@ -49,13 +50,14 @@ fn set(socket: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> bool 
     unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), len) == 0 }
 }
 
-/// Has the kernel name each sender on connections of this listener. Before Linux 6.5 it cannot, and each client is refused.
+/// Makes the kernel identify each sender on connections of this listener. Before Linux 6.5 it cannot, and each client
+/// is refused.
 pub(super) fn name_senders(listener: BorrowedFd<'_>) {
     set(listener, SO_PASSPIDFD, 1);
 }
 
-/// Has the kernel refuse descriptors on connections of this listener, or accept them again. Returns whether the kernel
-/// supports this.
+/// Makes the kernel refuse descriptors on connections of this listener, or accept them again. Returns whether the
+/// kernel supports this.
 pub(super) fn accept_descriptors(listener: BorrowedFd<'_>, wanted: bool) -> bool {
     set(listener, SO_PASSRIGHTS, wanted.into())
 }
@@ -63,28 +65,29 @@ pub(super) fn accept_descriptors(listener: BorrowedFd<'_>, wanted: bool) -> bool
 /// Reads one request, without waiting.
 ///
 /// # Errors
-/// `UnexpectedEof` if the peer has closed; `WouldBlock` if there is none; else those of recvmsg(2).
+/// `UnexpectedEof` if the peer has closed the connection; `WouldBlock` if there is no request; else errors of
+/// recvmsg(2).
 pub(super) fn receive(from: BorrowedFd<'_>) -> io::Result<Request> {
-    /// Ancillary space for descriptors of strangers, and for one pidfd.
+    /// Ancillary space for unwanted descriptors, and for one pidfd.
     #[repr(C, align(8))]
     struct Space([MaybeUninit<u8>; 2048]);
     let mut bytes = [0_u8; wire::LEN];
     let mut space = Space([MaybeUninit::uninit(); 2048]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: all zeros are a header without any buffers.
+    // SAFETY: an all-zero header has no buffers.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     header.msg_control = space.0.as_mut_ptr().cast();
     header.msg_controllen = size_of::<Space>();
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the header describes buffers of this function, of the sizes that it says.
+    // SAFETY: the header describes buffers of this function, with their sizes.
     let got = unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, flags) };
     if got < 0 {
         return Err(io::Error::last_os_error());
     }
     let (sender, strangers) = descriptors(&header);
-    // A message without bytes looks like the end, but has a sender.
+    // A message without bytes looks like the end of the connection, but has a sender.
     if got == 0 && sender.is_none() && strangers.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -96,13 +99,13 @@ pub(super) fn receive(from: BorrowedFd<'_>) -> io::Result<Request> {
 /// Takes every descriptor out of a received header.
 fn descriptors(header: &libc::msghdr) -> (Option<OwnedFd>, Vec<OwnedFd>) {
     let (mut sender, mut strangers) = (None, Vec::new());
-    // SAFETY: the kernel has filled the header and its control buffer, which live in the caller.
+    // SAFETY: the kernel has filled the header and its control buffer, which belong to the caller.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
-    // SAFETY: not null, so it is a whole header in the control buffer.
+    // SAFETY: the pointer is not null, so it refers to a whole header in the control buffer.
     while let Some(control) = unsafe { next.as_ref() } {
         // SAFETY: as above; the address is only computed.
         let data = unsafe { libc::CMSG_DATA(control) }.cast::<libc::c_int>();
-        // SAFETY: it only computes a length.
+        // SAFETY: the call only computes a length.
         let empty = unsafe { libc::CMSG_LEN(0) } as usize;
         let count = control.cmsg_len.saturating_sub(empty) / size_of::<libc::c_int>();
         for index in 0..count {
@@ -116,15 +119,15 @@ fn descriptors(header: &libc::msghdr) -> (Option<OwnedFd>, Vec<OwnedFd>) {
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
             if control.cmsg_type == SCM_PIDFD { sender = Some(fd) } else { strangers.push(fd) }
         }
-        // SAFETY: as for the first.
+        // SAFETY: as for the first header.
         next = unsafe { libc::CMSG_NXTHDR(header, control) };
     }
     (sender, strangers)
 }
 
-/// Closing threads of one user for connections that were refused, and of all users.
+/// The maximum number of closing threads for refused connections, of one user and of all users.
 const REFUSALS: (usize, usize) = (32, 512);
-/// Connections that wait for a thread before no more are accepted.
+/// The number of connections that wait for a thread at which no more are accepted.
 pub(super) const LEFT: usize = 256;
 
 /// Descriptors that may take long to close, and the charge of their user until they are closed.
@@ -136,8 +139,8 @@ pub(super) struct Closing {
     pub(super) charge: Option<Charge>,
 }
 
-/// Closes connections that may take long to close, on threads of their own. Each keeps the charge of its connection until it is done, so
-/// the quotas limit their number.
+/// Closes connections that may take long to close, on separate threads. Each thread keeps the charge of its connection
+/// until it is done, so the quotas limit the number of threads.
 #[derive(Debug)]
 pub(super) struct Aside {
     /// Whether the kernel refuses descriptors: then closing a connection takes no time, and no thread is needed.
@@ -160,7 +163,7 @@ impl Aside {
         self.retry();
     }
 
-    /// Whether no more connections should be accepted until some are closed.
+    /// Returns whether no more connections should be accepted until some are closed.
     pub(super) fn is_full(&self) -> bool {
         self.left.len() >= LEFT
     }
@@ -177,7 +180,8 @@ impl Aside {
             }
             let (give, take) = mpsc::channel::<Closing>();
             let builder = thread::Builder::new().name("pindown-close".into()).stack_size(64 << 10);
-            // The thread is made first: a closure that finds none would be dropped here, with the descriptors.
+            // The thread is started first: if this fails, a closure with the descriptors would be dropped here, which
+            // closes them.
             let unsent = match room().and_then(|()| builder.spawn(move || drop(take.recv()))) {
                 Ok(_) => give.send(closing).err().map(|mpsc::SendError(closing)| closing),
                 Err(_) => Some(closing),

@@ -1,12 +1,13 @@
-//! The helper: it has loaded the programs and lends their reports to processes that may not load them.
+//! The helper: it has loaded the programs, and passes their reports to processes that may not load them.
 //!
-//! One thread, one loop.
+//! It has one thread with one loop.
 //!
-//! 1. Nothing that a client sends, leaves undone or holds makes the loop wait: sockets do not block, a wait for a client is a state with a
-//!    deadline ([`super::session`]), and what may take long to close is closed elsewhere ([`super::request`]).
-//! 2. A round serves one request of each user at most. So a user's request waits for one request of each other user, however many
-//!    clients they have.
-//! 3. What a user may have is limited for each user, and charged until it is given back ([`super::quota`]).
+//! 1. A client cannot make the loop wait by anything that it sends, omits or holds. Sockets do not block, waiting for a
+//!    client is a state with a deadline ([`super::session`]), and descriptors that may take long to close are closed on
+//!    other threads ([`super::request`]).
+//! 2. A round serves at most one request of each user. So a user's request waits for at most one request of each other
+//!    user, however many clients they have.
+//! 3. The resources of each user are limited, and charged to the user until they are released ([`super::quota`]).
 
 use std::collections::HashSet;
 use std::io;
@@ -29,11 +30,11 @@ use super::session::{Service, Session};
 use super::signals;
 use super::wire;
 
-/// Between checks for skipped programs, and between removals of ended spaces.
+/// The interval between checks for skipped programs, and between removals of ended address spaces.
 const ROUND: Duration = Duration::from_millis(200);
-/// Connections that a round accepts.
+/// The maximum number of connections that a round accepts.
 const ACCEPTED: usize = 64;
-/// Descriptors of the helper that are no client's: programs, maps, standard streams, those of libraries.
+/// The number of descriptors that the helper uses for itself: programs, maps, standard streams, those of libraries.
 const OWN: usize = 128;
 
 /// A helper: the programs, and a socket that clients connect to.
@@ -42,25 +43,25 @@ pub struct Helper {
     service: Service,
     listener: OwnedFd,
     name: Name,
-    /// Readable once a signal has come that ends the helper.
+    /// A descriptor that is readable once a signal has arrived that ends the helper.
     signals: OwnedFd,
     sessions: Vec<Session>,
-    /// When ended spaces were removed, and programs checked.
+    /// The time of the last removal of ended spaces and check of the programs.
     checked: Instant,
-    /// The listener cannot accept for want of memory or descriptors: it is left alone until then.
+    /// Set while the listener cannot accept for lack of memory or descriptors: it is not polled until then.
     full_until: Option<Instant>,
 }
 
 impl Helper {
-    /// Loads the programs and listens at `path`, where every user may connect. Blocks SIGTERM, SIGINT and SIGHUP in the calling thread,
-    /// which [`Self::serve`] then takes.
+    /// Loads the programs and listens at `path`, where every user may connect. Blocks SIGTERM, SIGINT and SIGHUP in the
+    /// calling thread; [`Self::serve`] then receives them.
     ///
     /// # Errors
-    /// Why the programs cannot be loaded; [`Unavailable::Refused`] if the process may not have as many descriptors as `limits`
-    /// take; `AddrInUse` in [`Unavailable::Helper`] if another helper listens there.
+    /// The reason why the programs cannot be loaded; [`Unavailable::Refused`] if the process may not have as many
+    /// descriptors as `limits` need; `AddrInUse` in [`Unavailable::Helper`] if another helper listens there.
     pub fn open(path: &Path, limits: Limits) -> Result<Self, Unavailable> {
         raise_descriptors(limits)?;
-        // Before any thread is started, which would take the signals.
+        // This is done before any thread is started, which would receive the signals.
         let signals = signals::ending().map_err(Unavailable::Helper)?;
         let kernel = Kernel::load_for_others()?;
         let (listener, name) = listen::at(path).map_err(Unavailable::Helper)?;
@@ -71,16 +72,17 @@ impl Helper {
         Ok(Self { service, listener, name, signals, sessions, checked: Instant::now(), full_until: None })
     }
 
-    /// Where it listens.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.name.path()
     }
 
-    /// Serves until SIGTERM, SIGINT or SIGHUP comes. Clients keep what they have.
+    /// Serves clients until SIGTERM, SIGINT or SIGHUP arrives. After that, clients keep their pages.
     ///
     /// # Errors
-    /// If poll(2) fails, or a program was skipped: every page is marked then, so that no cache keeps anything any more.
+    /// poll(2) failed, or a program was skipped. In the second case every page is marked, so that no cache keeps
+    /// registrations any more.
     pub fn serve(&mut self) -> Result<(), Unavailable> {
         while !self.turn().map_err(Unavailable::Helper)? {
             if self.checked.elapsed() < ROUND {
@@ -96,7 +98,7 @@ impl Helper {
         Ok(())
     }
 
-    /// One round: waits until there is something to do, and does it. Returns whether a signal has come.
+    /// Runs one round: waits for events and handles them. Returns whether a signal has arrived.
     fn turn(&mut self) -> io::Result<bool> {
         let now = Instant::now();
         let soonest = self.sessions.iter().filter_map(Session::next).chain(self.full_until).min();
@@ -129,7 +131,7 @@ impl Helper {
         Ok(ready[0])
     }
 
-    /// Continues the sessions that are ready or due: one of each user.
+    /// Advances the sessions that are ready or due, at most one of each user.
     fn advance(&mut self, ready: &[bool]) {
         let now = Instant::now();
         let mut users = HashSet::new();
@@ -137,7 +139,7 @@ impl Helper {
         for (session, &ready) in mem::take(&mut self.sessions).into_iter().zip(ready) {
             let due = session.next().is_some_and(|at| at <= now);
             if (ready || due) && users.insert(session.user()) {
-                // At the end of the list, so that another one of the user's comes next.
+                // The session moves to the end of the list, so that another session of the user is next.
                 served.extend(self.service.advance(session, ready, now));
             } else {
                 rest.push(session);
@@ -159,7 +161,7 @@ impl Helper {
                     return;
                 }
             };
-            // A socket of this kind has a peer with a user, always.
+            // A socket of this kind always has a peer with a user.
             let user = wire::peer_user(socket.as_fd()).unwrap_or(u32::MAX);
             self.sessions.extend(self.service.welcome(socket, user));
             if !self.service.accepts() {
@@ -168,7 +170,7 @@ impl Helper {
         }
     }
 
-    /// Accepts descriptors from clients again, as before Linux 6.16, where the kernel cannot refuse them.
+    /// Accepts descriptors from clients again, as on kernels before Linux 6.16, which cannot refuse them.
     #[cfg(all(test, pindown_bpf))]
     pub(super) fn accept_descriptors(&mut self) {
         request::accept_descriptors(self.listener.as_fd(), true);
@@ -176,8 +178,8 @@ impl Helper {
     }
 }
 
-/// Raises RLIMIT_NOFILE to what the limits take: for each connection the socket and the process that asks, for each address
-/// space two maps, what one message may bring, and connections that wait to be closed.
+/// Raises RLIMIT_NOFILE to the number that the limits need: for each connection the socket and the sending process, for
+/// each address space two maps, the descriptors of one message, and the connections that wait to be closed.
 fn raise_descriptors(limits: Limits) -> Result<(), Unavailable> {
     let refused = |what, why: String| Err(Unavailable::Refused { what, why });
     if limits.total > load::SPACES {

@@ -4,11 +4,12 @@
 //! Silent -- Hello --> Settling -- published, quiet --> Challenged -- Done --> Served <-- answer --> Locked
 //! ```
 //!
-//! Each state but `Served` has a deadline. In `Settling` the helper first waits until the page is published ([`super::publish`]). There
-//! and in `Locked` it looks again after a pause that grows; it reads nothing from the connection meanwhile.
+//! Each state but `Served` has a deadline. In `Settling` the helper first waits until the page is published
+//! ([`super::publish`]). There and in `Locked` it checks again after a pause that grows; it reads nothing from the
+//! connection meanwhile.
 //!
-//! Every request is that of the process which sent it ([`super::request`]), and is served if this process is, now, in the address
-//! space that the connection is for ([`Kernel::space_of`]).
+//! The sender of every request is identified ([`super::request`]). A request is served if its sender is, at that time,
+//! in the address space that the connection is for ([`Kernel::space_of`]).
 
 use std::collections::HashMap;
 use std::io;
@@ -29,13 +30,13 @@ use super::request::{self, Aside, Closing, Request};
 use super::waiting::Published;
 use super::wire::{self, Message};
 
-/// The time limit until Hello arrives, until changes that began before have ended, and until the challenge is met.
+/// The time limit until Hello arrives, until changes that began before have ended, and until the challenge is done.
 const DEADLINE: Duration = Duration::from_secs(2);
 /// The time limit until the lock of an address space is free.
 const LOCKED: Duration = Duration::from_millis(50);
-/// The longest pause between two looks.
+/// The longest pause between two checks.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Address spaces of one user that may watch one file, of the 64 that the programs have room for.
+/// The maximum number of one user's address spaces that may watch one file, of the 64 that the programs have room for.
 const WATCHERS: usize = 32;
 
 /// One connection.
@@ -47,7 +48,7 @@ pub(super) struct Session {
     charge: Charge,
 }
 
-/// When to check again, and until when.
+/// The time of the next check, and the deadline.
 #[derive(Clone, Copy, Debug)]
 struct Retry {
     next: Instant,
@@ -60,7 +61,7 @@ impl Retry {
         Self { next: now, pause: Duration::from_millis(1), until: now + within }
     }
 
-    /// Checks no more before the deadline: another event wakes it.
+    /// Does not check again before the deadline, because another event wakes the session.
     fn idle(self) -> Self {
         Self { next: self.until, ..self }
     }
@@ -79,7 +80,7 @@ enum State {
     Locked { space: SpaceId, process: OwnedFd, range: Range<u64>, retry: Retry },
 }
 
-/// The end of a connection, with a reason that is sent if there is one.
+/// The end of a connection, with a reason that is sent to the client, if there is one.
 type Ended = Option<Denial>;
 
 impl Session {
@@ -91,12 +92,12 @@ impl Session {
         self.user
     }
 
-    /// Whether a message would be read.
+    /// Returns whether the session reads messages in this state.
     pub(super) fn hears(&self) -> bool {
         !matches!(self.state, State::Settling { .. } | State::Locked { .. })
     }
 
-    /// When there is something to do even if nothing comes.
+    /// Returns the time when the session must advance even if no message arrives.
     pub(super) fn next(&self) -> Option<Instant> {
         match &self.state {
             State::Silent { until } | State::Challenged { until, .. } => Some(*until),
@@ -112,7 +113,7 @@ impl Session {
         }
     }
 
-    /// The space that was admitted for this session and that no process has proved to be in yet.
+    /// Returns the space that was admitted for this session and that no process has yet proved to be in.
     fn unproven(&self) -> Option<SpaceId> {
         match self.state {
             State::Settling { space, .. } | State::Challenged { space, .. } => Some(space),
@@ -121,23 +122,23 @@ impl Session {
     }
 
     fn send(&self, message: Message, fds: &[BorrowedFd<'_>]) -> Result<(), Ended> {
-        // A client that does not take its answers is dropped.
+        // A client that does not read its answers is disconnected.
         wire::send(self.socket.as_fd(), message, fds, SendFlags::DONTWAIT).map_err(|_| None)
     }
 }
 
-/// What the helper knows of an address space besides its page.
+/// The helper's data of an address space, besides its page.
 #[derive(Debug)]
 struct Admitted {
-    /// No call or request of io_uring that began before the page was there is left, or what it does is distrusted.
+    /// Whether all calls and io_uring requests that began before the page existed have ended, or are distrusted.
     quiet: bool,
-    /// A process has shown to be in it.
+    /// Whether a process has proved to be in the space.
     proven: bool,
-    /// Sessions that wait for the above.
+    /// The number of sessions that wait for these.
     waiting: usize,
 }
 
-/// What all sessions share.
+/// The state that all sessions share.
 #[derive(Debug)]
 pub(super) struct Service {
     kernel: Kernel,
@@ -150,7 +151,7 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// `prompt`: closing a connection takes no time, see [`Aside`].
+    /// Creates the service. `prompt`: closing a connection takes no time; see [`Aside`].
     pub(super) fn new(kernel: Kernel, limits: Limits, prompt: bool) -> Self {
         Self {
             kernel,
@@ -163,12 +164,13 @@ impl Service {
         }
     }
 
-    /// An error if a program was skipped.
+    /// Returns an error if a program was skipped.
     pub(super) fn check(&self) -> Result<(), Unavailable> {
         self.kernel.check()
     }
 
-    /// Readable when a session that waits for its page should look again, until [`Self::clear_published`].
+    /// Returns a descriptor that is readable when sessions that wait for their pages should check again, until
+    /// [`Self::clear_published`].
     pub(super) fn published(&self) -> Option<BorrowedFd<'_>> {
         self.kernel.published()
     }
@@ -181,7 +183,7 @@ impl Service {
         self.kernel.end_all();
     }
 
-    /// Removes what has ended.
+    /// Removes spaces that have ended.
     pub(super) fn tidy(&mut self) {
         for space in self.kernel.sweep() {
             self.spaces.remove(&space);
@@ -208,7 +210,7 @@ impl Service {
         }
     }
 
-    /// Whether a connection can be accepted now: those that were refused are not too slow to close.
+    /// Returns whether a connection can be accepted now: not while too many refused connections wait to be closed.
     pub(super) fn accepts(&self) -> bool {
         !self.aside.is_full()
     }
@@ -219,7 +221,7 @@ impl Service {
         self.aside.close(Closing { user, descriptors: vec![socket], charge: None });
     }
 
-    /// Does what is to be done for a session: a message is there, or its time has come. `None`: it has ended.
+    /// Advances a session that has a message or is due. Returns `None` if the session has ended.
     pub(super) fn advance(&mut self, mut session: Session, ready: bool, now: Instant) -> Option<Session> {
         let mut strangers = Vec::new();
         let ended = match (&session.state, ready) {
@@ -241,7 +243,7 @@ impl Service {
         }
     }
 
-    /// Ends a session. Reports on its address space go on, unless no process has proved to be in it.
+    /// Ends a session. Reports on its address space continue, unless no process has proved to be in it.
     fn part(&mut self, session: Session, why: Ended, mut strangers: Vec<OwnedFd>) {
         if let Some(why) = why {
             deny(session.socket.as_fd(), why);
@@ -299,7 +301,7 @@ impl Service {
         }
     }
 
-    /// Answers Hello: has the sender's address space reported on.
+    /// Answers Hello: makes the programs report on the sender's address space.
     fn begin(&mut self, session: &mut Session, process: OwnedFd, now: Instant) -> Result<(), Ended> {
         let who = self.kernel.identify(process.as_fd()).map_err(Some)?;
         if !who.is_of(session.user) {
@@ -322,14 +324,15 @@ impl Service {
 
     fn charge_page(&mut self, user: u32) -> Result<Charge, Ended> {
         let taken = self.pages.take(user).or_else(|_| {
-            // Some may have ended since the last look.
+            // Some spaces may have ended since the last check.
             self.tidy();
             self.pages.take(user)
         });
         taken.map_err(|reached| Some(denial(reached, Denial::TooManySpaces)))
     }
 
-    /// Sends the challenge, if the programs know the page and every call and request of io_uring has ended that began before they did.
+    /// Sends the challenge, if the programs have the page and all calls and io_uring requests that began before have
+    /// ended.
     fn settle(&mut self, session: &mut Session, now: Instant) -> Result<(), Ended> {
         let State::Settling { space, ref process, ref mut retry } = session.state else { return Ok(()) };
         match self.kernel.progress(space) {
@@ -360,7 +363,7 @@ impl Service {
         session.send(Message::Challenge { start, len }, &[])
     }
 
-    /// Gives the page away, if the sender is in the space and has met the challenge.
+    /// Passes the page to the client, if the sender is in the space and has done the challenge.
     fn grant(
         &mut self,
         session: &mut Session,
@@ -370,7 +373,7 @@ impl Service {
         process: BorrowedFd<'_>,
     ) -> Result<(), Ended> {
         let (page, map) = self.kernel.page(space).ok_or(Some(Denial::NoAddressSpace))?;
-        // A process that reports more than the page holds at once must try again.
+        // A process that makes more changes at once than the page holds must try again.
         if !page.drain(head).any(|change| matches!(change, Change::Range(range) if range == *wanted)) {
             return Err(Some(Denial::Challenge));
         }
@@ -393,7 +396,7 @@ impl Service {
         Ok(())
     }
 
-    /// Answers Watch, unless the lock of the address space is taken: then it looks again.
+    /// Answers Watch. If the lock of the address space is taken, the session checks again later.
     fn look(&mut self, session: &mut Session, now: Instant) -> Result<(), Ended> {
         let State::Locked { space, ref process, ref range, retry } = session.state else { return Ok(()) };
         let watched = match self.kernel.mapping(process.as_fd(), range) {
@@ -439,11 +442,11 @@ fn denial(reached: Reached, each: Denial) -> Denial {
 }
 
 fn deny(socket: BorrowedFd<'_>, why: Denial) {
-    // A client that does not read its socket does not get the reason.
+    // A client that does not read its socket does not receive the reason.
     wire::send(socket, Message::Denied { why: why as u64 }, &[], SendFlags::DONTWAIT).ok();
 }
 
-/// A random range where no process has memory.
+/// Returns a random range at which no process has memory.
 fn somewhere() -> io::Result<(u64, u64)> {
     let mut random = [0_u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;

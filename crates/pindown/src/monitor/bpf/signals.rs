@@ -1,4 +1,4 @@
-//! The signals that end the helper, as a descriptor that its loop can wait for.
+//! The signals that end the helper, as a descriptor that its loop can poll.
 #![expect(unsafe_code, reason = "signalfd(2) has no safe wrapper here; each block states its own reason")]
 
 use std::io;
@@ -6,26 +6,26 @@ use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 
-/// Blocks SIGTERM, SIGINT and SIGHUP in this thread and in those that it starts from now on. Returns a descriptor that is readable once
-/// one of them has come.
+/// Blocks SIGTERM, SIGINT and SIGHUP in this thread and in those that it starts from now on. Returns a descriptor that
+/// is readable once one of these signals has arrived.
 pub(super) fn ending() -> io::Result<OwnedFd> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: it initialises the set that it is given.
+    // SAFETY: the call initialises the set that it is given.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         // SAFETY: the set was initialised above; the signal exists.
         unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
     }
-    // SAFETY: the set is initialised; the former mask is not asked for.
+    // SAFETY: the set is initialised; the former mask is not requested.
     let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), ptr::null_mut()) };
     if blocked != 0 {
         return Err(io::Error::from_raw_os_error(blocked));
     }
-    // SAFETY: the set is initialised; -1 asks for a new descriptor.
+    // SAFETY: the set is initialised; -1 requests a new descriptor.
     let fd = unsafe { libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made it, for this call alone.
+    // SAFETY: the kernel has just made the descriptor, for this call alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

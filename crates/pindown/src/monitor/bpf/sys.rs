@@ -1,5 +1,5 @@
-//! bpf(2), as far as the loader's library does not offer it: maps that clients share, iterators over one process,
-//! test runs, attaching by descriptor.
+//! The parts of bpf(2) that the loader's library does not offer: maps that clients share, iterators over one process,
+//! test runs, and attaching by descriptor.
 #![expect(unsafe_code, reason = "bpf(2) has no safe wrapper; each block states its own reason")]
 
 use std::io::{self, Read};
@@ -23,10 +23,11 @@ const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_RINGBUF: u32 = 27;
 const MMAPABLE: u32 = 1 << 10;
 const ATTACH_ITER: u32 = 28;
-/// Where `struct bpf_prog_info` has `recursion_misses`, and how long the kernel's must be to have it.
+/// The offset of `recursion_misses` in `struct bpf_prog_info`; the kernel has the field if its structure is longer than
+/// this.
 const RECURSION_MISSES: usize = 208;
 
-/// Room for any attribute that is used here; the kernel requires fields that it does not know to be zero.
+/// Space for any attribute that is used here. The kernel requires fields that it does not support to be zero.
 #[repr(C, align(8))]
 struct Attribute([u8; 128]);
 
@@ -51,36 +52,36 @@ impl Attribute {
 }
 
 /// # Safety
-/// Every address in `attribute` must point to as much memory as the command and the sizes beside it say.
+/// Every address in `attribute` must point to as much memory as the command and the sizes beside it specify.
 unsafe fn bpf(command: libc::c_int, attribute: &mut Attribute, len: usize) -> io::Result<libc::c_int> {
-    // SAFETY: the attribute is longer than `len`; what it points to is the caller's promise.
+    // SAFETY: the attribute is longer than `len`; the caller guarantees the memory that it points to.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, command, attribute.0.as_mut_ptr(), len) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as libc::c_int) }
 }
 
 fn owned(fd: libc::c_int) -> OwnedFd {
-    // SAFETY: the kernel has just made it, for this call alone.
+    // SAFETY: the kernel has just made the descriptor, for this call alone.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// Creates an array of one value, which can be mapped.
+/// Creates an array with one value, which can be mapped.
 pub(super) fn create_page(bytes: usize) -> io::Result<OwnedFd> {
     let mut a = Attribute::new().u32(0, MAP_TYPE_ARRAY).u32(4, 4).u32(8, bytes as u32).u32(12, 1).u32(16, MMAPABLE);
-    // SAFETY: no addresses.
+    // SAFETY: the attribute contains no addresses.
     unsafe { bpf(MAP_CREATE, &mut a, 20) }.map(owned)
 }
 
 /// Creates a ring of so many bytes, a power of two and a multiple of a page.
 pub(super) fn create_ring(bytes: usize) -> io::Result<OwnedFd> {
     let mut a = Attribute::new().u32(0, MAP_TYPE_RINGBUF).u32(12, bytes as u32);
-    // SAFETY: no addresses.
+    // SAFETY: the attribute contains no addresses.
     unsafe { bpf(MAP_CREATE, &mut a, 20) }.map(owned)
 }
 
-/// Freezes the map: from now on no process can write to it, not even as root.
+/// Freezes the map: from now on no process can write to it, not even a root process.
 pub(super) fn freeze(map: BorrowedFd<'_>) -> io::Result<()> {
     let mut a = Attribute::new().fd(0, map);
-    // SAFETY: no addresses.
+    // SAFETY: the attribute contains no addresses.
     unsafe { bpf(MAP_FREEZE, &mut a, 4) }.map(drop)
 }
 
@@ -88,10 +89,10 @@ fn element(map: BorrowedFd<'_>, key: *const u8, value: u64, flags: u64) -> Attri
     Attribute::new().fd(0, map).u64(8, key as u64).u64(16, value).u64(24, flags)
 }
 
-/// Writes an element. The caller gives keys and values of the sizes that the map has.
+/// Writes an element. Key and value must have the sizes of the map.
 pub(super) fn update(map: BorrowedFd<'_>, key: &[u8], value: &[u8], only_new: bool) -> io::Result<()> {
     let mut a = element(map, key.as_ptr(), value.as_ptr() as u64, u64::from(only_new));
-    // SAFETY: key and value live through the call and have the map's sizes (kernel.rs: each map's are checked there).
+    // SAFETY: key and value live through the call and have the map's sizes (kernel.rs checks the sizes of each map).
     unsafe { bpf(MAP_UPDATE, &mut a, 32) }.map(drop)
 }
 
@@ -109,15 +110,17 @@ pub(super) fn delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<()> {
     unsafe { bpf(MAP_DELETE, &mut a, 32) }.map(drop)
 }
 
-/// Removes elements by their keys, one after the other in `keys`, until one is not there. For a map of maps it costs one grace
-/// period of the kernel's, where removing each by itself costs one for each.
+/// Removes elements by their keys, in the order of `keys`, until one is not there. For a map of maps this takes one RCU
+/// grace period of the kernel; separate removals take one each.
 pub(super) fn delete_all(map: BorrowedFd<'_>, keys: &[u64]) -> io::Result<()> {
     let mut a = Attribute::new().u64(16, keys.as_ptr() as u64).u32(32, keys.len() as u32).fd(36, map);
-    // SAFETY: the keys live through the call; the map's keys have eight bytes (kernel.rs: of those maps alone it is called).
+    // SAFETY: the keys live through the call; the map's keys have eight bytes (kernel.rs calls this only for such
+    // maps).
     unsafe { bpf(MAP_DELETE_BATCH, &mut a, 56) }.map(drop)
 }
 
-/// Writes elements of a map of maps: for each key the descriptor of a map. As for [`delete_all`], at the cost of one grace period.
+/// Writes elements of a map of maps: for each key the descriptor of a map. Like [`delete_all`], this takes one grace
+/// period.
 pub(super) fn update_all(map: BorrowedFd<'_>, keys: &[u64], maps: &[libc::c_int]) -> io::Result<()> {
     let count = keys.len().min(maps.len()) as u32;
     let attribute = Attribute::new().u64(16, keys.as_ptr() as u64).u64(24, maps.as_ptr() as u64);
@@ -126,7 +129,7 @@ pub(super) fn update_all(map: BorrowedFd<'_>, keys: &[u64], maps: &[libc::c_int]
     unsafe { bpf(MAP_UPDATE_BATCH, &mut a, 56) }.map(drop)
 }
 
-/// Key and value sizes of a map, in bytes.
+/// Returns the key and value sizes of a map, in bytes.
 #[cfg(feature = "bpf")]
 pub(super) fn sizes(map: BorrowedFd<'_>) -> io::Result<(usize, usize)> {
     let mut info = [0_u8; 24];
@@ -134,14 +137,15 @@ pub(super) fn sizes(map: BorrowedFd<'_>) -> io::Result<(usize, usize)> {
     Ok((word(&info, 8) as usize, word(&info, 12) as usize))
 }
 
-/// The kernel's number of a program or a map, which no other has.
+/// Returns the kernel's id of a program or a map, which no other has.
 pub(super) fn number(object: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = [0_u8; 8];
     object_info(object, &mut info)?;
     Ok(word(&info, 4))
 }
 
-/// A program's [`number`], and how often the kernel skipped the program because it was running already on that processor.
+/// Returns a program's [`number`], and how often the kernel skipped the program because it was already running on that
+/// processor.
 pub(super) fn number_and_misses(program: BorrowedFd<'_>) -> io::Result<(u32, u64)> {
     let mut info = [0_u8; RECURSION_MISSES + 8];
     object_info(program, &mut info)?;
@@ -151,7 +155,7 @@ pub(super) fn number_and_misses(program: BorrowedFd<'_>) -> io::Result<(u32, u64
 
 fn object_info(object: BorrowedFd<'_>, info: &mut [u8]) -> io::Result<()> {
     let mut a = Attribute::new().fd(0, object).u32(4, info.len() as u32).u64(8, info.as_mut_ptr() as u64);
-    // SAFETY: `info` is as long as the attribute says; a zeroed one asks for no further arrays.
+    // SAFETY: `info` is as long as the attribute specifies; a zeroed one requests no further arrays.
     unsafe { bpf(OBJECT_INFO, &mut a, 16) }?;
     if word(&a.0, 4) as usize == info.len() { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
 }
@@ -160,11 +164,12 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Attaches a program to the tracepoint that it was loaded for. It stays attached while any copy of the descriptor is.
+/// Attaches a program to the tracepoint that it was loaded for. It stays attached as long as any copy of the descriptor
+/// is open.
 #[cfg(feature = "bpf")]
 pub(super) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut a = Attribute::new().fd(8, program);
-    // SAFETY: a null name, which means that the program knows its tracepoint.
+    // SAFETY: the name is null, which means that the program specifies its tracepoint.
     unsafe { bpf(ATTACH, &mut a, 16) }.map(owned)
 }
 
@@ -172,19 +177,19 @@ pub(super) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 pub(super) fn run(program: BorrowedFd<'_>, arguments: &[u64]) -> io::Result<u32> {
     let bytes = size_of_val(arguments) as u32;
     let mut a = Attribute::new().fd(0, program).u32(40, bytes).u64(48, arguments.as_ptr() as u64);
-    // SAFETY: the arguments live through the call and are as long as the attribute says.
+    // SAFETY: the arguments live through the call and are as long as the attribute specifies.
     unsafe { bpf(PROG_TEST_RUN, &mut a, 80) }?;
     Ok(word(&a.0, 4))
 }
 
-/// Runs an iterator program over the threads of the process that `pidfd` names.
+/// Runs an iterator program over the threads of the process that `pidfd` refers to.
 pub(super) fn iterate(program: BorrowedFd<'_>, pidfd: BorrowedFd<'_>) -> io::Result<()> {
     let info: [u32; 4] = [0, 0, pidfd.as_raw_fd().cast_unsigned(), 0];
     let mut a = Attribute::new().fd(0, program).u32(8, ATTACH_ITER).u64(16, info.as_ptr() as u64).u32(24, 12);
-    // SAFETY: `info` lives through the call and has the 12 bytes that the attribute says.
+    // SAFETY: `info` lives through the call and has the 12 bytes that the attribute specifies.
     let link = unsafe { bpf(LINK_CREATE, &mut a, 28) }.map(owned)?;
     let mut a = Attribute::new().u32(0, link.as_raw_fd().cast_unsigned());
-    // SAFETY: no addresses.
+    // SAFETY: the attribute contains no addresses.
     let iterator = unsafe { bpf(ITER_CREATE, &mut a, 8) }.map(owned)?;
     let mut said = Vec::new();
     std::fs::File::from(iterator).read_to_end(&mut said).map(drop)

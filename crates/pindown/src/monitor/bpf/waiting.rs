@@ -1,4 +1,4 @@
-//! Changes that wait to be published, and which of them may be made now.
+//! Changes that wait to be published, and the selection of those that may be made now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::quota::Charge;
 
-/// The maximum number of publishing threads that remove pages at once. The others are left to publish new pages, because callers wait for those.
+/// The maximum number of publishing threads that remove pages at once. The others are left to publish new pages,
+/// because callers wait for those.
 const TAKING: usize = 2;
 
-/// Whether the programs know a page.
+/// Whether the programs have a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Published {
@@ -19,7 +20,7 @@ pub(super) enum Published {
     Refused = 2,
 }
 
-/// [`Published`], written by the thread that publishes.
+/// The [`Published`] state of a page, written by the publishing thread.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Progress(Arc<AtomicU8>);
 
@@ -37,7 +38,7 @@ impl Progress {
     }
 }
 
-/// A page to be put where the programs find it.
+/// A page to be inserted where the programs find it.
 #[derive(Debug)]
 pub(super) struct Put {
     pub(super) mm: u64,
@@ -47,12 +48,12 @@ pub(super) struct Put {
     pub(super) progress: Progress,
 }
 
-/// A page to be taken away.
+/// A page to be removed.
 #[derive(Debug)]
 pub(super) struct Take {
     pub(super) mm: u64,
     pub(super) name: u64,
-    /// Given back once the page is gone.
+    /// Released once the page is removed.
     pub(super) _charge: Option<Charge>,
 }
 
@@ -63,26 +64,27 @@ pub(super) enum Changes {
     Takes(Vec<Take>),
 }
 
-/// Changes that a thread has begun with, and must report as done.
+/// Changes that a thread has taken and must report as done.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) changes: Changes,
-    /// The address spaces that are changed.
+    /// The address spaces of the changes.
     spaces: BTreeSet<u64>,
 }
 
-/// What waits, by address space. The changes of one address space are made in the order in which they were asked for, one at a time; those of
-/// different ones in any order.
+/// The waiting changes, by address space. The changes of one address space are made in the order of the requests, one
+/// at a time; those of different address spaces in any order.
 ///
-/// Of one address space at most one page waits to be taken away and one to be put after that: pages are put and taken away in turn, and a page
+/// For one address space at most one page waits to be removed, and one to be inserted after that: pages are inserted
+/// and removed in turn, and a page that is to be removed before it was inserted is never inserted.
 /// that is to be taken away before it was put never appears.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     takes: BTreeMap<u64, Take>,
     puts: BTreeMap<u64, Put>,
-    /// Of changes that threads make at this time.
+    /// The address spaces whose changes threads are making now.
     under_way: BTreeSet<u64>,
-    /// Threads that take pages away at this time.
+    /// The number of threads that are removing pages now.
     taking: usize,
 }
 
@@ -92,7 +94,7 @@ impl Waiting {
         debug_assert!(other.is_none(), "the page before it is taken away first");
     }
 
-    /// Returns the change if it need not be made, because its page was not put yet and now never will be.
+    /// Queues a removal. Returns it if it is unnecessary, because its page was not inserted yet and now never will be.
     pub(super) fn take(&mut self, take: Take) -> Option<Take> {
         if self.puts.remove(&take.mm).is_some() {
             return Some(take);
@@ -102,9 +104,11 @@ impl Waiting {
         None
     }
 
-    /// What may be done now, for the thread that asks. It calls [`done`](Self::done) once it has made the changes.
+    /// Returns the changes that the calling thread may make now. The thread calls [`done`](Self::done) once it has made
+    /// them.
     pub(super) fn next(&mut self) -> Option<Batch> {
-        // Programs that connect without end keep pages to be put waiting. If no thread took pages away meanwhile, the map would fill up.
+        // If programs connect continuously, pages to be inserted always wait. If no thread removed pages meanwhile, the
+        // map would fill up.
         let batch = if self.taking == 0 {
             self.next_takes().or_else(|| self.next_puts())
         } else {
@@ -131,12 +135,12 @@ impl Waiting {
         (!ready.is_empty()).then_some(Batch { changes: Changes::Takes(ready), spaces })
     }
 
-    /// Whether nothing waits.
+    /// Returns whether no change waits.
     pub(super) fn is_empty(&self) -> bool {
         self.takes.is_empty() && self.puts.is_empty()
     }
 
-    /// The changes were made.
+    /// Records that the changes were made.
     pub(super) fn done(&mut self, Batch { changes, spaces }: Batch) {
         self.under_way.retain(|mm| !spaces.contains(mm));
         self.taking -= usize::from(matches!(changes, Changes::Takes(_)));
@@ -158,7 +162,7 @@ mod tests {
         Take { mm, name, _charge: None }
     }
 
-    /// "+" and the names of pages that are put, "-" and those of pages that are taken away.
+    /// Returns "+" and the names of pages that are inserted, or "-" and the names of pages that are removed.
     fn names(batch: &Option<Batch>) -> String {
         match batch.as_ref().map(|batch| &batch.changes) {
             None => String::new(),

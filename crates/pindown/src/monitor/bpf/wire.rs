@@ -10,38 +10,38 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-/// Raised when a message changes.
+/// The version of the protocol, raised when a message changes.
 pub(super) const VERSION: u64 = 2;
-/// Descriptors that one message may carry.
+/// The maximum number of descriptors that one message carries.
 pub(super) const DESCRIPTORS: usize = 12;
 
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// Client: asks for a page.
+    /// Client: requests a page.
     Hello { version: u64 },
-    /// Helper: asks the client to remove the permissions of these bytes, which lie at addresses where no process has
-    /// memory.
+    /// Helper: requests that the client remove the permissions of these bytes, which lie at addresses where no process
+    /// has memory.
     Challenge { start: u64, len: u64 },
-    /// Client: the challenge is met.
+    /// Client: the challenge is done.
     Done,
     /// Helper: grants the page. Carries descriptors: the page, the bell, then those that keep the programs attached.
     Grant,
-    /// Client: asks to watch the pages of these addresses.
+    /// Client: requests that the pages of these addresses be watched.
     Watch { start: u64, end: u64 },
-    /// Helper: the slot, or `None` if none is needed.
+    /// Helper: the slot that watches them, or `None` if none is needed.
     Watched { slot: Option<u64> },
-    /// Helper: a number of [`super::Unwatchable`].
+    /// Helper: the pages cannot be watched. Holds a number of [`super::Unwatchable`].
     Unwatchable { why: u64 },
     /// Client: a slot is no longer needed.
     Unwatch { slot: u64 },
     /// Helper: the slot is released.
     Unwatched,
-    /// Helper: a number of [`super::Denial`]; the connection ends.
+    /// Helper: refuses the client, and closes the connection. Holds a number of [`super::Denial`].
     Denied { why: u64 },
 }
 
-/// Bytes of a message.
+/// The size of a message in bytes.
 pub(super) const LEN: usize = 32;
 const NONE: u64 = u64::MAX;
 
@@ -75,7 +75,7 @@ impl Message {
             10 => Self::Denied { why: a },
             _ => return None,
         };
-        // What is not used is zero.
+        // Unused words must be zero.
         (message.words() == [kind, a, b, c]).then_some(message)
     }
 
@@ -89,7 +89,7 @@ impl Message {
     }
 }
 
-/// Sends a message, with descriptors; `flags` determine whether it may wait.
+/// Sends a message with descriptors; `flags` determine whether the call may wait.
 pub(super) fn send(to: BorrowedFd<'_>, message: Message, fds: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
     let mut bytes = [0; LEN];
     for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(message.words()) {
@@ -104,7 +104,7 @@ pub(super) fn send(to: BorrowedFd<'_>, message: Message, fds: &[BorrowedFd<'_>],
     Ok(())
 }
 
-/// Receives a message, and the descriptors that came with it. Fails with `InvalidData` if it is not a message.
+/// Receives a message and its descriptors. Fails with `InvalidData` if the bytes are not a message.
 pub(super) fn receive(from: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<(Message, Vec<OwnedFd>)> {
     let mut bytes = [0; LEN];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -126,7 +126,7 @@ pub(super) fn receive(from: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<(Mes
     }
 }
 
-/// The effective user of the process at the other end, when it connected or began to listen.
+/// Returns the effective user of the process at the other end, as of when it connected or began to listen.
 pub(super) fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;

@@ -1,10 +1,10 @@
-//! Memory that is locked while registrations of it are kept, and unlocked when the last of them has gone.
+//! Memory that is locked while registrations of it are kept, and unlocked after the last of them is unpinned.
 //!
-//! A locked range is a mapping of its own, of which a process may have vm.max_map_count. So there are as many as registrations that are kept,
-//! and no more than a part of that limit: beyond it memory is registered for one use.
+//! A locked range is a mapping of its own, and the number of a process's mappings is limited by vm.max_map_count. The
+//! number of locked ranges is limited to a share of that; beyond it, memory is registered for one use.
 //!
-//! What the program has locked by itself before stays locked: it is found out by an advice that the kernel refuses for locked memory
-//! alone (MADV_COLD).
+//! Memory that the program locked before stays locked. Such memory is detected by an advice that the kernel refuses
+//! only for locked memory (MADV_COLD).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::sys;
 use crate::range::Range;
 
-/// The share of a process's mappings that this monitor may use: one of so many.
+/// The share of a process's mappings that this monitor may use is one divided by this.
 const SHARE: u64 = 16;
 
 /// The default of vm.max_map_count.
@@ -23,13 +23,13 @@ const USUAL: u64 = 65_530;
 #[derive(Debug)]
 struct Piece {
     end: u64,
-    /// Registrations that it is locked for.
+    /// The number of registrations for which the piece is locked.
     count: u32,
-    /// It was not locked before.
+    /// Whether this monitor locked the piece: it was not locked before.
     ours: bool,
 }
 
-/// Disjoint pieces of locked memory, by their starts.
+/// Disjoint pieces of locked memory, by start address.
 #[derive(Debug)]
 pub(super) struct Locked {
     pieces: Mutex<BTreeMap<u64, Piece>>,
@@ -43,19 +43,19 @@ impl Locked {
         Self { pieces: Mutex::default(), most: usize::try_from((limit / SHARE).max(1)).unwrap_or(usize::MAX) }
     }
 
-    /// Locks whole pages for one registration more.
+    /// Locks whole pages for one more registration.
     ///
     /// # Errors
-    /// Those of mlock2(2); ENOMEM if too many pieces are locked.
+    /// Errors of mlock2(2); ENOMEM if too many pieces are locked.
     pub(super) fn add(&self, range: Range) -> rustix::io::Result<()> {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
-        // Each piece that is touched may become two.
+        // The pieces at the two ends of the range may be split.
         if pieces.len() + 2 > self.most {
             return Err(Errno::NOMEM);
         }
         let was_locked: Vec<(Range, bool)> =
             gaps(&pieces, range).into_iter().map(|gap| (gap, sys::is_locked(gap))).collect();
-        // All of it, each time: what is mapped there may be another mapping than it was.
+        // Locks the whole range each time: another mapping may be there than before.
         sys::lock(range)?;
         split(&mut pieces, range);
         for (_, piece) in pieces.range_mut(range.start()..range.end()) {
@@ -67,7 +67,7 @@ impl Locked {
         Ok(())
     }
 
-    /// Removes one registration. Pieces without a registration are unlocked.
+    /// Removes one registration. Unlocks the pieces that have no registration left.
     pub(super) fn remove(&self, range: Range) {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         split(&mut pieces, range);
@@ -86,7 +86,7 @@ impl Locked {
     }
 }
 
-/// The parts of the range that are in no piece.
+/// Returns the parts of the range that are in no piece.
 fn gaps(pieces: &BTreeMap<u64, Piece>, range: Range) -> Vec<Range> {
     let mut gaps = Vec::new();
     let before = pieces.range(..range.start()).next_back().map_or(0, |(_, piece)| piece.end);
@@ -99,7 +99,7 @@ fn gaps(pieces: &BTreeMap<u64, Piece>, range: Range) -> Vec<Range> {
     gaps
 }
 
-/// Cuts the pieces that stick out of the range at its ends.
+/// Splits the pieces that extend beyond the ends of the range.
 fn split(pieces: &mut BTreeMap<u64, Piece>, range: Range) {
     for at in [range.start(), range.end()] {
         let Some((_, piece)) = pieces.range_mut(..at).next_back() else { continue };

@@ -1,52 +1,57 @@
-//! The monitor for processes without privileges: userfaultfd as a pure event channel.
+//! The monitor for processes without privileges: userfaultfd as an event channel only.
 //!
-//! Whole mappings are registered for asynchronous write protection, and never write-protected: the descriptor then reports
-//! what happens to them (unmapped, moved, dropped) while the caller of that change waits for it to be read, and no page
-//! fault is ever reported. One thread reads. It marks the journal's page *before* it reads, since reading is what lets the
-//! caller go on, and reports what it read afterwards. A hit asks the kernel whether a change is under way that has not been
-//! read (an ioctl that answers EAGAIN), and then compares the journal: no change is missed between the two.
+//! Whole mappings are registered for asynchronous write protection, but never write-protected. The descriptor then
+//! reports changes of the mappings (unmapped, moved, dropped) while the thread that makes the change waits until the
+//! report is read, and no page fault is ever reported. One thread reads the reports. It marks the journal's page
+//! *before* it reads, since reading lets the waiting thread continue, and reports the changes that it read afterwards.
+//! A hit queries the kernel for a change that has not been read (an ioctl that fails with EAGAIN), and then compares
+//! the journal, so no change is missed between the two.
 //!
 //! The following memory cannot be watched, and the cache registers it for one use:
-//! * anything but private anonymous memory: files can be truncated by another process, System V segments detached, shared
-//!   memory remapped, without an event;
-//! * private anonymous memory as well, unless the program promises that no code in the process makes the two changes of it that
-//!   come without an event ([`Unseen::NeverMade`]): guard pages (MADV_GUARD_INSTALL, since Linux 6.13), and a System V segment
-//!   attached over it (shmat with SHM_REMAP). Instead of the first promise it may have the memory locked, where the kernel
-//!   refuses guard pages ([`Unseen::GuardsRefused`]): locked *before* it is pinned, so that no guard page can come after the
-//!   pin; one that was there before makes the pin fail;
-//! * addresses at which pages were dropped once (MADV_DONTNEED): that event comes before the pages are dropped, and no
-//!   event comes after. Until then the old pages could be pinned again; when that is over cannot be known.
+//! * all memory but private anonymous memory: without an event, files can be truncated by another process, System V
+//!   segments can be detached, and shared memory can be remapped;
+//! * private anonymous memory too, unless the program promises that no code in the process makes the two changes that
+//!   are not reported by an event ([`Unseen::NeverMade`]): guard pages (MADV_GUARD_INSTALL, since Linux 6.13), and a
+//!   System V segment attached over the memory (shmat with SHM_REMAP). Instead of the first promise the program may let
+//!   the monitor lock the memory, since the kernel refuses guard pages in locked memory ([`Unseen::GuardsRefused`]).
+//!   The memory is locked *before* it is pinned, so no guard page can be installed after the pin; a guard page that was
+//!   there before makes the pin fail;
+//! * addresses at which pages were dropped once (MADV_DONTNEED): that event is sent before the pages are dropped, and
+//!   none is sent after. Until the pages are dropped they could be pinned again, and the monitor cannot detect when
+//!   that is over.
 //!
-//! Memory of [`super::sealed`] needs no watching and is always answered for.
+//! [`super::sealed`] memory needs no watching and can always be kept.
 //!
-//! MON-014: a change of protection is not an event. Rights that the process lost would stay with a registration until it is
-//! dropped, unless each hit asks for them as well ([`Settings::check_rights`]). The question comes after the entry was found
-//! and before the journal is compared: what mprotect(2) took before the look-up began is missed, what it takes later is later.
-//! A mapping that was put there meanwhile, with the rights and without the pages, is reported by the journal as always.
+//! A change of protection is not an event. A registration would keep rights that the process has lost until it is
+//! dropped, unless each hit queries the rights too ([`Settings::check_rights`]). The query is made after the entry was
+//! found and before the journal is compared. So a hit notices rights that mprotect(2) removed before the look-up began;
+//! rights that are removed later do not concern it. If a mapping with the same rights and other pages was put there
+//! meanwhile, the journal reports it as always.
 //!
 //! # Before Linux 6.7
 //!
-//! There is no asynchronous write protection then, and mappings are registered for the plain one. Its faults are
-//! reported to this thread, and wait for it. This mode is as sound, for the memory that is kept:
-//! * No fault comes, since a page faults only if UFFDIO_WRITEPROTECT has marked it, and the monitor marks none. (A mark made by
-//!   other code, by PAGEMAP_SCAN since Linux 6.7, is removed when the fault is reported.) So no thread of the program waits,
-//!   except for changes, as in the other mode.
-//! * The events do not depend on the kind of protection: the kernel sends them for whatever has this descriptor. Nothing
-//!   is learnt from write protection itself, in either mode; what asynchronous protection adds is more kinds of memory
-//!   (files), and those are not kept in either.
-//! * What comes without an event is the same, or less: there are no guard pages before Linux 6.13. MADV_DONTNEED is reported
-//!   before the pages go, and pages that were dropped fault in anew without any report, so such addresses are used once
-//!   from then on in this mode too: a pinned page's successor is not to be seen by plain write protection (marks of absent
-//!   pages, which would survive a drop, came with Linux 6.4).
-//! * The question of a hit, whether a change is under way, is answered from a *count* of changes since Linux 5.15 only;
-//!   before, it was a flag, which the end of one change took down while another was under way. There is no way to ask which
-//!   it is, so UFFD_FEATURE_EXACT_ADDRESS is wanted, which is younger (5.18). Older kernels are refused.
-//! * /proc/self/maps is read, since PROCMAP_QUERY came with 6.11. Its lines are each right when they are made; what changes
-//!   between them is reported, or happened before the mapping was registered, and it is therefore read and registered
-//!   twice.
+//! Without asynchronous write protection, mappings are registered for plain write protection, whose faults are reported
+//! to this thread and wait for it. This mode is as sound, for the memory that is kept:
+//! * No fault occurs, since a page faults only if UFFDIO_WRITEPROTECT has marked it, and the monitor marks none. (A
+//!   mark made by other code, through PAGEMAP_SCAN since Linux 6.7, is removed when the fault is reported.) So threads
+//!   of the program wait only for changes, as in the other mode.
+//! * The events do not depend on the kind of protection: the kernel sends them for every mapping that is registered
+//!   with this descriptor. In neither mode does the monitor learn anything from write protection itself. Asynchronous
+//!   protection supports more kinds of memory (files), which are kept in neither mode.
+//! * No more changes go without an event: there are no guard pages before Linux 6.13. MADV_DONTNEED is reported before
+//!   the pages are dropped, and pages that were dropped fault in again without a report, so such addresses are
+//!   registered for one use from then on in this mode too. Plain write protection cannot show that a pinned page was
+//!   replaced (marks of absent pages, which would survive a drop, came with Linux 6.4).
+//! * A hit's query for a change that is under way is answered from a *count* of changes only since Linux 5.15. Before,
+//!   it was a flag, which the end of one change cleared while another was under way. A program cannot query which of
+//!   the two the kernel has, so the monitor requires UFFD_FEATURE_EXACT_ADDRESS, which is younger (5.18), and rejects
+//!   older kernels.
+//! * /proc/self/maps is read, since PROCMAP_QUERY came with Linux 6.11. Each of its lines is correct at the time when
+//!   it is generated. A change between two lines is reported, or was made before the mapping was registered; so the
+//!   file is read and the mappings are registered twice.
 //!
-//! The reading thread allocates, frees and maps nothing, takes no lock that others hold while they do, and runs no signal
-//! handler of the program's: threads that change a mapping wait for it.
+//! The reading thread allocates, frees and maps nothing, takes no lock that other threads hold while they do, and runs
+//! no signal handler of the program: threads that change a mapping wait for it.
 
 mod locked;
 mod removed;
@@ -73,8 +78,8 @@ use removed::Removed;
 pub use settings::{Settings, Unseen};
 use sys::{Event, Message, Mode, Userfaultfd};
 
-/// One monitor for each process and mode: a mapping has one userfaultfd. A fork has none of its parent's memory
-/// watched, and starts its own.
+/// One monitor for each process and mode: a mapping can have only one userfaultfd. A forked child's memory is not
+/// watched by its parent's monitor; the child starts its own.
 static MONITORS: OfProcess<Vec<&'static Shared>> = OfProcess::new();
 
 #[derive(Debug)]
@@ -87,11 +92,12 @@ struct Shared {
     known: Known,
     removed: Removed,
     locked: OnceLock<Locked>,
-    /// The thread reads, or why it does not. What the system's library allocates when a thread begins is behind it.
+    /// Set when the thread reads, or to the reason why it does not. Set after the allocations that the C library makes
+    /// when a thread starts.
     reading: OnceLock<Result<(), String>>,
 }
 
-/// The monitor, as a cache has it.
+/// The monitor, as used by a cache.
 #[derive(Debug)]
 pub(crate) struct UserfaultfdMonitor {
     shared: &'static Shared,
@@ -99,8 +105,10 @@ pub(crate) struct UserfaultfdMonitor {
 }
 
 impl UserfaultfdMonitor {
+    /// Opens the process's monitor.
+    ///
     /// # Errors
-    /// Why it cannot work here.
+    /// The reason why it is not available.
     pub(crate) fn open(settings: Settings) -> io::Result<Self> {
         if settings.unseen == Unseen::GuardsRefused {
             sys::locked_memory_refuses_guards()?;
@@ -114,10 +122,10 @@ impl UserfaultfdMonitor {
     }
 }
 
-/// Checks that the monitor would keep more than [`super::sealed`] does: otherwise its more expensive hits are of no use.
+/// Checks that the monitor would keep more than [`super::sealed`] does: otherwise its more expensive hits are useless.
 ///
 /// # Errors
-/// Why not.
+/// The reason why it would not.
 pub(crate) fn useful(settings: Settings) -> io::Result<()> {
     if settings.unseen == Unseen::Possible {
         let why =
@@ -133,7 +141,7 @@ fn start(mode: Mode) -> io::Result<&'static Shared> {
     if let Some(shared) = known.iter().find(same) {
         return Ok(shared);
     }
-    // What is made below is never freed.
+    // The objects below are never freed.
     thread::room()?;
     let shared: &'static Shared = Box::leak(Box::new(Shared {
         uffd: Userfaultfd::new(mode)?,
@@ -147,38 +155,38 @@ fn start(mode: Mode) -> io::Result<&'static Shared> {
         reading: OnceLock::new(),
     }));
     thread::start("pindown-monitor", move || shared.watch_for_ever())?;
-    // Nothing is registered before, so that no thread that holds the allocator's lock waits for the reading thread,
+    // No mapping is registered before this, so no thread that holds the allocator's lock waits for the reading thread,
     // which needs that lock while it starts.
     shared.reading.wait().clone().map_err(io::Error::other)?;
     known.push(shared);
     Ok(shared)
 }
 
-/// Where nothing is ever mapped.
+/// A range at which nothing is ever mapped.
 const NOWHERE: Range = match Range::new(0, 1) {
     Ok(range) => range,
     Err(_) => panic!("one byte is a range"),
 };
 
-/// How often changes are looked for where the system does not let us wait for them.
+/// The interval of checks for changes if the process is not allowed to call poll(2).
 const LOOK: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// The bit of the page's busy word that is set while the thread is about to read.
+/// The bit of the page's busy word that is set while the thread is about to read and report.
 const MARK: u64 = 1;
 
-/// Messages that are read at a time.
+/// The number of messages that are read at a time.
 const MESSAGES: usize = 64;
 
 impl Shared {
-    /// Runs the reading thread. It lives as long as the process, since threads that change a registered mapping wait
+    /// Runs the reading thread. It runs until the process exits, since threads that change a registered mapping wait
     /// for it.
     fn watch_for_ever(&self) {
         let mut messages = [Message::default(); MESSAGES];
-        // What it reads from and rings stays open, whatever the program closes.
+        // The descriptors that the thread reads and writes stay open even if the program closes its own.
         let mut kept = [self.uffd.as_fd(), self.bell.descriptor()].map(|kept| kept.as_raw_fd());
         let kept = keeper::keep_only(&mut kept).map_err(|why| why.to_string());
         let failed = kept.is_err();
-        // Only this thread sets it.
+        // Only this thread sets the value.
         self.reading.set(kept).ok();
         if failed {
             return;
@@ -187,14 +195,15 @@ impl Shared {
             let mut fds = [PollFd::new(&self.uffd, PollFlags::IN)];
             match rustix::event::poll(&mut fds, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                // Refused: the descriptor does not block, so it is looked at now and then.
+                // poll(2) is refused; reading does not block, so the thread reads at intervals.
                 Err(_) => std::thread::sleep(LOOK),
             }
             self.mark();
             match self.uffd.read(&mut messages) {
                 Ok(read) => messages[..read].iter().for_each(|message| self.tell(message.event())),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                // Changes can no longer be reported, so nothing is kept from here on; the next look-up gives the descriptor up.
+                // Changes can no longer be reported, so no registration is kept from here on; the next look-up gives
+                // the descriptor up.
                 Err(_) => return self.page.end(),
             }
             self.page.busy.fetch_and(!MARK, Ordering::Release);
@@ -202,7 +211,7 @@ impl Shared {
         }
     }
 
-    /// No hit until the mark is taken back: reading lets the changes go on.
+    /// Prevents hits until the mark is cleared, since reading lets the changes continue.
     fn mark(&self) {
         self.page.busy.fetch_or(MARK, Ordering::AcqRel);
         self.page.emit(Change::Of(NOWHERE));
@@ -227,14 +236,14 @@ impl Shared {
         }
     }
 
-    /// The locked memory, for caches with [`Unseen::GuardsRefused`].
+    /// Returns the locked memory, for caches with [`Unseen::GuardsRefused`].
     fn locked(&self) -> &Locked {
         self.locked.get_or_init(Locked::new)
     }
 
     /// Registers the mappings of a range, if all of them are memory that can be watched.
     fn watch(&self, range: Range) -> Result<(), Refusal> {
-        // A change that has not been read yet is not reported yet.
+        // A change that has not been read yet has not been reported yet.
         let settled = ask(self.uffd.as_fd()) == Asked::Settled;
         let now = settled.then(|| Since::now(self.page));
         if now.is_some_and(|now| self.known.has(range, now)) {
@@ -248,7 +257,7 @@ impl Shared {
             return Err(Refusal::MonitorEnded);
         }
         let mapping = self.register(range)?;
-        // What is mapped now is watched; before the first call something else may have been mapped.
+        // The mappings that exist now are registered. Before the first call others may have been there.
         self.register(range)?;
         if let (Some(mapping), Some(now)) = (mapping, now) {
             self.known.learn(mapping, now);
@@ -256,7 +265,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Registers the mappings of a range. Returns the mapping, if there is only one.
+    /// Registers the mappings of a range. Returns the mapping if there is only one.
     fn register(&self, range: Range) -> Result<Option<Range>, Refusal> {
         let mappings = self.mappings.of(range).ok().flatten().ok_or(Refusal::NotWatchable)?;
         let one = if let [mapping] = mappings.as_slice() { Some(mapping.range) } else { None };
@@ -265,7 +274,7 @@ impl Shared {
             if !plain || mapping.page_size.is_some_and(|size| size != page_size()) {
                 return Err(Refusal::NotWatchable);
             }
-            // Busy: another library, or a debugger, watches it.
+            // EBUSY: another library, or a debugger, watches the mapping.
             self.uffd.register(mapping.range).map_err(|_| Refusal::NotWatchable)?;
         }
         Ok(one)
@@ -301,7 +310,7 @@ impl Monitor for UserfaultfdMonitor {
     }
 
     fn allowed(&self, range: Range, access: Access) -> bool {
-        // Rights of sealed memory cannot be taken away.
+        // Rights of sealed memory cannot be removed.
         SealedMonitor::holds(range) || self.shared.mappings.allow(range, access.writes())
     }
 
@@ -314,7 +323,7 @@ impl Monitor for UserfaultfdMonitor {
         }
         self.shared.watch(range)?;
         if self.settings.unseen == Unseen::GuardsRefused {
-            // Each time: the mapping may have been unlocked by being another.
+            // Locks each time: another mapping, which is not locked, may have taken the place of the former.
             self.shared.locked().add(range).map_err(|_| Refusal::NotWatchable)?;
         }
         let locked = (self.settings.unseen == Unseen::GuardsRefused).then_some(range);

@@ -1,5 +1,5 @@
-//! Addresses at which pages were dropped, as noted by the reading thread. That thread must not allocate, so there is room for a
-//! fixed number.
+//! Addresses at which pages were dropped, as recorded by the reading thread. That thread must not allocate, so there is
+//! room for a fixed number of ranges.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -18,7 +18,7 @@ impl Removed {
         Self { count: AtomicUsize::new(0), ranges: std::array::from_fn(|_| Default::default()) }
     }
 
-    /// Adds a range. Called by the reading thread alone.
+    /// Adds a range. Called only by the reading thread.
     pub(super) fn add(&self, range: Range) {
         let count = self.count.load(Ordering::Relaxed);
         for (start, end) in &self.ranges[..count.min(MOST)] {
@@ -26,7 +26,7 @@ impl Removed {
             if known.0 <= range.start() && range.end() <= known.1 {
                 return;
             }
-            // An allocator gives back its arenas piece by piece.
+            // Adjoining ranges are merged: an allocator gives back its arenas piece by piece.
             if known.0 <= range.end() && range.start() <= known.1 {
                 start.store(known.0.min(range.start()), Ordering::Relaxed);
                 end.store(known.1.max(range.end()), Ordering::Release);
@@ -40,7 +40,8 @@ impl Removed {
         self.count.store(count + 1, Ordering::Release);
     }
 
-    /// Returns whether pages of the range were dropped, or may have been because there was not room for all ranges.
+    /// Returns whether pages of the range were dropped, or may have been dropped because there was no room to record
+    /// all ranges.
     pub(super) fn overlaps(&self, range: Range) -> bool {
         let count = self.count.load(Ordering::Acquire);
         count > MOST

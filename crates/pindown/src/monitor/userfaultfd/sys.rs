@@ -47,17 +47,17 @@ struct UffdioRegister {
     ioctls: u64,
 }
 
-/// How ranges are registered: of both, nothing is ever write-protected.
+/// How ranges are registered. In neither mode is any page write-protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// For asynchronous write protection (Linux 6.7): the kernel would resolve faults itself.
+    /// For asynchronous write protection (Linux 6.7), where the kernel resolves faults itself.
     Asynchronous,
-    /// For write protection with reported faults, if there were any.
+    /// For write protection with reported faults.
     Plain,
 }
 
 impl Mode {
-    /// The features that the kernel must have.
+    /// Returns the features that the kernel must have.
     fn features(self) -> u64 {
         EVENTS
             | match self {
@@ -66,7 +66,7 @@ impl Mode {
             }
     }
 
-    /// The message for a kernel that lacks them.
+    /// Returns the message for a kernel that lacks them.
     fn lack(self) -> &'static str {
         match self {
             Self::Asynchronous => {
@@ -80,7 +80,7 @@ impl Mode {
     }
 }
 
-/// `struct uffd_msg`: the event, and up to three words of it.
+/// `struct uffd_msg`: the event, and up to three words of data.
 #[derive(Clone, Copy, Debug, Default, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::KnownLayout)]
 #[repr(C)]
 pub(super) struct Message {
@@ -96,11 +96,11 @@ pub(super) enum Event {
     Unmapped(Range),
     /// The pages of the addresses are about to be dropped.
     Removed(Range),
-    /// What was mapped at the first is now mapped at the second.
+    /// The memory at the first range is now mapped at the second.
     Moved(Range, Range),
     /// A thread waits to write to this address, which is write-protected.
     Fault(u64),
-    /// Anything else, or an invalid range.
+    /// Any other event, or an invalid range.
     Unknown,
 }
 
@@ -108,7 +108,7 @@ impl Message {
     pub(super) fn event(&self) -> Event {
         let [one, two, three] = self.words;
         let known = match self.event {
-            // The first word holds flags.
+            // The first word contains flags.
             EVENT_PAGEFAULT => Some(Event::Fault(two)),
             EVENT_UNMAP => Range::between(one, two).map(Event::Unmapped),
             EVENT_REMOVE => Range::between(one, two).map(Event::Removed),
@@ -121,15 +121,16 @@ impl Message {
     }
 }
 
-/// A descriptor that reports only changes: the monitor write-protects no page, so none faults because of it.
+/// A descriptor that reports only changes: the monitor write-protects no page, so no page faults because of it.
 #[derive(Debug)]
 pub(super) struct Userfaultfd {
     descriptor: OwnedFd,
-    /// Distinguishes it from another descriptor under the same number.
+    /// Distinguishes the descriptor from another one with the same number.
     inode: u64,
 }
 
-/// Numbers from here on are seldom given to other descriptors: one that is closed stays closed, as far as can be.
+/// Numbers from here on are seldom given to other descriptors, so that the number of a closed descriptor mostly stays
+/// unused.
 const HIGH: u64 = 960;
 
 /// Moves the descriptor to a high number, if the limit allows one.
@@ -140,23 +141,26 @@ fn moved_up(descriptor: OwnedFd) -> OwnedFd {
 }
 
 impl Userfaultfd {
+    /// Creates a descriptor.
+    ///
     /// # Errors
-    /// `Unsupported` where the kernel lacks what the monitor needs, else what it says: it may forbid the call.
+    /// `Unsupported` if the kernel lacks what the monitor needs; else errors of userfaultfd(2), which the system may
+    /// forbid.
     pub(super) fn new(mode: Mode) -> io::Result<Self> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-        // SAFETY: the call takes flags and makes a descriptor.
+        // SAFETY: the call takes flags and returns a new descriptor.
         let made = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         if made < 0 {
             return Err(crate::calls::last("userfaultfd"));
         }
-        // SAFETY: the descriptor was just made, and no other code has it.
+        // SAFETY: the descriptor was just made, and no other code owns it.
         let uffd = unsafe { OwnedFd::from_raw_fd(made as i32) };
         let mut api = UffdioApi { api: API, features: mode.features(), ioctls: 0 };
         // SAFETY: the opcode is UFFDIO_API, which takes this structure.
         let update = unsafe { Updater::<{ opcode::read_write::<UffdioApi>(0xAA, 0x3F) }, _>::new(&mut api) };
         // SAFETY: the descriptor is a userfaultfd.
         match unsafe { rustix::ioctl::ioctl(&uffd, update) } {
-            // The answer is what there is, which a processor without write protection has less of.
+            // The kernel returns the supported features; there are fewer on a processor without write protection.
             Ok(()) if api.features & mode.features() == mode.features() => {
                 let descriptor = moved_up(uffd);
                 let inode = rustix::fs::fstat(&descriptor).map_err(crate::calls::named("fstat"))?.st_ino;
@@ -167,12 +171,12 @@ impl Userfaultfd {
         }
     }
 
-    /// Whether the number is still this descriptor's, for the calling thread.
+    /// Returns whether, in the calling thread, the number still refers to this descriptor.
     pub(super) fn is_open(&self) -> bool {
         rustix::fs::fstat(&self.descriptor).is_ok_and(|found| found.st_ino == self.inode)
     }
 
-    /// Registers this range of whole mappings: from now on its changes are reported.
+    /// Registers a range of whole mappings: from now on its changes are reported.
     pub(super) fn register(&self, range: Range) -> rustix::io::Result<()> {
         let mut argument = UffdioRegister { start: range.start(), len: range.len(), mode: REGISTER_MODE_WP, ioctls: 0 };
         // SAFETY: the opcode is UFFDIO_REGISTER, which takes this structure.
@@ -181,7 +185,7 @@ impl Userfaultfd {
         unsafe { rustix::ioctl::ioctl(&self.descriptor, update) }
     }
 
-    /// Lets threads that wait to write to this page go on: removes a write protection that is not this monitor's.
+    /// Lets threads that wait to write to this page continue: removes a write protection that the monitor has not set.
     pub(super) fn let_write(&self, page: Range) {
         let range = UffdioRange { start: page.start(), len: page.len() };
         let mut protect = UffdioWriteprotect { range, mode: 0 };
@@ -189,22 +193,22 @@ impl Userfaultfd {
         let update = unsafe { Updater::<WRITEPROTECT, _>::new(&mut protect) };
         // SAFETY: the descriptor is a userfaultfd; the page becomes as writable as its mapping is.
         if unsafe { rustix::ioctl::ioctl(&self.descriptor, update) }.is_err() {
-            // Refused while a change is under way: the waiting thread tries again, and is reported again after the
-            // change.
+            // The call fails while a change is under way: the waiting thread tries again, and its fault is reported
+            // again after the change.
             let mut range = range;
             // SAFETY: the opcode is UFFDIO_WAKE, which takes this structure.
             let update = unsafe { Updater::<{ opcode::read::<UffdioRange>(0xAA, 2) }, _>::new(&mut range) };
-            // SAFETY: the descriptor is a userfaultfd; a thread that is woken without need waits again.
+            // SAFETY: the descriptor is a userfaultfd; a thread that is woken too early waits again.
             unsafe { rustix::ioctl::ioctl(&self.descriptor, update) }.ok();
         }
     }
 
-    /// Reads pending messages, without waiting; wakes the threads that made the changes that were read.
+    /// Reads pending messages without waiting. This wakes the threads that made the changes.
     pub(super) fn read(&self, messages: &mut [Message]) -> rustix::io::Result<usize> {
         let bytes = zerocopy::IntoBytes::as_mut_bytes(messages);
         let read = match rustix::io::read(&self.descriptor, &mut *bytes) {
             Err(error) if error != Errno::AGAIN && error != Errno::INTR => {
-                // Refused; another call does the same.
+                // read(2) is refused; readv(2) does the same.
                 rustix::io::readv(&self.descriptor, &mut [io::IoSliceMut::new(bytes)])?
             }
             result => result?,
@@ -212,10 +216,12 @@ impl Userfaultfd {
         Ok(read / size_of::<Message>())
     }
 
-    /// Replaces this descriptor by another, permanently, after the reading thread has ended, which has the other copy: the kernel then ends
-    /// the registrations, and lets all threads go on that wait for their changes to be read. A later [`ask`](crate::journal::asked::ask) answers [`Closed`](crate::journal::asked::Asked::Closed).
+    /// Replaces this descriptor by another, permanently. Called after the reading thread has ended, which has the other
+    /// copy: the kernel then ends the registrations, and all threads that wait for their changes to be read continue. A
+    /// later [`ask`](crate::journal::asked::ask) returns [`Closed`](crate::journal::asked::Asked::Closed).
     pub(super) fn give_up(&self, other: BorrowedFd<'_>) {
-        // SAFETY: both are descriptors of this module's; the number stays taken, by one that knows none of the ioctls.
+        // SAFETY: both descriptors belong to this module; the number stays in use, by a descriptor that supports none
+        // of the ioctls.
         unsafe { libc::dup3(other.as_raw_fd(), self.descriptor.as_raw_fd(), libc::O_CLOEXEC) };
     }
 }
@@ -226,21 +232,21 @@ impl AsFd for Userfaultfd {
     }
 }
 
-/// Locks whole pages as they come in, and those that are there.
+/// Locks whole pages: those that are present now, and others when they are faulted in.
 pub(super) fn lock(pages: Range) -> rustix::io::Result<()> {
     let start = std::ptr::without_provenance_mut(pages.start() as usize);
-    // SAFETY: a lock changes nothing of what the memory is; what is not mapped is refused.
+    // SAFETY: locking does not change the memory; the call fails if a page is not mapped.
     unsafe { rustix::mm::mlock_with(start, pages.len() as usize, MlockFlags::ONFAULT) }
 }
 
 /// Unlocks whole pages.
 pub(super) fn unlock(pages: Range) {
     let start = std::ptr::without_provenance_mut(pages.start() as usize);
-    // SAFETY: changes nothing of what the memory is; what is not mapped any more is refused.
+    // SAFETY: unlocking does not change the memory; the call fails if a page is no longer mapped.
     unsafe { rustix::mm::munlock(start, pages.len() as usize) }.ok();
 }
 
-/// Whether some of these pages are locked: the kernel refuses to have them aged then. They stay where they are.
+/// Returns whether some of these pages are locked: the kernel then refuses to age the pages. They stay where they are.
 pub(super) fn is_locked(pages: Range) -> bool {
     let start = std::ptr::without_provenance_mut(pages.start() as usize);
     // SAFETY: the advice changes no contents.
@@ -248,9 +254,11 @@ pub(super) fn is_locked(pages: Range) -> bool {
     aged == Err(Errno::INVAL)
 }
 
+/// Checks that no guard pages can be installed in locked memory.
+///
 /// # Errors
-/// `Unsupported` if guard pages can be installed in locked memory, which no kernel is known to allow; or why nothing can be
-/// locked.
+/// `Unsupported` if guard pages can be installed in locked memory, which no kernel is known to allow; or the reason why
+/// nothing can be locked.
 pub(super) fn locked_memory_refuses_guards() -> io::Result<()> {
     const MADV_GUARD_INSTALL: libc::c_int = 102;
     let len = crate::range::page_size() as usize;
@@ -259,9 +267,9 @@ pub(super) fn locked_memory_refuses_guards() -> io::Result<()> {
     let page = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, rights, MapFlags::PRIVATE) }
         .map_err(crate::calls::named("mmap"))?;
     let locked = Range::new(page.addr() as u64, len as u64).map_err(io::Error::other).map(lock);
-    // SAFETY: nothing lies in the page. Kernels without guard pages refuse the advice, too.
+    // SAFETY: the page contains no object. Kernels without guard pages refuse the advice too.
     let installed = unsafe { libc::madvise(page, len, MADV_GUARD_INSTALL) } == 0;
-    // SAFETY: mapped above, for this alone.
+    // SAFETY: the page was mapped above, for this test alone.
     unsafe { rustix::mm::munmap(page, len) }?;
     locked?.map_err(crate::calls::named("mlock2"))?;
     if installed {

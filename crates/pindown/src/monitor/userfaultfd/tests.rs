@@ -1,6 +1,7 @@
-//! Real changes of real memory, with the kernel's io_uring pins as the judge in tests/; here what is reported.
+//! What the monitor reports, for real changes of real memory. Tests that compare with the kernel's io_uring pins are in
+//! tests/.
 //!
-//! Every test prints why it shows nothing where userfaultfd is forbidden or too old.
+//! If userfaultfd is forbidden or too old, every test prints that it shows nothing, and why.
 
 use std::os::fd::AsRawFd;
 use std::sync::MutexGuard;
@@ -11,7 +12,7 @@ use super::*;
 use crate::monitor::Choice;
 use crate::{Cache, Lane, Pinned, Registrar, Stats};
 
-/// Counts.
+/// A registrar that counts.
 #[derive(Debug, Default)]
 struct Counting {
     pinned: AtomicU64,
@@ -28,10 +29,10 @@ impl Registrar for Counting {
     fn unpin(&self, _pin: ()) {}
 }
 
-/// Either way of watching.
+/// Both modes.
 const BOTH: [Settings; 2] = [Settings::new(Unseen::NeverMade), Settings::new(Unseen::NeverMade).plain()];
 
-/// Changes of one test's memory would keep another's registrations waiting: one test at a time.
+/// Runs one test at a time: changes of one test's memory would make the registrations of another wait.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -54,7 +55,7 @@ fn key(lane: &Lane<Counting>, range: Range) -> (u64, bool) {
     found
 }
 
-/// Pages of anonymous memory.
+/// A number of pages of anonymous memory.
 struct Pages(*mut libc::c_void, usize);
 
 impl Pages {
@@ -62,17 +63,18 @@ impl Pages {
         Self::map_at(std::ptr::null_mut(), pages).expect("memory")
     }
 
-    /// `None` if another thread has mapped something there meanwhile.
+    /// Maps pages at an address. Returns `None` if another thread has mapped something there meanwhile.
     fn map_at(at: *mut libc::c_void, pages: usize) -> Option<Self> {
         let len = pages * page_size() as usize;
         let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED_NOREPLACE };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
-        // SAFETY: a mapping where nothing is.
+        // SAFETY: the mapping replaces no other.
         let at = unsafe { libc::mmap(at, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         (at != libc::MAP_FAILED).then_some(Self(at, len))
     }
 
-    /// Pages that are kept, and the key: not at addresses at which another test has dropped pages.
+    /// Registers pages that are kept, and returns them with their key. Avoids addresses at which another test has
+    /// dropped pages.
     fn kept(lane: &Lane<Counting>, pages: usize) -> (Self, u64) {
         let mut passed = Vec::new();
         let found = loop {
@@ -175,7 +177,7 @@ fn what_it_cannot_watch_is_not_kept() {
     for settings in BOTH {
         let Some(cache) = cache(settings) else { continue };
         let lane = cache.lane();
-        // SAFETY: a shared mapping where nothing is.
+        // SAFETY: a shared mapping that replaces no other.
         let shared = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -209,7 +211,7 @@ fn without_a_promise_only_sealed_memory_is_kept() {
     pages.unmap();
 }
 
-/// Rights, taken from pages that no code uses.
+/// Changes the rights of pages that no code uses.
 fn protect(range: Range, rights: libc::c_int) {
     let start = std::ptr::without_provenance_mut(range.start() as usize);
     // SAFETY: no code reads or writes the memory.
@@ -234,7 +236,7 @@ fn mon_014_a_right_that_was_lost_is_lost_to_hits_that_ask() {
             kept
         });
         protect(part(1, 1), libc::PROT_READ);
-        // Reading it would still be allowed, but no registration for writing can be made for it.
+        // Reading would still be allowed, but no registration for writing can be made for the memory.
         let used = lane.get(part(0, 1), Access::empty()).expect("registered");
         assert_ne!(used.local_key(), head, "a page of it must not be written any more");
         lane.end(used);
@@ -260,7 +262,7 @@ fn mon_014_memory_mapped_anew_as_read_only_is_not_written_through_an_older_regis
         let lane = cache.lane();
         let (pages, kept) = Pages::kept(&lane, 2);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: over memory of this test's own, which no code uses.
+        // SAFETY: the mapping replaces memory of this test, which no code uses.
         let again = unsafe { libc::mmap(pages.0, pages.1, libc::PROT_READ, flags, -1, 0) };
         assert_eq!(again, pages.0);
         let (other, single) = key(&lane, pages.range());
@@ -274,7 +276,7 @@ fn rcache_011_the_older_way_of_watching_has_a_name_and_keeps_as_much() {
     let _alone = alone();
     for (settings, name) in BOTH.into_iter().zip(["userfaultfd", "userfaultfd-plain"]) {
         let Some(cache) = cache(settings) else { continue };
-        // A kernel without the younger way takes the older one.
+        // On a kernel without the younger mode the older one is used.
         assert!(cache.monitor() == name || cache.monitor() == "userfaultfd-plain", "{}", cache.monitor());
         let (lane, other) = (cache.lane(), cache.lane());
         let (pages, kept) = Pages::kept(&lane, 4);
@@ -287,7 +289,7 @@ fn rcache_011_the_older_way_of_watching_has_a_name_and_keeps_as_much() {
 fn write_protect(shared: &Shared, range: Range) {
     let argument = [range.start(), range.len(), 1_u64];
     let opcode = rustix::ioctl::opcode::read_write::<[u64; 3]>(0xAA, 6);
-    // SAFETY: UFFDIO_WRITEPROTECT takes a range and a mode; the pages are this test's own.
+    // SAFETY: UFFDIO_WRITEPROTECT takes a range and a mode; the pages belong to this test.
     let done = unsafe { libc::ioctl(shared.uffd.as_fd().as_raw_fd(), opcode as libc::c_ulong, &raw const argument) };
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }
@@ -302,7 +304,7 @@ fn mon_031_a_write_protection_of_somebody_elses_is_taken_back_when_it_faults() {
         };
         let pages = Pages::map(3);
         let range = pages.range();
-        // SAFETY: the pages are this test's own.
+        // SAFETY: the pages belong to this test.
         unsafe { std::ptr::write_bytes(pages.0.cast::<u8>(), 1, pages.1) };
         monitor.shared.watch(range).expect("memory that can be watched");
         write_protect(monitor.shared, range);
@@ -322,10 +324,10 @@ fn mon_031_a_write_protection_of_somebody_elses_is_taken_back_when_it_faults() {
     }
 }
 
-/// What madvise(2) says: 0, or an errno.
+/// Returns the result of madvise(2): 0, or an errno.
 fn advise(range: Range, advice: libc::c_int) -> i32 {
     let start = std::ptr::without_provenance_mut(range.start() as usize);
-    // SAFETY: memory that no code uses, or that is locked, so that the advice is refused.
+    // SAFETY: no code uses the memory, or it is locked, so that the advice is refused.
     match unsafe { libc::madvise(start, range.len() as usize, advice) } {
         0 => 0,
         _ => io::Error::last_os_error().raw_os_error().unwrap_or(0),
@@ -344,13 +346,13 @@ fn mon_012_guard_pages_are_refused_where_memory_is_locked() {
             assert_eq!(advise(pages.range(), advice), libc::EINVAL, "advice {advice}");
         }
         assert_eq!(key(&lane, pages.range()), (kept, false));
-        // What is reported as always.
+        // Unmapping is reported as always.
         pages.unmap();
         let Some(again) = Pages::map_at(pages.0, 4) else { continue };
         let (other, single) = key(&lane, again.range());
         assert!(!single && other != kept, "another mapping, which is locked anew");
         assert_eq!(advise(again.range(), MADV_GUARD_INSTALL), libc::EINVAL);
-        // SAFETY: of memory of this test's own.
+        // SAFETY: the memory belongs to this test.
         assert_eq!(unsafe { libc::mremap(again.0, again.1, again.1 / 2, 0) }, again.0);
         assert_ne!(key(&lane, Range::new(again.range().start(), 4096).expect("a range")).0, kept);
         assert_eq!(advise(Range::new(again.range().start(), 4096).expect("a range"), libc::MADV_DONTNEED_LOCKED), 0);

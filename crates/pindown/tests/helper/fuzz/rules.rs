@@ -1,4 +1,4 @@
-//! The rules that hostile clients break, one each.
+//! The rules that hostile clients break. Each client breaks one.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::parked::Parked;
 use crate::protocol::{CHALLENGE, DONE, HELLO, Link, SharedFile, UNWATCH, WATCH, WATCHED, protect};
 use crate::support::PAGE;
 
-/// Where a socket lies that is kept over exec.
+/// The number of a socket that is kept over exec.
 const SOCKET: i32 = 100;
 
 /// xorshift64*.
@@ -38,7 +38,7 @@ impl Random {
 
 type Rule = fn(&Path, &mut Random);
 
-/// Each rule, and how it is broken.
+/// Each rule, and the function that breaks it.
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("a version that exists", |path, random| with_link(path, |link| _ = link.ask([1, 3 + random.next() % 9, 0, 0]))),
     ("Hello before Done", |path, _| with_link(path, |link| _ = link.ask(DONE))),
@@ -136,12 +136,12 @@ pub(super) const RULES: &[(&str, Rule)] = &[
 fn with_link(path: &Path, work: impl FnOnce(&Link)) {
     if let Ok(link) = Link::open(path) {
         work(&link);
-        // The end of the connection, if it was ended.
+        // Reads the end of the connection, if it was ended.
         rustix::net::recv(&link.0, &mut [0_u8; 32][..], rustix::net::RecvFlags::DONTWAIT).ok();
     }
 }
 
-/// As far as the challenge.
+/// Runs the protocol as far as the challenge.
 fn challenged(path: &Path, work: impl FnOnce(&Link, u64, u64)) {
     with_link(path, |link| {
         if let [CHALLENGE, start, len, _] = link.ask(HELLO) {
@@ -150,7 +150,7 @@ fn challenged(path: &Path, work: impl FnOnce(&Link, u64, u64)) {
     });
 }
 
-/// As far as the grant, and perhaps some honest work.
+/// Runs the protocol as far as the grant, and possibly makes some valid requests.
 fn served(path: &Path, work: impl FnOnce(&Link)) {
     with_link(path, |link| {
         if let Ok(_page) = link.join() {
@@ -165,12 +165,12 @@ fn sleep(random: &mut Random) {
 }
 
 fn die() {
-    // SAFETY: ends this process.
+    // SAFETY: the call ends this process.
     unsafe { libc::_exit(0) };
 }
 
 fn dumpable(yes: bool) {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, i32::from(yes)) };
 }
 
@@ -182,7 +182,7 @@ fn hello_twice(path: &Path, _: &mut Random) {
     });
 }
 
-/// Passes some of everything: pipes, files, the connection itself, up to as many as the kernel lets through.
+/// Passes descriptors of various kinds: pipes, files, the connection itself, up to as many as the kernel accepts.
 fn descriptors(path: &Path, random: &mut Random) {
     with_link(path, |link| {
         let (from, to) = rustix::pipe::pipe().expect("a pipe");
@@ -195,7 +195,7 @@ fn descriptors(path: &Path, random: &mut Random) {
     });
 }
 
-/// The last copy of a socket that takes long to close is in the message.
+/// The message contains the last copy of a socket that takes long to close.
 fn slow_descriptor(path: &Path, random: &mut Random) {
     use std::net::{TcpListener, TcpStream};
     let Ok(listener) = TcpListener::bind("127.0.0.1:0") else { return };
@@ -208,11 +208,11 @@ fn slow_descriptor(path: &Path, random: &mut Random) {
     unsafe { libc::setsockopt(stream.as_raw_fd(), level, option, (&raw const linger).cast(), len) };
     with_link(path, |link| {
         if link.send_bytes(&HELLO.map(u64::to_le_bytes).concat(), &[stream.as_raw_fd()]).is_err() {
-            // The kernel refused it. At exit it is closed without delay.
+            // The kernel refused the message. At exit the socket is closed without delay.
             die();
         }
         drop(stream);
-        // As long as the listener is there and reads nothing, the connection closes slowly.
+        // As long as the listener exists and reads nothing, the connection closes slowly.
         std::thread::sleep(Duration::from_secs(10));
     });
 }
@@ -227,7 +227,7 @@ fn unwatch_twice(path: &Path, _: &mut Random) {
     });
 }
 
-/// Asks until nothing more can be sent, and reads nothing.
+/// Sends requests until no more can be sent, and reads no answers.
 fn answers_unread(path: &Path, random: &mut Random) {
     served(path, |link| {
         rustix::io::ioctl_fionbio(&link.0, true).ok();
@@ -239,10 +239,10 @@ fn answers_unread(path: &Path, random: &mut Random) {
     });
 }
 
-/// Keeps the socket over exec; the next program goes on.
+/// Keeps the socket over exec; the next program continues.
 fn exec(path: &Path, _: &mut Random) {
     served(path, |link| {
-        // SAFETY: no pointers; the copy is not closed at exec.
+        // SAFETY: the call takes no pointers; the copy is not closed at exec.
         unsafe { libc::dup2(link.0.as_raw_fd(), SOCKET) };
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(std::env::args().skip(1)).env("PINDOWN_ROLE", "leftover");
@@ -250,9 +250,9 @@ fn exec(path: &Path, _: &mut Random) {
     });
 }
 
-/// What the next program does with the socket.
+/// The actions of the next program with the socket.
 pub(super) fn leftover() {
-    // SAFETY: it was kept for this.
+    // SAFETY: the descriptor was kept for this purpose.
     let link = Link(unsafe { OwnedFd::from_raw_fd(SOCKET) });
     for slot in 0..64 {
         if link.ask([UNWATCH, slot, 0, 0]) == [0; 4] {
@@ -272,7 +272,7 @@ fn child_speaks(path: &Path, random: &mut Random) {
     });
 }
 
-/// Connects, and another process says Hello and meets the challenge.
+/// Connects, and lets another process send Hello and do the challenge.
 fn passed_on(path: &Path, random: &mut Random) {
     with_link(path, |link| {
         let stage = random.below(2);
@@ -297,7 +297,7 @@ fn never_quiet(path: &Path, random: &mut Random) {
         link.send(HELLO).ok();
     }
     if random.below(4) > 0 {
-        // Until the helper gives it up.
+        // Waits until the helper ends the connections.
         for link in &links {
             link.receive();
         }
@@ -318,7 +318,7 @@ fn parked_and_gone(path: &Path, random: &mut Random) {
     });
 }
 
-/// Has the lock of the address space taken most of the time while it asks.
+/// Keeps the lock of the address space taken most of the time while it sends requests.
 fn locked(path: &Path, random: &mut Random) {
     served(path, |link| {
         let (over, file) = (AtomicBool::new(false), SharedFile::new());
@@ -327,7 +327,7 @@ fn locked(path: &Path, random: &mut Random) {
                 scope.spawn(|| {
                     while !over.load(Ordering::Relaxed) {
                         let start = map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE, -1);
-                        // SAFETY: the mapping is this function's own.
+                        // SAFETY: the mapping belongs to this function.
                         unsafe { libc::munmap(start, PAGE) };
                     }
                 });
@@ -342,7 +342,7 @@ fn locked(path: &Path, random: &mut Random) {
     });
 }
 
-/// More connections than a user may have, with anything in them.
+/// Opens more connections than a user may have, and sends arbitrary messages on them.
 fn storm(path: &Path, random: &mut Random) {
     let links: Vec<_> = (0..100).filter_map(|_| Link::open(path).ok()).collect();
     for link in links.iter().take(20) {
@@ -365,16 +365,16 @@ fn files(path: &Path, random: &mut Random) {
     });
 }
 
-/// Unmaps all it has in the middle: its address space ends without a mapping.
+/// Unmaps all memory in the middle: the address space ends without a mapping.
 fn no_memory(path: &Path, random: &mut Random) {
     challenged(path, |link, start, len| {
         if random.below(2) == 0 {
             protect(start, len);
         }
         link.send(DONE).ok();
-        // SAFETY: the process ends by it, which is what is wanted; it shares its memory with none.
+        // SAFETY: the process ends by this, as intended; it shares its memory with no other process.
         unsafe { libc::syscall(libc::SYS_munmap, 0, 1_u64 << 46) };
-        // SAFETY: in case that nothing was unmapped.
+        // SAFETY: only reached if nothing was unmapped.
         unsafe { libc::munmap(std::ptr::null_mut(), (1_usize << 47) - 4096) };
     });
 }

@@ -1,4 +1,4 @@
-//! The listeners of endpoints: calls that come in, their limits, and what happens when no descriptor is left.
+//! The listeners of endpoints: incoming calls, their limits, and the handling of missing descriptors.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -22,17 +22,17 @@ use crate::transport::connect::setup::Setup;
 use crate::wire::hello::{HELLO_BYTES, Hello};
 use crate::wire::meeting::Offer;
 
-/// The most callers of one endpoint that may be connected before they have sent a hello (and, with a key, proved that they know it); and the most at
-/// its Unix socket that have not sent their purpose yet.
+/// The maximum number of callers of one endpoint that may be connected before they have sent a hello (and, with a key,
+/// proved that they have it). Also the maximum number at its Unix socket that have not sent their offer yet.
 const HALF_OPEN: usize = 1024;
 
-/// The most callers of one endpoint that may be connected without an established connection.
+/// The maximum number of callers of one endpoint that may be connected without an established connection.
 const UNFINISHED: usize = 8192;
 
-/// The most calls that are accepted at one wake-up, so that timers get their turn.
+/// The maximum number of calls that are accepted at one wake-up, so that timers are handled in time.
 const BATCH: usize = 64;
 
-/// How long a listener rests when no descriptor can be had at all.
+/// The time for which a listener is paused when no descriptor is available.
 const REST: Duration = Duration::from_millis(50);
 
 impl Reactor {
@@ -50,7 +50,7 @@ impl Reactor {
         }
     }
 
-    /// Stops listening for a moment.
+    /// Stops listening for a short time.
     fn rest(&mut self, id: u64) {
         let due = Instant::now() + REST;
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
@@ -66,8 +66,8 @@ impl Reactor {
         self.wake_at(due, id);
     }
 
-    /// Called when no descriptor is left: accepts one call with the reserved descriptor, answers that there are no descriptors, and closes it.
-    /// Returns `false` if even that fails.
+    /// Called when no descriptor is left: accepts one call with the reserved descriptor, answers that there are no
+    /// descriptors, and closes it. Returns `false` if even that fails.
     fn turn_away(&mut self, id: u64, unix: bool) -> bool {
         drop(self.reserve.take());
         if let Some(endpoint) = self.endpoints.get(&id) {
@@ -84,7 +84,7 @@ impl Reactor {
         self.reserve.is_some()
     }
 
-    /// The next caller; `None` if there is none, or none can be taken.
+    /// Returns the next caller, or `None` if there is none or none can be accepted.
     fn accept(&mut self, id: u64, unix: bool) -> Option<(ProcessSocket, Option<SocketAddrAny>)> {
         loop {
             let listeners = &self.endpoints.get(&id)?.opened.listeners;
@@ -93,7 +93,7 @@ impl Reactor {
                 Ok(call) => return Some(call),
                 Err(Errno::AGAIN) => return None,
                 Err(Errno::MFILE | Errno::NFILE) if !listen::is_called(listener) => return None,
-                // A caller that has not sent its hello yet gives up its descriptor to the next caller.
+                // Drop a caller that has not sent its hello yet, so that the next caller can use its descriptor.
                 Err(Errno::MFILE | Errno::NFILE) if self.drop_stranger(id) => {}
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     if !self.turn_away(id, unix) {
@@ -101,9 +101,9 @@ impl Reactor {
                     }
                     return None;
                 }
-                // The caller is gone already.
+                // The caller has already disconnected.
                 Err(Errno::CONNABORTED | Errno::PROTO) => {}
-                // Not allowed any more: callers get an error at once, instead of waiting in the queue.
+                // Accepting is not permitted any more. Callers get an error at once, instead of waiting in the queue.
                 Err(error @ (Errno::PERM | Errno::NOSYS | Errno::ACCESS | Errno::INTR)) => {
                     self.stop_listening(id, unix, error);
                     return None;
@@ -117,7 +117,7 @@ impl Reactor {
         }
     }
 
-    /// Closes a listener at which no call can be accepted: the kernel then refuses callers that wait there or arrive later.
+    /// Closes a listener that cannot accept calls. The kernel then refuses callers that wait there or arrive later.
     fn stop_listening(&mut self, id: u64, unix: bool, errno: Errno) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let listeners = &mut endpoint.opened.listeners;
@@ -156,7 +156,7 @@ impl Reactor {
         }
     }
 
-    /// Registers and starts a call that was taken.
+    /// Registers and starts the set-up of an accepted call.
     fn take_in(&mut self, setup: Setup) {
         let id = self.number();
         let Some(socket) = &setup.tcp else { return };
@@ -174,8 +174,8 @@ impl Reactor {
         self.drive(id);
     }
 
-    /// Drops the oldest callers if there are too many. They are counted now and then, and make room for as many as come until they are
-    /// counted again.
+    /// Drops the oldest callers if there are too many. Callers are counted once for each batch of new ones, and then
+    /// enough are dropped to make room for a whole batch.
     fn make_room(&mut self, id: u64) {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         endpoint.uncounted += 1;
@@ -201,7 +201,7 @@ impl Reactor {
         }
     }
 
-    /// Turns away the oldest caller without a hello (see [`Setup::is_stranger`]). Returns false if there is none.
+    /// Rejects the oldest caller without a hello (see [`Setup::is_stranger`]). Returns false if there is none.
     fn drop_stranger(&mut self, endpoint: u64) -> bool {
         let strangers = self.setups.iter().filter(|(_, setup)| setup.listener == endpoint && setup.is_stranger());
         let Some(oldest) = strangers.map(|(id, _)| *id).min() else { return false };
@@ -215,7 +215,7 @@ impl Reactor {
     pub(super) fn accept_unix(&mut self, id: u64) {
         for _ in 0..BATCH {
             let Some((socket, _)) = self.accept(id, true) else { return };
-            // The kernel knows the caller's user: a caller of another user is rejected at once and takes no place.
+            // The kernel reports the caller's user. A caller of another user is rejected at once and does not count.
             let ours = rustix::process::geteuid().as_raw();
             if liveness::credentials(socket.as_fd()).map_or(true, |caller| caller.uid != ours) {
                 continue;
@@ -240,7 +240,7 @@ impl Reactor {
         }
     }
 
-    /// Handles a message of a caller at the Unix socket: if it has a token that was given out, the meeting goes on.
+    /// Handles a message of a caller at the Unix socket. If it contains a token that was issued, the meeting continues.
     pub(super) fn hear(&mut self, id: u64) {
         let Some(Caller { endpoint, socket, due }) = self.callers.remove(&id) else { return };
         let (offer, descriptors) = match passing::receive::<Offer>(socket.as_fd()) {
@@ -280,15 +280,16 @@ impl Reactor {
     }
 }
 
-/// The address of a socket that was accepted, which is the one that was called.
+/// Returns the local address of an accepted socket, which is the address that was called.
 fn local_address(socket: &ProcessSocket) -> rustix::io::Result<SocketAddr> {
     SocketAddr::try_from(rustix::net::getsockname(socket)?).map(plain)
 }
 
-/// Answers a caller that there are no descriptors, as far as possible: at worst the caller finds a closed connection and tries again.
+/// Answers a caller that there are no descriptors, as far as possible. At worst the caller sees a closed connection and
+/// tries again.
 fn turn_away(socket: &ProcessSocket, handshake: &Handshake) {
     let bytes = handshake.no_descriptors();
-    // What is left unread when the socket is closed would take the answer with it.
+    // If unread input were left when the socket is closed, the answer would be lost.
     let heard = rustix::net::recv(socket, &mut [0u8; HELLO_BYTES], RecvFlags::DONTWAIT);
     let told = rustix::net::send(socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     later!(debug: ?heard, ?told, "a caller was turned away: no descriptors left");

@@ -1,4 +1,5 @@
-//! Several connections between two endpoints: other names, second attempts, later lives, both at once.
+//! Tests of several connections between two endpoints: several names of one peer, second attempts, new incarnations,
+//! and simultaneous calls.
 
 use std::collections::HashMap;
 
@@ -22,7 +23,7 @@ fn oneself_and_other_names_of_a_peer_are_aliases() {
     a.registration.connect(3, names[1]);
     let Notice::Aliased { attempt: 3, incarnation } = a.one() else { panic!() };
     assert_eq!(incarnation, b.registration.incarnation());
-    // All at once: one is the connection, the others are its aliases.
+    // All are started at once: one becomes the connection, the others are its aliases.
     let c = any(&one);
     (0..30).for_each(|n| c.registration.connect(n, names[n as usize % 3]));
     let mut notices = Vec::new();
@@ -59,7 +60,8 @@ fn a_stranger_ends_no_connection_over_shared_memory() {
     a.registration.connect(1, b.address());
     let (up_a, up_b) = (a.up(), b.up());
     assert!(matches!(up_a.link, Made::Shm(_)));
-    // The stranger has the peer's incarnation, receives the connection's token, and claims to have lost the connection.
+    // The third party uses the peer's incarnation, receives the connection's token, and claims to have lost the
+    // connection.
     let stranger = Peer::with(&two, |options| {
         options.incarnation = b.registration.incarnation();
         options.timeouts = ConnectTimeouts::of(Duration::from_millis(600));
@@ -68,7 +70,7 @@ fn a_stranger_ends_no_connection_over_shared_memory() {
     stranger.registration.connect(1, a.address());
     assert!(matches!(stranger.error(), ConnectError::Timeout { .. }));
     assert!(a.mailbox.take().is_empty(), "the connection was ended");
-    // The peer itself can: it closes its end.
+    // The peer itself can replace the connection: it closes its end.
     b.registration.closed(up_b.serial);
     drop(up_b.link);
     b.registration.connect(2, a.address());
@@ -100,7 +102,7 @@ fn another_incarnation_at_an_address_replaces_the_first() {
     assert!(matches!(&notices[1], Notice::Established { attempt: Some(2), .. }), "{notices:?}");
 }
 
-/// Every one of `left` and every one of `right` call each other at once.
+/// Each of `left` and each of `right` call each other at the same time.
 fn settle(left: &[Peer], right: &[Peer]) {
     for (i, a) in left.iter().enumerate() {
         for (j, b) in right.iter().enumerate() {

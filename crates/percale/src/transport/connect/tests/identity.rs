@@ -1,5 +1,5 @@
-//! A peer is its incarnation, and an address belongs to the endpoint that is met there. Tests of callers and listeners that claim the address or the
-//! incarnation of another endpoint.
+//! A peer is identified by its incarnation, and an address belongs to the endpoint that is met there. Tests of callers
+//! and listeners that claim the address or the incarnation of another endpoint.
 
 use std::io::{Read, Write};
 
@@ -8,7 +8,7 @@ use crate::transport::connect::handshake::{Event, Handshake, Key};
 use crate::wire::hello::{Hello, HelloFlags, Ruling, Verdict};
 use crate::wire::why::Why;
 
-/// A side of a handshake that can send false claims.
+/// A side of a handshake that can make false claims.
 struct Liar {
     socket: TcpStream,
     handshake: Handshake,
@@ -20,7 +20,7 @@ impl Liar {
         Self { socket, handshake }
     }
 
-    /// Calls, as this.
+    /// Calls `to` with this hello.
     fn call(to: SocketAddr, hello: &Hello) -> Self {
         let hello = Hello { called: to, ..hello.clone() };
         Self::over(TcpStream::connect(to).unwrap(), Handshake::new(true, &hello, None))
@@ -62,7 +62,7 @@ impl Liar {
     }
 }
 
-/// The hello of an arbitrary endpoint on this host that allows TCP alone.
+/// Returns the hello of an arbitrary endpoint on this host that allows only TCP.
 fn hello(number: u8) -> Hello {
     Hello { flags: HelloFlags::TCP, ..handshake::fuzz::hello(number, false) }
 }
@@ -88,7 +88,7 @@ fn whoever_advertises_the_called_endpoints_own_address_or_incarnation_is_refused
 fn an_address_is_believed_of_whoever_is_met_there_alone() {
     let [one, two] = services();
     let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));
-    // One address has no listener; the other one belongs to another endpoint.
+    // One address has no listener. The other one belongs to another endpoint.
     for (number, address) in [(3, nowhere()), (4, b.address())] {
         let mut liar = Liar::call(a.address(), &Hello { address, ..hello(number) });
         assert_eq!(liar.verdict().ruling, Ruling::Tcp);
@@ -108,7 +108,7 @@ fn whoever_poses_as_a_connected_peer_learns_and_changes_nothing() {
     let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));
     b.registration.connect(1, a.address());
     let (at_b, at_a) = (b.up(), a.up());
-    // The caller knows everything that the peer sends to every endpoint.
+    // The caller has everything that the peer sends to every endpoint.
     let posing = Hello { address: b.address(), incarnation: b.registration.incarnation(), ..hello(3) };
     for flags in [HelloFlags::TCP, HelloFlags::TCP | HelloFlags::RESET] {
         let verdict = Liar::call(a.address(), &Hello { flags, ..posing.clone() }).verdict();
@@ -130,7 +130,7 @@ fn whoever_took_a_peers_name_first_does_not_keep_it_out() {
         assert_eq!(liar.verdict().ruling, Ruling::Tcp);
         liar.commit();
         let first = a.up();
-        // Another one is on its way.
+        // Another call with the same claims is in progress.
         let mut second = Liar::call(a.address(), &posing);
         assert_eq!(second.verdict().ruling, Ruling::Busy);
         if calls == "the peer" {
@@ -151,7 +151,7 @@ fn whoever_took_a_peers_name_first_does_not_keep_it_out() {
     }
 }
 
-/// A listener claims, in every possible way, to be a peer to which a connection exists already.
+/// A listener claims, in every possible way, to be a peer to which a connection already exists.
 #[test]
 fn an_address_is_an_alias_of_a_peer_only_if_the_peer_answers_there() {
     let [one, two] = services();
@@ -194,7 +194,7 @@ fn an_address_is_an_alias_of_a_peer_only_if_the_peer_answers_there() {
             Notice::Failed { attempt: 2, .. } => {}
             other => panic!("{ruling:?}: {other:?}"),
         }
-        // The peer's own connection stands.
+        // The peer's own connection still exists.
         a.registration.connect(3, b.address());
         assert!(matches!(a.one(), Notice::Aliased { attempt: 3, .. }), "{ruling:?}");
         end.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -202,7 +202,7 @@ fn an_address_is_an_alias_of_a_peer_only_if_the_peer_answers_there() {
     }
 }
 
-/// Passes everything between one caller and `to`, both ways, until one of them hangs up.
+/// Forwards everything between one caller and `to`, in both directions, until one of them hangs up.
 fn pass_on(listener: TcpListener, to: SocketAddr) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let (mut caller, _) = listener.accept().unwrap();
@@ -231,7 +231,7 @@ fn con_006_with_a_key_calls_cannot_be_passed_on_to_another_member() {
     assert_eq!(error.errno(), libc::EACCES);
     spy.join().unwrap();
     assert!(!b.mailbox.take().iter().any(|notice| matches!(notice, Notice::Established { .. })));
-    // By its own address it is reached.
+    // The peer is reached at its own address.
     a.registration.connect(2, b.address());
     a.up();
 }

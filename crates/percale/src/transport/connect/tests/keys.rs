@@ -39,7 +39,7 @@ fn con_006_a_handshake_that_is_played_back_is_refused() {
         })
     };
     let (a, b) = (keyed(&one), keyed(&two));
-    // A third party records every word that a member sends to b.
+    // A third party records everything that a member sends to b.
     let to = b.address();
     let hello =
         Hello { flags: HelloFlags::TCP | HelloFlags::AUTHORIZATION, called: to, ..handshake::fuzz::hello(3, true) };
@@ -61,14 +61,14 @@ fn con_006_a_handshake_that_is_played_back_is_refused() {
     said.extend_from_slice(commit.to_bytes().as_bytes());
     let at_b = b.up();
     assert_eq!(at_b.identity.incarnation, hello.incarnation);
-    // While the connection stands, and once it is over: the words were good once.
+    // Replays are rejected while the connection exists and after it has ended, although the messages were valid once.
     let play_back = || {
         let mut stranger = TcpStream::connect(to).unwrap();
         stranger.write_all(&said).unwrap();
         let refused = b.error();
         assert_eq!(refused, ConnectError::Authorization);
         stranger.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // Hung up on, with nothing but the acceptor's part of the handshake.
+        // The connection is closed, and nothing is sent except the acceptor's part of the handshake.
         let mut told = Vec::new();
         match stranger.read_to_end(&mut told) {
             Ok(_) => {}
@@ -79,7 +79,7 @@ fn con_006_a_handshake_that_is_played_back_is_refused() {
     drop((member, stream(at_b.link)));
     b.registration.closed(at_b.serial);
     play_back();
-    // Endpoints that have the key are admitted as before.
+    // Endpoints that have the key are accepted as before.
     a.registration.connect(2, to);
     assert_eq!(a.up().attempt, Some(2));
     b.up();

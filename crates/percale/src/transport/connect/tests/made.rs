@@ -1,4 +1,4 @@
-//! Connections that come about, and which transport they get.
+//! Tests of connections that succeed, and of the transport that they use.
 
 use std::io::{Read, Write};
 
@@ -57,7 +57,7 @@ fn local_peers_get_shared_memory() {
     rustix::io::pread(&right.pair, &mut seen, 100).unwrap();
     assert_eq!(&seen, b"hello");
     assert_ne!(maps[0].as_ptr(), maps[1].as_ptr());
-    // The doorbells are each other's.
+    // Each side has the doorbell of the other side.
     for (mine, theirs) in [(&a.bell, &right), (&b.bell, &left)] {
         rustix::io::pwrite(&mine.memory, b"bell!", 8).unwrap();
         rustix::io::pread(&theirs.peer_bell, &mut seen, 8).unwrap();
@@ -65,7 +65,7 @@ fn local_peers_get_shared_memory() {
         rustix::io::write(&theirs.peer_event, &1u64.to_ne_bytes()).unwrap();
         assert_eq!(rustix::io::read(&mine.event, &mut [0u8; 8]), Ok(8));
     }
-    // The control sockets are a pair, and its end is news.
+    // The control sockets are a pair, and the end of one is reported.
     rustix::io::write(&left.control, b"x").unwrap();
     assert_eq!(rustix::io::read(&right.control, &mut seen), Ok(1));
     a.registration.closed(at_a.serial);
@@ -77,7 +77,7 @@ fn local_peers_get_shared_memory() {
 #[test]
 fn what_fails_at_the_meeting_degrades_to_tcp() {
     let [one, two] = services();
-    // Each expects another size of the pair memory, so the acceptor refuses what it is passed.
+    // Each side expects a different size of the pair memory, so the acceptor refuses the memory that it receives.
     let a = Peer::shm(&one);
     let odd = TestBell::new(PAIR * 2);
     let b = Peer::with(&two, |options| options.bell = Some(Arc::clone(&odd) as Arc<dyn LocalBell>));
@@ -89,7 +89,7 @@ fn what_fails_at_the_meeting_degrades_to_tcp() {
     stream(at_b.link).read_exact(&mut [0]).unwrap();
     assert_eq!((a.bell.in_use(), odd.in_use()), (0, 0), "bits are given back");
 
-    // With TCP forbidden there is nothing to degrade to.
+    // If TCP is not allowed, no other transport is left.
     let c = Peer::with(&one, |options| options.transports = Transports::SHM);
     c.registration.connect(2, b.address());
     let error = c.error();
@@ -119,7 +119,7 @@ fn con_003_a_process_that_answers_late_is_waited_for() {
         options.timeouts = ConnectTimeouts { host: Duration::from_millis(200), process: Duration::from_secs(60) };
     };
     let a = Peer::with(&one, patient);
-    // The callee's thread waits here; its host accepts calls all the same.
+    // The callee's thread waits here, but its host still accepts calls.
     let busy = b.bell.taken.lock().unwrap();
     other.registration.connect(1, b.address());
     std::thread::sleep(Duration::from_millis(100));

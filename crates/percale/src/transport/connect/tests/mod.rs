@@ -1,4 +1,4 @@
-//! Two and more endpoints of one process, over loopback: every way in which a connection comes about, or does not.
+//! Tests with two or more endpoints of one process, over loopback: all ways in which a connection succeeds or fails.
 
 mod both;
 mod identity;
@@ -23,7 +23,7 @@ use crate::wire::hello::Incarnation;
 const PAIR: usize = 8192;
 const BELL: usize = 4096;
 
-/// A doorbell with nothing behind it.
+/// A doorbell without a function behind it.
 struct TestBell {
     memory: OwnedFd,
     event: OwnedFd,
@@ -78,7 +78,7 @@ struct Peer {
     bell: Arc<TestBell>,
 }
 
-/// What of an established connection the tests look at.
+/// The parts of an established connection that the tests check.
 struct Up {
     attempt: Option<u64>,
     serial: u64,
@@ -114,7 +114,7 @@ impl Peer {
         self.registration.address()
     }
 
-    /// The next notices; panics if none come for a long time.
+    /// Returns the next notices. Panics if none arrive for a long time.
     fn wait(&self) -> Vec<Notice> {
         loop {
             let notices = self.mailbox.take();

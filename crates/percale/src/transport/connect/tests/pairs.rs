@@ -21,7 +21,7 @@ fn verbs(service: &Arc<Service>, adapter: &Arc<Adapter>, (transports, timeout): 
     })
 }
 
-/// A caller that names a queue pair, receives the other one's name, and sends nothing more.
+/// A caller that sends a queue pair, receives the acceptor's, and sends nothing more.
 struct Caller {
     socket: TcpStream,
     handshake: Handshake,
@@ -81,14 +81,14 @@ fn flt_007_callers_that_do_not_choose_their_queue_pairs_lock_no_more_memory_than
     }
     let mut next = Caller::call(200, b.address());
     assert_eq!(next.pair(&adapter), Err(CROWDED), "each has locked memory");
-    // A caller that may use TCP goes on over TCP, in time.
+    // A caller that may use TCP continues over TCP in time.
     let a = verbs(&one, &adapter, (Transports::TCP, 4));
     a.registration.connect(1, b.address());
     let up = a.up();
     assert!(matches!(up.link, Made::Tcp(_)), "{:?}", up.link);
     assert!(up.reason.contains("queue pairs"), "{}", up.reason);
     b.up();
-    // A caller that may not use TCP tries again until there is a place.
+    // A caller that may not use TCP tries again until a place is free.
     let c = verbs(&one, &adapter, (Transports::empty(), 60));
     c.registration.connect(2, b.address());
     std::thread::sleep(Duration::from_millis(50));
@@ -98,7 +98,7 @@ fn flt_007_callers_that_do_not_choose_their_queue_pairs_lock_no_more_memory_than
     b.up();
 }
 
-/// The kernel spends a second looking for a port that does not exist; no other connection waits for that.
+/// The kernel needs a second to search for a port that does not exist. No other connection waits for that.
 #[test]
 fn flt_009_a_port_that_is_not_found_holds_up_no_other_connection() {
     let Some(adapter) = adapter() else { return };
@@ -112,7 +112,7 @@ fn flt_009_a_port_that_is_not_found_holds_up_no_other_connection() {
     lost.handshake.offer(&Ok(end));
     let output = std::mem::take(lost.handshake.output());
     lost.socket.write_all(&output).unwrap();
-    // Meanwhile others come and go.
+    // Meanwhile other connections are made and closed.
     let a = verbs(&one, &adapter, (Transports::empty(), 60));
     a.registration.connect(1, b.address());
     assert!(matches!(a.up().link, Made::Verbs(..)));
@@ -122,7 +122,7 @@ fn flt_009_a_port_that_is_not_found_holds_up_no_other_connection() {
     assert!(matches!(told, Event::Offered(_)));
 }
 
-/// Both ports are active, and nothing that one sends comes to the other.
+/// Both ports are active, and nothing that one sends arrives at the other.
 #[test]
 fn con_008_ports_that_do_not_reach_each_other_are_not_used() {
     double::on("device double0 drop=1", || {
@@ -139,7 +139,7 @@ fn con_008_ports_that_do_not_reach_each_other_are_not_used() {
             let gid = adapter.end(0).unwrap().gid;
             assert!(adapter.was_unreached(gid), "it is remembered");
         }
-        // Without TCP that is the end.
+        // If TCP is not allowed, the attempt fails.
         let c = verbs(&two, &adapter, (Transports::empty(), 60));
         let a = verbs(&one, &adapter, (Transports::empty(), 60));
         a.registration.connect(3, c.address());

@@ -1,4 +1,4 @@
-//! Connections that do not come about, and strangers.
+//! Tests of connections that are not made, and of unrelated clients.
 
 use std::io::{Read, Write};
 
@@ -23,13 +23,13 @@ fn silence_times_out_on_both_sides() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     a.registration.connect(5, silent.local_addr().unwrap());
     assert!(matches!(a.error(), ConnectError::Timeout { .. }));
-    // The connection of a stranger that sends nothing is closed.
+    // The connection of a client that sends nothing is closed.
     let mut stranger = TcpStream::connect(a.address()).unwrap();
     assert!(matches!(a.error(), ConnectError::Timeout { .. }));
     assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0);
 }
 
-/// A caller that is turned away may take its time to hang up: until then its socket is not looked at again and again.
+/// A rejected caller may hang up late. Until then its socket must not cause repeated wake-ups.
 #[test]
 fn a_socket_that_is_drained_rests_until_its_caller_hangs_up() {
     use rustix::event::epoll::{self, EventData, EventFlags};
@@ -49,7 +49,7 @@ fn a_socket_that_is_drained_rests_until_its_caller_hangs_up() {
     let handshake = handshake::Handshake::new(false, &hello, None);
     let mut setup = setup::Setup::called(1, handshake, hello, (socket, from), Instant::now());
     assert!(is_ready(0), "it can be written to");
-    // The end of our direction is news, and its acknowledgement.
+    // The end of the sending direction and its acknowledgement each cause one event.
     let ready = (0..10).filter(|_| {
         assert!(matches!(setup::drain(&mut setup), setup::Next::Stay));
         is_ready(20)
@@ -80,7 +80,7 @@ fn strangers_are_told_as_much_as_they_need() {
     assert_eq!(told[..8], *b"percale\0", "another version learns whom it called");
     assert_eq!(told[8..], VERSION.to_le_bytes(), "another version learns ours");
 
-    // The reverse case: the called endpoint has another version.
+    // The reverse case: the called endpoint has a different version.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     a.registration.connect(1, server.local_addr().unwrap());
     server.accept().unwrap().0.write_all(old.as_bytes()).unwrap();

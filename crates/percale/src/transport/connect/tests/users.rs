@@ -1,4 +1,4 @@
-//! Processes of other users at the Unix socket: the user that the kernel reports decides.
+//! Tests of processes of other users at the Unix socket, which are identified by the user that the kernel reports.
 
 #![expect(unsafe_code, reason = "one thread of a test becomes another user; the block states its own reason")]
 
@@ -9,11 +9,12 @@ use crate::transport::connect::meeting::{Meeting, Room};
 use crate::wire::meeting::{Half, Offer};
 use crate::wire::why::Why;
 
-/// Does something as another user; `None` if this user cannot become another.
+/// Calls `act` as another user. Returns `None` if this user cannot change to another.
 fn as_another_user<R: Send>(act: impl FnOnce() -> R + Send) -> Option<R> {
     let done = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // SAFETY: takes numbers; of the calling thread alone, as it is not libc's function of that name.
+            // SAFETY: takes only numbers. The raw system call applies only to the calling thread, unlike the function
+            // of libc.
             let become_other = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65_534, -1) };
             (become_other == 0).then(act)
         });
@@ -37,7 +38,7 @@ fn flt_007_another_user_is_not_met_whatever_it_passes() {
     let pair = || {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, listen::FLAGS | SocketFlags::CLOEXEC, None)
     };
-    // All else is in order: of this user it is met.
+    // Everything else is correct: an offer of this user is accepted.
     let offer = Offer::new([1; 16], Half::default());
     let (ours, _theirs) = pair().unwrap();
     assert!(Meeting::answer(&local, ours.into(), &offer, descriptors(&bell), Room::Spare).is_ok());
@@ -50,7 +51,7 @@ fn flt_007_another_user_is_not_met_whatever_it_passes() {
     assert_eq!(answer.outcome().map(|(why, _)| why), Some(Why::AnotherUser));
     assert!(passed.is_empty(), "it gets no descriptor");
 
-    // The reverse case: another user listens where a peer should.
+    // The reverse case: another user listens at the address of a peer.
     let incarnation = Incarnation::random().unwrap();
     let listener = as_another_user(|| {
         let (listener, address) = listen::unix_socket(&incarnation).unwrap();

@@ -1,4 +1,4 @@
-//! The initiator's accesses: what it knows of the target's keys, and the operations that it makes with them.
+//! The initiator's accesses: its record of the target's keys, and the operations that it makes with them.
 
 #![expect(unsafe_code, reason = "names memory within a mapping; each block states its own reason")]
 
@@ -42,7 +42,7 @@ impl Initiator {
         &mut self.grants
     }
 
-    /// Returns what is known of a key, or the number of the request to send.
+    /// Returns the entry of a key, or the number of the request to send.
     pub(super) fn look_up(&mut self, key: u64) -> Asked {
         if let Some(lookup) = self.grants.find(key) {
             return Asked::Known(lookup);
@@ -54,7 +54,7 @@ impl Initiator {
         self.grants.ask(key)
     }
 
-    /// Forgets the grants that do not hold, and with them the mappings that they keep.
+    /// Removes the grants that no longer hold, and the mappings that they keep.
     fn sweep(&mut self) {
         let Self { grants, path, .. } = self;
         grants.sweep(|grant| path.stands(grant));
@@ -121,8 +121,8 @@ impl Initiator {
                 Given::Gone => return Ok(Answer::Void),
             };
             let remote = Remote::within(mapping, resolution.place.get(), len)?;
-            // SAFETY: the range was just checked to lie in the mapping, which the grant holds. Others may write
-            // to it; what is read is only copied.
+            // SAFETY: the range was just checked to lie in the mapping, which the grant holds. Other processes may
+            // write to it; what is read is only copied.
             let first = unsafe { Segment::new(remote.as_ptr(), len as usize) };
             (Memory::Mapped(first), Some(remote.into_mapping()))
         } else {
@@ -147,7 +147,7 @@ impl Initiator {
         self.grants.get(grant).is_some_and(|grant| grant.notifies)
     }
 
-    /// Returns the generation under which the region was granted, which is the region's; 0 if the grant was forgotten.
+    /// Returns the generation of the region under which it was granted, or 0 if the grant was removed.
     #[inline]
     pub(in super::super) fn generation(&self, grant: GrantIndex) -> u64 {
         self.grants.get(grant).map_or(0, |grant| grant.generation)
@@ -190,8 +190,8 @@ impl Initiator {
         let grant = grants.get(grant).ok_or(DirectError::Stale)?;
         match grant.check(address, len, wanted) {
             Ok(checked) => Ok((checked, path)),
-            // If the grant does not hold, the failed check proves nothing: another region may have the key by
-            // now, with other rights and another length.
+            // If the grant does not hold, the failed check proves nothing: another region may use the key now, with
+            // different rights and a different length.
             Err(_) if !path.stands(grant) => Err(DirectError::Stale),
             Err(error) => Err(error),
         }
@@ -266,7 +266,7 @@ impl Initiator {
     }
 
     /// Like [`operate`](Self::operate), if the access may be made in place. Returns `None` if it may not, or if it
-    /// failed; then nothing was done.
+    /// failed. In both cases memory is unchanged.
     #[inline(always)]
     pub(in super::super) fn operate_in_place(
         &mut self,

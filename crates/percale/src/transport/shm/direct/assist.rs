@@ -1,13 +1,14 @@
-//! Long accesses that the target helps with.
+//! Long accesses with the help of the target.
 //!
-//! The initiator can make the access alone, but two sides copy faster than one. So it announces what it is about to
-//! copy ([`Kind::Assist`]), and both sides claim chunks: the initiator at once, the target if it makes progress in the meantime.
-//! The side that claimed a chunk copies it: the initiator under its announcement, the target inside its region's pin. A
-//! target that is busy with something else claims nothing, and the initiator copies everything. At the end the initiator
-//! waits only for chunks that the target has claimed.
+//! The initiator can make the access alone, but two sides copy faster than one. So it announces the range to copy
+//! ([`Kind::Assist`]), and both sides claim chunks: the initiator at once, the target if it makes progress in the
+//! meantime. Each side copies the chunks that it has claimed: the initiator under its announcement, the target inside
+//! the pin of its region. A target that is busy with something else claims nothing, and the initiator copies
+//! everything. At the end the initiator waits only for chunks that the target has claimed.
 //!
-//! A [`Claims`] line of the pair counts the chunks of both sides. Every count carries the number of its access, so that a
-//! late claim finds another number and takes nothing. The initiator starts no second access before the first is over.
+//! A [`Claims`] line of the pair counts the chunks of both sides. Every count carries the number of its access, so that
+//! a late claim finds a different number and takes nothing. The initiator starts no second access before the first has
+//! ended.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -30,20 +31,20 @@ use crate::transport::shm::sync::Ordering;
 use crate::transport::shm::transfer::{Arenas, Cma, NoWay, Told, Way};
 use crate::wire::head::{Flags, Head, Kind};
 
-/// Accesses longer than this are worth a message to the target.
+/// The length above which a message to the target pays off.
 pub(crate) const ASSISTED: usize = 128 << 10;
 
 /// The number of bytes that one claim copies.
 const CHUNK: usize = 64 << 10;
 
-/// The number of checks for chunks that the target has claimed and not finished, before the call returns and the access ends
-/// later.
+/// The number of checks for chunks that the target has claimed and not finished. After that the call returns, and the
+/// access ends later.
 const LOOKS: u32 = 256;
 
-/// Replaces the number of the next chunk when nothing is left to claim.
+/// The count of the next chunk that means that nothing can be claimed any more.
 const STOP: u32 = u32::MAX;
 
-/// The reasons why the target did not copy a chunk that it had claimed, in [`Claims::failed`].
+/// The reasons, in [`Claims::failed`], why the target did not copy a chunk that it had claimed.
 const REVOKED: u32 = 1;
 const FAULT: u32 = 2;
 
@@ -55,12 +56,12 @@ struct Request {
     len: U64,
     /// The location of the bytes at the initiator: an offset in an arena of its own, or an address.
     place: U64,
-    /// That arena, or 0.
+    /// The number of that arena, or 0.
     arena: U32,
     /// 1 if the region is written.
     writes: U32,
-    /// The generation of the initiator's grant: by now the key may name another region, which is not the one that the
-    /// initiator copies.
+    /// The generation of the initiator's grant. The key may identify another region in the meantime, which the
+    /// initiator does not copy.
     generation: U64,
 }
 
@@ -68,7 +69,7 @@ const fn word(number: u32, count: u32) -> u64 {
     (number as u64) << 32 | count as u64
 }
 
-/// An access of this side that waits for chunks which the target has claimed.
+/// An access of this side that waits for chunks that the target has claimed.
 #[derive(Debug)]
 pub(in super::super) struct Assisted {
     token: u32,
@@ -113,12 +114,12 @@ pub(crate) struct LongAccess<'a> {
     pub(crate) local: &'a Segments,
     /// Whether the region is written; otherwise it is read.
     pub(crate) writes: bool,
-    /// Names the access if it does not end in the call that starts it.
+    /// Identifies the access if it does not end in the call that starts it.
     pub(crate) token: u32,
 }
 
 impl Initiator {
-    /// Makes a long access, with the target's help if it gives any. Returns `Some` if the access has yet to end.
+    /// Makes a long access, with the target's help if the target responds. Returns `Some` if the access has yet to end.
     pub(super) fn assisted(
         &mut self,
         long: &LongAccess<'_>,
@@ -137,7 +138,7 @@ impl Initiator {
         let result = loop {
             let next = u64::from(claims.next.fetch_add(1, Ordering::AcqRel) as u32);
             if next >= chunks || ours >= chunks {
-                break Ok(()); // All is claimed (or the peer writes arbitrary counts: then chunks of the target are missing below).
+                break Ok(()); // Everything is claimed. (If the peer writes arbitrary counts, chunks of the target are missing below.)
             }
             ours = ours.wrapping_add(1);
             let done = (next as usize).saturating_mul(CHUNK);
@@ -147,7 +148,7 @@ impl Initiator {
                 break copied;
             }
         };
-        // From here on nothing is claimed. Claimed chunks that are not ours are the target's.
+        // From here on nothing can be claimed. Claimed chunks that are not this side's are the target's.
         let claimed = u64::from(claims.next.swap(word(number, STOP), Ordering::AcqRel) as u32).min(chunks);
         let theirs = claimed.saturating_sub(ours) as u32;
         let assisted = Assisted { token: long.token, awaited: word(number, theirs), result };
@@ -161,7 +162,7 @@ impl Initiator {
     }
 }
 
-/// Asks the target to help, if it is awake: waking it takes longer than the access.
+/// Sends the request for help if the target is awake: waking it up takes longer than the access.
 fn ask(long: &LongAccess<'_>, number: u32, generation: u64, link: &mut Side<'_>) {
     if !link.sender.peer_is_awake() {
         return;
@@ -187,7 +188,7 @@ fn ask(long: &LongAccess<'_>, number: u32, generation: u64, link: &mut Side<'_>)
         data: long.key,
         id: number,
     };
-    // Without room, or without a link, there is no help; the link reports its own errors.
+    // If there is no room or no link, there is no help. The link reports its own errors.
     Segments::lend(request.as_bytes(), |payload| link.sender.send(&head, payload, false)).ok();
 }
 
@@ -201,7 +202,7 @@ pub(super) struct Help {
 }
 
 impl Help {
-    /// Decodes the peer's request. Returns `None` if this side cannot, or may not, help.
+    /// Decodes the peer's request. Returns `None` if this side cannot or must not help.
     ///
     /// # Errors
     /// If the peer violated the protocol.
@@ -228,8 +229,8 @@ impl Help {
         Ok(way.exists().then_some(Self { number: head.id, region, way, writes }))
     }
 
-    /// Claims a chunk and copies it. Returns false if nothing is left for this side, or if it could not copy: then it
-    /// claims no more.
+    /// Claims a chunk and copies it. Returns false if there is nothing left for this side, or if the copy failed: then
+    /// this side claims no more.
     pub(super) fn step(&self, claims: &Claims) -> bool {
         let next = claims.next.load(Ordering::Acquire);
         let offset = (next as u32 as usize).saturating_mul(CHUNK);
@@ -246,7 +247,8 @@ impl Help {
             self.way.store(&self.region, offset, len)
         };
         if let Err(error) = copied {
-            // The initiator copies what this side may not copy, or lets this side execute the access.
+            // The initiator copies the chunk that this side may not copy, or requests that this side execute the
+            // access.
             let why = if error == NoWay::Failed(PullError::Fault) { FAULT } else { REVOKED };
             claims.failed.store(word(self.number, why), Ordering::Relaxed);
         }

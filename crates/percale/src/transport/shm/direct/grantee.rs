@@ -39,26 +39,27 @@ impl KeyPage {
         }
         let entry = self.mapping.as_ptr().cast::<Entry>().wrapping_add(index as usize);
         // SAFETY: the entry lies in the mapping, which is page-aligned, PAGE_BYTES long and lives as long as this
-        // reference; an entry is an atomic, so others may write to it. A peer's page cannot be written here: its
-        // entries are only loaded. For loads from such memory std::sync::atomic guarantees relaxed loads of a word;
-        // that other loads of a word are no more than a load (and an order) is relied upon: processors with 64-bit
-        // words have such a load, and on x86-64 it is the same instruction.
+        // reference. An entry is an atomic, so other threads and processes may write to it. A peer's page cannot be
+        // written by this process: its entries are only loaded. For loads from read-only memory std::sync::atomic
+        // guarantees only relaxed loads of a word. This code relies on the assumption that acquire loads of a word are
+        // also plain loads (with an order): processors with 64-bit words have such a load, and on x86-64 it is the same
+        // instruction.
         Some(unsafe { &*entry })
     }
 
-    /// Makes the entry's memory present.
+    /// Makes the memory of the entry present.
     pub(super) fn prepare(&self, index: u32) -> io::Result<()> {
         let offset = (index as usize).saturating_mul(size_of::<Entry>()) & !(BACKED_STEP - 1);
         self.mapping.populate(offset, BACKED_STEP)
     }
 }
 
-/// The target's record of one peer: its key page and the grants in it. It outlives its link for as long as regions that were
-/// granted to the peer are not closed.
+/// The target's record of one peer: its key page and the grants in it. It outlives its link while regions that were
+/// granted to the peer are open.
 #[derive(Debug)]
 pub(super) struct ShmGrantee {
     pair: Arc<Pair>,
-    /// This side; the peer announces its accesses on the other.
+    /// This side. The peer announces its accesses in the line of the other side.
     side: usize,
     process: Option<Arc<PeerProcess>>,
     /// The number under which the page is given to the peer.
@@ -70,7 +71,7 @@ pub(super) struct ShmGrantee {
 
 #[derive(Debug, Default)]
 struct Granted {
-    /// All entries that were ever used: the generation and the region of each.
+    /// All entries that were ever used, with the generation and the region of each.
     entries: Vec<(u64, Weak<Registered>)>,
     free: Vec<u32>,
 }
@@ -104,7 +105,7 @@ impl ShmGrantee {
     /// if the page is full.
     pub(super) fn grant(self: &Arc<Self>, region: &Arc<Registered>) -> Result<Option<(u32, u64)>, Full> {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
-        // Locked until the entry holds: a thread that closes the region then finds the grant, or has closed the
+        // Locked until the entry holds. A thread that closes the region then either finds the grant, or has closed the
         // region before.
         let mut grants = region.grants();
         if let Some(entry) = grants.find(&me) {
@@ -159,19 +160,19 @@ impl ShmGrantee {
         self.pair.announcements(self.side ^ 1)
     }
 
-    /// Returns whether the peer's process has ended, and with it every thread that may have been in the middle of an
-    /// access.
+    /// Returns whether the peer's process has ended. Then no thread of it is in the middle of an access any more.
     fn has_ended(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.ended().is_some())
     }
 
-    /// Returns whether every access that was announced at the snapshot is over, or the peer's process has ended.
+    /// Returns whether every access that was announced at the time of the snapshot has ended, or the peer's process has
+    /// ended.
     fn has_left(&self, then: Snapshot) -> bool {
         !self.pair.is_here() || self.line().has_retired(then) || self.has_ended()
     }
 
-    /// Revokes everything that was granted, because the link has ended. Regions forget the grants, unless the peer is in
-    /// the middle of an access; then they keep them until they are closed.
+    /// Revokes all grants, because the link has ended. The regions drop the grants, unless the peer is in the middle of
+    /// an access. In that case they keep the grants until they are closed.
     pub(super) fn end(self: &Arc<Self>) {
         if !self.pair.is_here() {
             return;
@@ -199,7 +200,7 @@ impl ShmGrantee {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
-// In a forked child neither the page nor the line is mapped, and peers cannot reach its copy of a region.
+// In a forked child neither the page nor the line is mapped, and peers cannot reach the child's copy of a region.
 impl Grantee for ShmGrantee {
     fn revoke(&self, entry: u32) {
         if self.pair.is_here()

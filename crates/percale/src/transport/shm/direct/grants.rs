@@ -1,7 +1,8 @@
 //! An initiator's table of a target's keys.
 //!
-//! A key is *asked*, *granted*, *executed* (by the target, for some thousand accesses) or *unknown* to the target. Grants are
-//! kept in slots that are reused; an index names one use of a slot, so that an old index finds nothing.
+//! A key is *asked* (a request is pending), *granted*, *executed* (the target executes the accesses itself, for some
+//! thousand of them) or *unknown* to the target. Grants are kept in slots that are reused. An index identifies one use
+//! of a slot, so that an old index finds nothing.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,32 +10,32 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use super::ASKED;
 use super::path::Grant;
 
-/// The number of accesses that the target executes before it is asked again whether it grants the key: the reason for the
+/// The number of accesses that the target executes before the initiator requests a grant again. The reason for the
 /// refusal may have been a temporary lack of a descriptor or of room in a socket.
 const EXECUTED: u32 = 4096;
-/// The number of keys that are known at a time.
+/// The maximum number of keys in the table.
 pub(super) const KEYS: usize = 64 << 10;
 
-/// The index of a grant. It can be used for any access until the grant is forgotten; from then on every access finds it
-/// stale.
+/// The index of a grant. It can be used for any access until the grant is removed. From then on every access returns
+/// [`DirectError::Stale`](super::DirectError::Stale).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrantIndex {
     slot: u32,
     serial: u32,
 }
 
-/// What is known of a key.
+/// The entry of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     /// The region can be reached directly.
     Ready(GrantIndex),
-    /// The target was asked (or will be, when there is room): look up again later, and let the target execute accesses in
-    /// the meantime.
+    /// A request was sent to the target, or will be sent when there is room. The caller looks up the key again later,
+    /// and lets the target execute accesses in the meantime.
     Unknown,
-    /// The target executes accesses, for a limited number of them.
+    /// The target executes accesses, for a limited number of accesses.
     Executed,
-    /// The target had no such region when it was asked. Returned once; the next lookup asks again, because the target may
-    /// have one by then.
+    /// The target had no such region when it answered. Returned once: the next lookup sends a new request, because the
+    /// target may have such a region by then.
     NoKey,
 }
 
@@ -43,7 +44,7 @@ pub(crate) enum Lookup {
 pub(super) enum Asked {
     /// No request is needed, or none is possible now.
     Known(Lookup),
-    /// A request is needed; this is its number.
+    /// A request with this number is needed.
     New(u32),
 }
 
@@ -53,7 +54,7 @@ pub(super) enum Answer {
     Granted(Grant),
     Executed,
     NoKey,
-    /// The granted memory is gone already.
+    /// The granted memory is already gone.
     Void,
 }
 
@@ -61,7 +62,7 @@ pub(super) enum Answer {
 enum State {
     Asked,
     Granted(GrantIndex),
-    /// For this many more accesses.
+    /// The target executes this many more accesses.
     Executed(u32),
     NoKey,
 }
@@ -75,7 +76,7 @@ struct Slot {
 /// The initiator's table of a target's keys and their grants.
 #[derive(Debug)]
 pub(in super::super) struct Grants {
-    /// The grant that was looked up last; never a forgotten one.
+    /// The grant that was looked up last; never a grant that was removed.
     last: Option<(u64, GrantIndex)>,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -83,7 +84,7 @@ pub(in super::super) struct Grants {
     /// Pending requests: number and key.
     asked: Vec<(u32, u64)>,
     next: u32,
-    /// The number of grants from which on void ones are searched for.
+    /// The number of grants at which void grants are searched for.
     sweep_at: usize,
 }
 
@@ -117,14 +118,14 @@ impl Grants {
         self.get(self.last(key)?)
     }
 
-    /// Returns a grant, unless it was forgotten.
+    /// Returns a grant, unless it was removed.
     #[inline]
     pub(super) fn get(&self, index: GrantIndex) -> Option<&Grant> {
         let slot = self.slots.get(index.slot as usize)?;
         if slot.serial == index.serial { slot.grant.as_ref() } else { None }
     }
 
-    /// Returns what is known of a key.
+    /// Returns the entry of a key.
     pub(super) fn find(&mut self, key: u64) -> Option<Lookup> {
         Some(match self.known.get_mut(&key)? {
             State::Granted(index) => {
@@ -148,17 +149,17 @@ impl Grants {
         })
     }
 
-    /// Returns whether the maximum number of keys is known.
+    /// Returns whether the table has the maximum number of keys.
     pub(super) fn is_full(&self) -> bool {
         self.known.len() >= KEYS
     }
 
-    /// Makes room: forgets keys that are neither granted nor asked, which can be asked for again.
+    /// Makes room: removes keys that are neither granted nor pending. They can be requested again.
     pub(super) fn forget_ungranted(&mut self) {
         self.known.retain(|_, state| matches!(state, State::Asked | State::Granted(_)));
     }
 
-    /// Records a request for a key of which nothing is known.
+    /// Records a request for a key without an entry.
     pub(super) fn ask(&mut self, key: u64) -> Asked {
         if self.is_full() {
             return Asked::Known(Lookup::Executed);
@@ -202,7 +203,7 @@ impl Grants {
         GrantIndex { slot: index, serial: slot.serial }
     }
 
-    /// Forgets a key, unless a request for it is pending.
+    /// Removes a key, unless a request for it is pending.
     pub(in super::super) fn forget(&mut self, key: u64) {
         if matches!(self.known.get(&key), Some(State::Asked)) {
             return;
@@ -223,7 +224,7 @@ impl Grants {
         }
     }
 
-    /// Returns the number of grants that are kept, void or not.
+    /// Returns the number of stored grants, including void ones.
     pub(super) fn live(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -233,7 +234,7 @@ impl Grants {
         self.live() >= self.sweep_at
     }
 
-    /// Forgets the grants that do not hold.
+    /// Removes the grants that do not hold.
     pub(super) fn sweep(&mut self, holds: impl Fn(&Grant) -> bool) {
         let mut void = Vec::new();
         self.known.retain(|_, state| {
@@ -250,7 +251,8 @@ impl Grants {
     }
 }
 
-/// Hashes a key with one multiplication. Peers choose keys, so the hash is seeded: peers cannot choose keys that collide.
+/// Hashes a key with one multiplication. Peers choose keys, so the hash is seeded, and peers cannot choose keys that
+/// collide.
 #[derive(Clone, Copy, Debug)]
 struct Seeded(u64);
 

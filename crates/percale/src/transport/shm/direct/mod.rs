@@ -1,25 +1,26 @@
 //! Direct access: an initiator on the same machine reads and writes a target's regions itself.
 //!
-//! The initiator asks once for each key ([`Kind::Resolve`]). The target *grants* the region to this peer: it writes a
-//! generation to an entry of the *key page* that it shares with this peer, and answers how the memory is reached
-//! ([`Kind::Resolved`]): in an arena that the peer maps, by CMA, or not at all (then the target executes each access). From
-//! then on an access needs no request: the initiator checks rights and range, announces itself, checks whether the entry
-//! holds, copies, and leaves ([`rundown`](crate::local_memory::rundown)).
+//! The initiator sends one request for each key ([`Kind::Resolve`]). The target *grants* the region to this peer: it
+//! writes a generation to an entry of the *key page* that it shares with this peer, and answers how the memory is
+//! reached ([`Kind::Resolved`]): in an arena that the peer maps, by CMA, or not at all (then the target executes each
+//! access). From then on an access needs no request: the initiator checks rights and range, announces the access,
+//! checks whether the entry holds, copies, and ends the announcement ([`rundown`](crate::local_memory::rundown)).
 //!
 //! * `resolution`: the answer as it is sent, and its checks
 //! * `grantee`: the target's record of the peer, with its key page; `target`: the answers
-//! * `grants`: what the initiator knows, by key; `access`: its operations; `path`: how their bytes are moved. The
-//!   link has methods for them (`link/regions.rs`)
-//! * `assist`: long accesses that the target helps with
+//! * `grants`: the initiator's table of keys; `access`: its operations; `path`: how their bytes are copied. The link
+//!   has methods for them (`link/regions.rs`)
+//! * `assist`: long accesses with the help of the target
 //!
 //! Bounds: a target keeps at most [`ASKED`] pending requests, and grants at most [`ENTRIES`] regions to a peer at a time; an
 //! initiator keeps at most 64 Ki keys.
 //!
 //! # Trust
-//! What the target sends is checked before it is used: ranges must lie within mappings of this process, entries within the
-//! page. What the target writes into the page or an arena is compared or copied, never followed. The initiator's checks of
-//! rights and ranges prevent mistakes, not attacks: they are made by a process that could map the memory anyway. Memory that
-//! peers may not write is given by descriptors that cannot be mapped for writing.
+//! Everything that the target sends is checked before it is used: ranges must lie within mappings of this process,
+//! entries within the page. Content that the target writes to the page or an arena is compared or copied, and never
+//! used as an address. The initiator's checks of rights and ranges prevent mistakes, not attacks, because the
+//! initiator's process could map the memory anyway. Memory that peers may not write is given by descriptors that cannot
+//! be mapped for writing.
 
 mod access;
 mod assist;
@@ -64,7 +65,7 @@ const ENTRIES: usize = PAGE_BYTES / size_of::<Entry>();
 /// Both sides of one link's direct accesses. Nothing is allocated here for a link without requests about keys.
 #[derive(Debug)]
 pub(super) struct Direct {
-    /// This domain's regions; `None` if peers must not reach them directly.
+    /// The regions of this domain, or `None` if peers must not reach them directly.
     keys: Option<Arc<Keys>>,
     /// The origin of the peer's accesses.
     via: Via,
@@ -98,7 +99,7 @@ impl Direct {
             && self.assisted.is_none()
     }
 
-    /// Makes a long access ([`assist`]). Returns whether it is over.
+    /// Makes a long access ([`assist`]). Returns whether it has ended.
     #[inline(never)]
     pub(super) fn assisted(&mut self, long: &LongAccess<'_>, mut link: Side<'_>) -> Result<bool, DirectError> {
         let initiator = self.initiator.as_mut().ok_or(DirectError::Stale)?;
@@ -121,7 +122,8 @@ impl Direct {
         Some(end)
     }
 
-    /// Takes the long access that has yet to end, for a link that is over. Returns `None` if the target has let go of it.
+    /// Takes the long access that has yet to end, for a link that has ended. Returns `None` if the target has let go of
+    /// it.
     pub(super) fn take_assisted(&mut self, pair: &Pair, side: usize) -> Option<Assisted> {
         self.assisted.take().filter(|assisted| !assisted.has_let_go(pair, side))
     }
@@ -131,7 +133,7 @@ impl Direct {
         self.process.as_ref()
     }
 
-    /// Copies a chunk of the access that the peer asked this side to help with. Returns whether there was one.
+    /// Copies a chunk of the access for which the peer requested help. Returns whether there was one.
     pub(super) fn help(&mut self, pair: &Pair, side: usize) -> bool {
         let Some(target) = &mut self.target else { return false };
         let helped = target.help.as_ref().is_some_and(|help| help.step(pair.claims(1 - side)));
@@ -141,13 +143,13 @@ impl Direct {
         helped
     }
 
-    /// Returns the initiator's side with its grants, if this side has ever asked for one.
+    /// Returns the initiator's side with its grants, if this side has sent any request.
     #[inline]
     pub(super) fn initiator(&mut self) -> Option<&mut Initiator> {
         self.initiator.as_deref_mut()
     }
 
-    /// Looks up a key, and asks the target if nothing is known of it.
+    /// Looks up a key, and sends a request to the target if there is no entry for it.
     #[inline(never)]
     pub(super) fn ask(&mut self, key: u64, link: Side<'_>) -> Result<Lookup, SendError> {
         let initiator = self

@@ -1,8 +1,8 @@
-//! Access to a peer's memory: an access is checked against its grant and announced, and its bytes are moved.
+//! Access to a peer's memory: checks an access against its grant, announces it, and copies its bytes.
 //!
-//! An access to mapped memory takes no lock, allocates nothing and makes no system call. An access of eight aligned bytes, or
-//! of four, is a single move and is never seen in halves. A long access is announced anew for each piece of 64 KiB (256 KiB
-//! if the kernel copies), so that a revoker waits for one piece at most.
+//! An access to mapped memory takes no lock, allocates nothing and makes no system call. An access of eight aligned
+//! bytes, or of four, is a single load or store, so that no reader sees half of it. A long access is announced
+//! separately for each piece of 64 KiB (256 KiB if the kernel copies), so that a revoker waits for at most one piece.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 #![expect(unsafe_code, reason = "moves words to and from mapped memory; each block states its own reason")]
@@ -52,7 +52,7 @@ pub(super) enum Memory {
     Cma(Cma, u64),
 }
 
-/// An access that its grant allows, if the grant still holds, and its offset in the region.
+/// An access that is allowed by its grant, and the offset of the access in the region. The grant may no longer hold.
 #[derive(Clone, Copy)]
 pub(super) struct Checked<'a> {
     pub(super) grant: &'a Grant,
@@ -98,7 +98,7 @@ impl DirectPath {
         self.page.as_ref()
     }
 
-    /// Sets the key page of the peer, its first and only one.
+    /// Sets the key page of the peer. There is only one.
     pub(super) fn is_shown(&mut self, page: KeyPage) {
         debug_assert!(self.page.is_none(), "grants name entries of the one page");
         self.page = Some(page);
@@ -110,7 +110,7 @@ impl DirectPath {
         entry.is_some_and(|entry| entry.holds(grant.generation))
     }
 
-    /// Writes all of `from`.
+    /// Writes all of `from` to the region.
     #[inline]
     pub(super) fn write(&mut self, checked: Checked<'_>, from: &Segments) -> Result<(), DirectError> {
         match from.as_slice() {
@@ -119,7 +119,7 @@ impl DirectPath {
         }
     }
 
-    /// Fills all of `into`.
+    /// Fills all of `into` from the region.
     #[inline]
     pub(super) fn read(&mut self, checked: Checked<'_>, into: &Segments) -> Result<(), DirectError> {
         match into.as_slice() {
@@ -135,8 +135,8 @@ impl DirectPath {
             return self.far(checked, Direction::Write, from);
         }
         self.lend(checked, |to| {
-            // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are mapped
-            // for writing. The source is our own memory.
+            // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are
+            // mapped for writing. The source is local memory.
             unsafe { store(to, from) };
         })
     }
@@ -148,7 +148,8 @@ impl DirectPath {
             return self.far(checked, Direction::Read, into);
         }
         self.lend(checked, |from| {
-            // SAFETY: `check` found the range within the mapping, which the grant holds. The destination is our own memory.
+            // SAFETY: `check` found the range within the mapping, which the grant holds. The destination is local
+            // memory.
             unsafe { load(from, into) };
         })
     }
@@ -174,7 +175,7 @@ impl DirectPath {
         self.announced(checked, || access(at))
     }
 
-    /// Makes an access, if the grant holds. The access must not panic, nor take longer than a revoker may wait.
+    /// Makes an access if the grant holds. The access must not panic, and must not take longer than a revoker may wait.
     #[inline(always)]
     fn announced<R>(&mut self, checked: Checked<'_>, access: impl FnOnce() -> R) -> Result<R, DirectError> {
         let entry = self.page.as_ref().and_then(|page| page.entry(checked.grant.entry)).ok_or(DirectError::Stale)?;
@@ -234,8 +235,8 @@ impl DirectPath {
     }
 }
 
-/// Converts the kernel's failure to copy. An access that the kernel refuses, or to a peer that has ended, is `Stale`: after
-/// the initiator has asked again, the target executes what the kernel refuses.
+/// Converts an error of a copy by the kernel. If the kernel refuses, or if the peer has ended, the result is `Stale`.
+/// After a new request of the initiator, the target executes accesses that the kernel refuses.
 #[cold]
 const fn refused(why: NoCopy) -> DirectError {
     match why {
@@ -257,8 +258,8 @@ fn piece(
     match (&checked.grant.memory, direction) {
         (Memory::Mapped(memory), Direction::Write) => {
             let to = memory.as_ptr().wrapping_add(offset);
-            // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are mapped for
-            // writing. The source is our own memory, not this mapping.
+            // SAFETY: `check` found the range within the mapping, which the grant holds; regions with this right are
+            // mapped for writing. The source is local memory, not this mapping.
             unsafe { local.copy_to_raw(done, to, len) };
             Ok(())
         }
@@ -274,7 +275,7 @@ fn piece(
     }
 }
 
-/// Moves bytes to a peer's region.
+/// Copies bytes to a peer's region.
 ///
 /// # Safety
 /// `to` lies in a writable mapping, has room for the bytes, and does not overlap them.
@@ -290,7 +291,7 @@ unsafe fn store(to: *mut u8, from: Segment) {
     }
 }
 
-/// Moves bytes from a peer's region.
+/// Copies bytes from a peer's region.
 ///
 /// # Safety
 /// `from` lies in a mapping, has as many bytes as `into`, and does not overlap it.
@@ -306,7 +307,7 @@ unsafe fn load(from: *const u8, into: Segment) {
     }
 }
 
-/// Stores a word in one move, so that half of it is never seen.
+/// Stores a word at once, so that no reader sees half of it.
 ///
 /// # Safety
 /// As for [`store`]; `from` is as long as a `T`, and `to` is aligned for a `T`.
@@ -318,7 +319,7 @@ unsafe fn store_word<T: FromBytes + Copy>(to: *mut u8, from: Segment) {
     unsafe { to.cast::<T>().write_volatile(value) };
 }
 
-/// Loads a word in one move, so that half of it is never seen.
+/// Loads a word at once, so that no half of a concurrent store is seen.
 ///
 /// # Safety
 /// As for [`load`]; `into` is as long as a `T`, and `from` is aligned for a `T`.

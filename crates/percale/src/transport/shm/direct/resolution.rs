@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::ENTRIES;
 use crate::region::Access;
 
-/// How a region is reached.
+/// The way in which a region is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Status {
@@ -36,7 +36,7 @@ pub(super) struct Resolution {
     /// Notifications of accesses carry the generation.
     pub(super) entry: U32,
     pub(super) generation: U64,
-    /// The address by which accesses name the first byte.
+    /// The address that accesses use for the first byte.
     pub(super) base: U64,
     pub(super) len: U64,
     /// The location of the first byte: its offset in the arena, or its address.

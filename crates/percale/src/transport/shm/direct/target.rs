@@ -1,4 +1,4 @@
-//! The target's answers to a peer that asks how keys can be reached.
+//! The target's answers to a peer's requests for grants.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -103,8 +103,8 @@ impl Target {
         }
     }
 
-    /// Returns the record of the peer, which is created when it is first needed. Returns `None` if it cannot be created, or
-    /// if its page cannot be given to the peer.
+    /// Returns the record of the peer, which is created on first use. Returns `None` if it cannot be created, or if its
+    /// page cannot be given to the peer.
     fn grantee(&mut self, process: Option<&Arc<PeerProcess>>, link: &mut Side<'_>) -> Option<&Arc<ShmGrantee>> {
         let grantee = match &mut self.grantee {
             Some(grantee) => grantee,
@@ -123,7 +123,7 @@ impl Target {
 /// Returns how a peer can reach a region's memory.
 fn place(region: &Registered, arenas: &mut Arenas) -> Option<Place> {
     if region.device().is_some() {
-        return None; // The device's driver copies, in this process.
+        return None; // The driver of the device copies, in this process.
     }
     let writable = region.rights().changes();
     if let Some(located) = region.located() {

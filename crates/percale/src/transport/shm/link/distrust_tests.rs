@@ -1,5 +1,5 @@
-//! A link trusts nothing: neither what the setup hands over, nor the content of the pair's memory, nor that it stays
-//! unchanged.
+//! Tests that a link does not trust the parts that it gets from connection setup or the content of the pair's memory,
+//! and does not rely on that content staying unchanged.
 
 use std::os::fd::AsFd;
 
@@ -47,7 +47,7 @@ fn arbitrary_pair_memory_harms_nobody() {
     for seed in 0..1500u64 {
         let mut bytes = pattern(seed, [200, 4200, 9000, 30_000][(seed % 4) as usize]);
         if seed % 3 == 0 {
-            // Plausible marks: a kind that exists, no flags but known ones, short lengths.
+            // Plausible marks: an existing kind, only known flags, short lengths.
             for at in (1..bytes.len().saturating_sub(8)).step_by(64) {
                 bytes[at + 2] = bytes[at + 2] % 22 + 1;
                 bytes[at + 3] %= 4;
@@ -100,10 +100,10 @@ fn scribbling_while_messages_move_breaks_only_the_link() {
                     round += 1;
                     let dice = pattern(round, 12);
                     let word = u32::from_le_bytes(dice[..4].try_into().unwrap()) as usize;
-                    // Mostly where it does harm: the control page and the first rings.
+                    // Most writes go where they do the most harm: to the control page and the first rings.
                     let at = word % if dice[4].is_multiple_of(8) { PAIR_BYTES - 8 } else { 20 << 10 };
                     for (index, byte) in dice[5..].iter().enumerate().take(1 + usize::from(dice[4] % 7)) {
-                        // SAFETY: within the mapping; links expect that others write to it.
+                        // SAFETY: within the mapping; links expect that other processes write to it.
                         unsafe { scribble.as_ptr().wrapping_add(at + index).write_volatile(*byte) };
                     }
                     std::thread::yield_now();

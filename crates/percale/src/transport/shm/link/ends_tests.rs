@@ -1,4 +1,4 @@
-//! The ends of transfers, and the time when the memory of an aborted one belongs to its owner again.
+//! The ends of transfers, and the time from which the owner may reuse the memory of an aborted transfer.
 
 use super::*;
 use crate::transport::shm::residue::Release;
@@ -38,7 +38,8 @@ fn stopped(both: &[Peer; 2]) {
     slot.claimed.fetch_add(1 << 32, Ordering::SeqCst);
 }
 
-/// A transfer whose pusher, side 0, was stopped after it had claimed a chunk; and the memory of both.
+/// Returns a transfer with a pusher, side 0, that was stopped after it had claimed a chunk, and the memory of both
+/// sides.
 fn stopped_half_way(cma: bool) -> ([Peer; 2], Memory, Memory) {
     let kept = if cma { Kept::Heap } else { Kept::Arena };
     let mut both = peers(cma, HEAP);
@@ -60,7 +61,7 @@ fn the_end_of_a_connection_gives_no_memory_back_while_the_peer_may_copy() {
         assert_eq!(residue.release(), None);
         drop(b);
         assert_eq!(residue.release(), None);
-        // The pusher continues, and finds that the connection has ended.
+        // The pusher continues, and detects that the connection has ended.
         a.link.connection_end().set("closed");
         while a.link.poll(9, &mut a.seen).is_ok() {}
         assert_eq!(residue.release(), Some(Release::LetGo));
@@ -78,7 +79,7 @@ fn a_transfer_that_its_puller_left_is_no_fault_of_memory() {
         b.link.connection_end().set("closed");
         while b.link.poll(9, &mut b.seen).is_ok() {}
         let residue = b.link.residue().expect("the peer may still be copying");
-        // It has not noticed the end yet.
+        // Side 0 has not noticed the end yet.
         for _ in 0..10 {
             let _over = a.link.poll(9, &mut a.seen);
         }
@@ -105,7 +106,7 @@ fn what_its_sender_took_back_is_not_delivered() {
         // The send has failed: its memory is used for something else.
         View::of(&vec![9; LEN]).copy_into(&source.segments(), 0);
         for _ in 0..200 {
-            b.link.poll(9, &mut b.seen).unwrap(); // It has not noticed the end yet.
+            b.link.poll(9, &mut b.seen).unwrap(); // Side 1 has not noticed the end yet.
         }
         assert!(b.seen.pulled.is_empty(), "{:?}", b.seen.pulled);
         b.link.connection_end().set("closed");
@@ -163,7 +164,7 @@ fn a_pull_that_begins_after_the_peer_has_gone_ends() {
     }
 }
 
-/// The sides for which the kernel refuses to copy from some moment on.
+/// The sides for which the kernel refuses to copy from some point on.
 const FORBIDDEN: [[bool; 2]; 3] = [[true, false], [false, true], [true, true]];
 
 #[test]

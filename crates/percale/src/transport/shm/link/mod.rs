@@ -31,13 +31,14 @@ use crate::wire::head::{Head, Kind, Offer};
 
 /// Payloads longer than this are offered instead of sent.
 const EAGER_MAX: usize = 8192;
-/// How long a breaking link waits for copies that the peer has in progress.
+/// How long a link that ends waits for copies that the peer has in progress.
 const QUIESCE: Duration = Duration::from_millis(20);
 
 /// One end of a connection over shared memory.
 ///
-/// The endpoint polls *hot* links. A link that was silent for long can be made *cold* ([`set_cold`](Self::set_cold)): then
-/// the peer rings the endpoint's bell for each frame (or batch), and the endpoint polls the link when its bit was rung.
+/// The endpoint polls *hot* links. A link that was silent for a long time can be made *cold*
+/// ([`set_cold`](Self::set_cold)). Then the peer rings the endpoint's bell for each frame (or batch), and the endpoint
+/// polls the link when its bit was rung.
 #[derive(Debug)]
 pub struct ShmLink {
     // Fields that point into the pair's memory come first, so that they are dropped first; the link, the sender and the
@@ -50,7 +51,7 @@ pub struct ShmLink {
     side: usize,
     rx_grown: bool,
     cold: bool,
-    /// The last check found nothing: the next frame probably comes alone.
+    /// The last check found nothing, so the next frame probably arrives alone.
     waited: bool,
     broken: Option<Broken>,
     end: Arc<ConnectionEnd>,
@@ -62,7 +63,7 @@ impl ShmLink {
     /// Creates this side's end of a link.
     ///
     /// # Errors
-    /// If what the peer handed over is not valid.
+    /// If the parts that the peer provided are not valid.
     pub fn new(parts: Parts) -> Result<Self, SetUpError> {
         if parts.side > 1 {
             return Err(SetUpError::Side(parts.side));
@@ -110,7 +111,7 @@ impl ShmLink {
         self.sender.peer_processor()
     }
 
-    /// Ends streaming, because frames are sent one at a time: the peer may sleep without a barrier again.
+    /// Ends streaming, because frames are sent one at a time. The peer may then sleep without a barrier again.
     pub(crate) fn end_stream(&mut self) {
         self.sender.end_stream();
     }
@@ -127,8 +128,8 @@ impl ShmLink {
         self.cma.as_ref().err().map(String::as_str)
     }
 
-    /// Sends a frame that is not an offer, with a payload in one piece. Always inlined, so that what the caller knows of
-    /// the head is not checked again.
+    /// Sends a frame that is not an offer, with a payload in one piece. Always inlined, so that properties of the head
+    /// that the caller has checked are not checked again.
     ///
     /// # Errors
     /// As for `Link::send`.
@@ -140,7 +141,7 @@ impl ShmLink {
         self.sender.send_one(head, payload, more).map_err(|error| self.send_error(error))
     }
 
-    /// Describes how large messages are moved, and why.
+    /// Describes how large messages are copied, and the reason.
     #[must_use]
     pub fn describe(&self) -> String {
         let mapped = "memory that percale allocated: both sides copy through mappings";
@@ -207,7 +208,7 @@ impl ShmLink {
             && self.sender.rests()
     }
 
-    /// Ends the link. Waits a short time for copies into our memory that the peer has in progress, then [leaves
+    /// Ends the link. Waits a short time for copies into local memory that the peer has in progress, then [leaves
     /// them](Self::residue).
     #[cold]
     fn break_with(&mut self, why: Broken) -> Broken {
@@ -243,8 +244,8 @@ impl ShmLink {
         }
     }
 
-    /// Returns the remains of a link that is about to be dropped; `None` if the peer can have no copy into our memory in
-    /// progress.
+    /// Returns the remains of a link that is about to be dropped, or `None` if the peer can have no copy into local
+    /// memory in progress.
     pub(crate) fn residue(&mut self) -> Option<Residue> {
         self.break_with(Broken::Closed);
         if !self.pair.is_here() {
@@ -256,7 +257,8 @@ impl ShmLink {
         residue.release().is_none().then_some(residue)
     }
 
-    /// Returns whether the peer still copies for a long access of this side. The end of the access is no longer reported.
+    /// Returns whether the peer still copies for a long access of this side. Calling this discards the report of the
+    /// end of the access.
     fn has_assisted(&mut self) -> bool {
         self.direct.is_assisted() && self.direct.assisted_end(&self.pair, self.side).is_none()
     }
@@ -295,7 +297,7 @@ impl ShmLink {
         sent.map_err(|error| self.send_error(error))
     }
 
-    /// Returns the initiator's side: what it was granted of the peer's regions.
+    /// Returns the initiator's side, which holds the grants of the peer's regions.
     #[inline]
     pub(super) fn initiator(&mut self) -> Option<&mut Initiator> {
         self.direct.initiator()
@@ -308,7 +310,7 @@ impl ShmLink {
         (&mut self.direct, Side { pair, side, end, cma, arenas, sender })
     }
 
-    /// Looks up a key, and asks the peer if nothing is known of it.
+    /// Looks up a key, and sends a request to the peer if there is no entry for it.
     fn ask(&mut self, key: u64) -> Lookup {
         if self.broken.is_some() {
             return Lookup::Unknown;
@@ -327,7 +329,7 @@ impl ShmLink {
         direct.answer(side).map_err(|error| self.transfer_error(TransferError::Send(error)))
     }
 
-    /// Continues long accesses, the peer's and ours. Returns whether anything happened.
+    /// Continues long accesses of both sides. Returns whether anything happened.
     #[cold]
     fn go_on(&mut self, me: Connection, sink: &mut impl Sink) -> bool {
         let helped = self.direct.help(&self.pair, self.side);
@@ -395,9 +397,9 @@ impl Link for ShmLink {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
         }
-        // Read first, so that everything that the peer sent before the end is seen below.
+        // Read first, so that everything that the peer sent before the end is handled below.
         let ended = self.end.is_set();
-        // After the end, frames are taken in any case: there are no more of them than the ring holds.
+        // After the end, frames are received in any case: there are no more of them than the ring holds.
         let mut moved = (ended || sink.takes(me)) && self.receive(me, sink)?;
         if !self.direct.is_settled() && self.broken.is_none() {
             moved |= self.answer()? | self.go_on(me, sink);

@@ -10,7 +10,7 @@ use crate::local_memory::volatile::{View, ViewExt as _};
 use crate::transport::{Broken, Connection, Sink};
 use crate::wire::head::{Head, Kind};
 
-/// The number of frames that one poll takes at most, so that other links get their turn.
+/// The largest number of frames that one poll receives, so that other links get their turn.
 const BATCH: u32 = 16;
 
 /// The result of a [glance](ShmLink::glance) at a ring.
@@ -109,8 +109,9 @@ impl ShmLink {
     /// Returns the payload of a message, which is valid until the message is consumed.
     #[inline(always)]
     pub(crate) fn payload(&self, message: &Message) -> View<'_> {
-        // SAFETY: that many bytes lie there, as was checked, in the pair's memory or in the scratch memory, both of
-        // which stay as long as the link. (After the message was consumed they are whatever was written since.)
+        // SAFETY: the payload has that many bytes, as was checked, and lies in the pair's memory or in the scratch
+        // memory, both of which live as long as the link. (After the message was consumed they contain whatever was
+        // written since.)
         unsafe { View::new(message.payload, message.head.len as usize) }
     }
 
@@ -142,8 +143,8 @@ impl ShmLink {
         }
     }
 
-    /// Consumes the message that was found by [`glance`](Self::glance), after it was handled. Returns whether others may
-    /// be there; otherwise it came alone, and the next one has probably not been sent yet.
+    /// Consumes the message that was found by [`glance`](Self::glance), after it was handled. Returns whether more
+    /// messages may be there. If not, it arrived alone, and the next one has probably not been sent yet.
     #[inline(always)]
     pub(crate) fn take(&mut self, message: &Message) -> bool {
         self.go_past(message);

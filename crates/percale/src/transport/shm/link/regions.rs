@@ -6,11 +6,12 @@ use crate::local_memory::atomic::Operation;
 use crate::local_memory::volatile::{Segment, Segments};
 
 impl ShmLink {
-    /// Returns how the peer's region with this key can be reached. Asks the peer if that is not known. Until the answer
-    /// has arrived, and if the answer is not a grant, the peer executes the posted accesses.
+    /// Returns how the peer's region with this key can be reached, and sends a request to the peer if there is no entry
+    /// for the key. Until the answer has arrived, and if the answer is not a grant, the peer executes the posted
+    /// accesses.
     ///
-    /// The caller has to [forget](Self::forget) a key that the target rejected as unknown: another region may have it
-    /// later.
+    /// The caller has to [forget](Self::forget) a key that the target rejected as unknown, because another region may
+    /// use it later.
     #[inline]
     pub(crate) fn look_up(&mut self, key: u64) -> Lookup {
         match self.initiator().and_then(|initiator| initiator.grants().last(key)) {
@@ -19,21 +20,21 @@ impl ShmLink {
         }
     }
 
-    /// Forgets what is known of a key, after [`DirectError::Stale`].
+    /// Removes the entry of a key, after [`DirectError::Stale`].
     pub(crate) fn forget(&mut self, key: u64) {
         if let Some(initiator) = self.initiator() {
             initiator.grants().forget(key);
         }
     }
 
-    /// Returns whether the peer counts writes to this region, and has to be notified of each
+    /// Returns whether the peer counts writes to this region, so that each write has to be reported to it
     /// ([`Kind::Wrote`](crate::wire::head::Kind::Wrote)).
     #[inline]
     pub(crate) fn grant_notifies(&mut self, grant: GrantIndex) -> bool {
         self.initiator().is_some_and(|initiator| initiator.notifies(grant))
     }
 
-    /// Returns the generation of the granted region, by which a notification of an access names the region.
+    /// Returns the generation of the granted region, which identifies the region in notifications of accesses.
     #[inline]
     pub(crate) fn grant_generation(&mut self, grant: GrantIndex) -> u64 {
         self.initiator().map_or(0, |initiator| initiator.generation(grant))
@@ -56,8 +57,8 @@ impl ShmLink {
     }
 
     /// Like [`direct_write`](Self::direct_write), for one piece and the region of the key that was used last, if the
-    /// target needs no notification. Returns `None` if that is not the case, or if the write failed; then part of it may
-    /// have been written.
+    /// target needs no notification. Returns `None` if these conditions do not hold, or if the write failed. A write
+    /// that failed may have written a part.
     #[inline(always)]
     pub(crate) fn write_in_place(&mut self, key: u64, address: u64, from: Segment) -> Option<()> {
         self.initiator()?.write_in_place(key, address, from)
@@ -69,8 +70,8 @@ impl ShmLink {
         self.initiator()?.read_in_place(key, address, into)
     }
 
-    /// Like [`write_in_place`](Self::write_in_place), for the operations of [`direct_atomic`](Self::direct_atomic). After
-    /// `None` nothing was done.
+    /// Like [`write_in_place`](Self::write_in_place), for the operations of [`direct_atomic`](Self::direct_atomic). If
+    /// it returns `None`, memory is unchanged.
     #[inline(always)]
     pub(crate) fn atomic_in_place(&mut self, key: u64, address: u64, operation: &impl Operation) -> Option<()> {
         self.initiator()?.operate_in_place(key, address, operation)
@@ -85,11 +86,12 @@ impl ShmLink {
         self.initiator().ok_or(DirectError::Stale)?.read(grant, address, into)
     }
 
-    /// Performs an atomic operation on the region at `address`, all of it under one announcement, so that nothing is done
-    /// twice.
+    /// Performs an atomic operation on the region at `address`. The whole operation is made under one announcement, so
+    /// that no part of it is executed twice.
     ///
     /// # Errors
-    /// See [`DirectError`]; then nothing was done. `Fault` if the region [does not support this](Self::grant_can_atomic).
+    /// See [`DirectError`]. After an error memory is unchanged. `Fault` if the region [does not support
+    /// this](Self::grant_can_atomic).
     #[inline]
     pub(crate) fn direct_atomic(
         &mut self,
@@ -100,9 +102,10 @@ impl ShmLink {
         self.initiator().ok_or(DirectError::Stale)?.operate(grant, address, operation)
     }
 
-    /// Makes an access of more than [`ASSISTED`](crate::transport::shm::ASSISTED) bytes, with the target's help if it makes progress.
-    /// Returns false if the access ends later ([`Sink::assisted`](crate::transport::Sink::assisted)); until then no other
-    /// may begin ([`is_assisted`](Self::is_assisted)).
+    /// Makes an access of more than [`ASSISTED`](crate::transport::shm::ASSISTED) bytes, with the target's help if the
+    /// target makes progress. Returns false if the access ends later
+    /// ([`Sink::assisted`](crate::transport::Sink::assisted)). Until then no other access of this kind may begin
+    /// ([`is_assisted`](Self::is_assisted)).
     ///
     /// # Errors
     /// See [`DirectError`]. After `Stale` and `Fault` part of it may have been copied.

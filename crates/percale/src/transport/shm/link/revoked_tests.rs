@@ -1,4 +1,4 @@
-//! Memory that is revoked while a transfer is in progress, and what the peer learns of its location.
+//! Memory that is revoked while a transfer is in progress, and what is disclosed to the peer about its location.
 
 use super::*;
 use crate::transport::testing::Revocable;
@@ -6,7 +6,8 @@ use crate::transport::testing::Revocable;
 /// The length of a transfer in bytes: several dozen chunks or frames.
 const LEN: usize = 4 << 20;
 
-/// How the bytes move: the end that cannot be revoked lies in an arena, or on the heap, where the kernel copies or not.
+/// How the bytes are copied: the end that cannot be revoked lies in an arena, or on the heap with or without copies by
+/// the kernel.
 const WAYS: [(Kept, bool); 3] = [(Kept::Arena, false), (Kept::Heap, true), (Kept::Heap, false)];
 
 /// Side 1 pulls `LEN` bytes of operation 3 into `into`, and side 0 receives the request.
@@ -86,7 +87,7 @@ fn a_place_revoked_before_the_end_of_the_link_is_no_fault_of_memory() {
         both[0].link.push(head.id, head.tag, View::of(&request), &source.lease()).unwrap();
         revocable.revoke();
         let [mut a, mut b] = both;
-        b.link.poll(9, &mut b.seen).unwrap(); // It writes why it stops.
+        b.link.poll(9, &mut b.seen).unwrap(); // Side 1 writes the reason why it stops.
         b.link.connection_end().set("closed");
         while b.link.poll(9, &mut b.seen).is_ok() {}
         assert!(b.link.residue().is_none(), "nobody else writes there");
@@ -119,7 +120,7 @@ fn mr_069_a_source_revoked_in_the_middle_fails_both_ends_and_the_link_goes_on() 
             if rounds.is_some() {
                 revocable.revoke();
             }
-            // A side that reads the memory from now on sees its next use.
+            // A side that reads the memory from now on would find the content of its next use.
             View::of(&vec![9; LEN]).copy_into(&source.segments(), 0);
             assert_eq!(ended(&mut both), (Err(PullError::Gone), Err(PullError::Revoked)), "after {rounds:?} rounds");
             let arrived = target.segments().to_vec();
@@ -166,8 +167,8 @@ fn a_pull_that_would_copy_by_itself_from_a_region_breaks_the_link() {
     both[1].link.connection_end().set("over");
 }
 
-/// The owner's thread revokes at any moment, waits, and uses the memory again: the other side then does not write to it, and
-/// the peer sees nothing of its new content.
+/// The owner's thread revokes at an arbitrary time, waits, and reuses the memory: from then on the other side does not
+/// write to it, and the peer sees nothing of its new content.
 #[test]
 fn mr_069_what_was_revoked_belongs_to_its_owner_at_once() {
     for (kept, cma) in WAYS {

@@ -27,9 +27,9 @@ struct Peer {
     link: ShmLink,
     bell: Arc<Bell>,
     seen: Seen,
-    /// Sources of our offers, by id.
+    /// The sources of offers of this peer, by id.
     sources: HashMap<u32, Memory>,
-    /// Destinations of our pulls, by token.
+    /// The destinations of pulls of this peer, by token.
     targets: HashMap<u32, (Memory, u64)>,
     how: How,
     next: u32,
@@ -44,7 +44,7 @@ struct Seen {
     pushed: Vec<(u32, Result<(), PullError>)>,
 }
 
-/// The memory that large messages are sent from and received into.
+/// The kind of memory from which large messages are sent and into which they are received.
 #[derive(Clone, Copy, PartialEq)]
 struct How {
     source: Kept,
@@ -107,15 +107,15 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Returns a size that is as likely small as large.
+/// Returns a size; small sizes are as likely as large ones.
 fn size(seed: u64, max: usize) -> usize {
     let bits = pattern(seed, 9);
     let word = u64::from_le_bytes(bits[..8].try_into().unwrap()) as usize;
     (word % (1 << (usize::from(bits[8]) % 21))).min(max)
 }
 
-/// Returns the word by which a peer in this process is known, and its address: in a page of its own, as during connection
-/// setup.
+/// Returns the address and the value of the word that identifies a peer in this process. It is in a page of its own, as
+/// during connection setup.
 fn nonce() -> (u64, u64) {
     const VALUE: u64 = 0x1234_5678_9ABC_DEF0;
     static WORD: OnceLock<&'static AtomicU64> = OnceLock::new();
@@ -218,7 +218,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// Sends one message of any length; after `Full` the caller tries again.
+    /// Sends one message of any length. After `Full` the caller tries again.
     fn send(&mut self, tag: u64, bytes: &[u8], more: bool) -> Result<(), Refused> {
         if bytes.len() <= self.link.frame_limit() {
             let mut bytes = bytes.to_vec();
@@ -255,8 +255,8 @@ impl Peer {
     }
 }
 
-/// Both sides send `count` messages of random sizes and check what they receive. Large and small messages may overtake each
-/// other.
+/// Both sides send `count` messages of random sizes and check the messages that they receive. Large and small messages
+/// may overtake each other.
 fn exchange(mut peers: [Peer; 2], count: u64, max: usize) -> [Peer; 2] {
     std::thread::scope(|scope| {
         let threads = peers.each_mut().map(|peer| {
@@ -321,7 +321,7 @@ fn small_messages_stream_through_growing_rings_and_sleepers() {
     exchange(peers(true, HEAP), 20_000, 3000);
 }
 
-/// Each refusal of a sender counts, although its frames are sent at once when there is room again.
+/// Each refusal counts, although the sender's frames are sent at once when there is room again.
 #[test]
 fn a_ring_that_is_filled_and_emptied_in_turn_grows() {
     let [mut a, mut b] = peers(false, HEAP);

@@ -13,7 +13,7 @@ const TAGGED: u8 = Kind::Tagged as u8;
 const MESSAGE: u8 = Kind::Message as u8;
 const COLLECTIVE: u8 = Kind::Collective as u8;
 
-/// The mark of a frame that has arrived, completely or in part. Created by [`Consumer::next`] only.
+/// The mark of a frame that has arrived, completely or in part. Only [`Consumer::next`] creates it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport::shm) struct Mark(u64);
 
@@ -77,8 +77,8 @@ impl Consumer {
         (mark as u16 == self.cursor.lap).then_some(Mark(mark))
     }
 
-    /// Returns the head of the frame with this mark, if it is a message with no flag but [`Flags::DATA`]: the most frequent
-    /// kind, on the shortest path. (Messages of groups always have remote data.)
+    /// Returns the head of the frame with this mark, if the frame is a message with no flag except [`Flags::DATA`].
+    /// This is the most frequent kind, on the shortest path. (Messages of groups always have remote data.)
     #[inline(always)]
     pub(in crate::transport::shm) fn peek_message(&self, Mark(mark): Mark) -> Option<Head> {
         let (kind, flags) = ((mark >> 16) as u8, Flags::from_bits_retain((mark >> 24) as u8));
@@ -165,7 +165,7 @@ impl Consumer {
         self.area.watch(start, need, false);
         arrival.payload = self.area.bulk_ptr(start);
         arrival.bulk_end = start.wrapping_add(need);
-        // The payload has more lines than this in any case.
+        // The payload has at least this many lines.
         for line in 0..INLINE_MAX / LINE {
             prefetch_read(arrival.payload.wrapping_add(line.wrapping_mul(LINE)));
         }

@@ -16,10 +16,10 @@
 //!   end, the rest is skipped. Both sides compute the position from the lengths alone; an offset from the peer is never used.
 //!
 //! # Credits
-//! The consumer publishes how many lines and bytes it has consumed (Release), after each quarter of the ring; the producer
-//! reads that (Acquire) only when the credits that it knows are used up. A payload takes at most a quarter of a large byte
-//! ring and half of the small one, which returns its credits with every payload: so an empty ring always has room for any
-//! frame that the producer accepts. One line stays free for the frame that announces a larger ring.
+//! The consumer publishes how many lines and bytes it has consumed (Release), after each quarter of the ring. The
+//! producer reads that (Acquire) only when its credits are used up. A payload takes at most a quarter of a large byte
+//! ring and half of the small one, which returns its credits with every payload. So an empty ring always has room for
+//! any frame that the producer accepts. One line stays free for the frame that announces a larger ring.
 //!
 //! No value read from a ring is trusted: kind, flags, lengths and credits are checked where they are read, and only a copy is
 //! used afterwards.
@@ -139,7 +139,7 @@ impl Area {
         unsafe { &*self.credits }
     }
 
-    /// Returns where `need` bytes (whole lines) start if the byte ring is used up to `at`.
+    /// Returns where `need` bytes (whole lines) start in a byte ring that is used up to `at`.
     #[inline]
     const fn bulk_start(&self, at: u64, need: u64) -> u64 {
         let rest = self.bulk_bytes - (at & (self.bulk_bytes - 1));
@@ -152,7 +152,7 @@ impl Area {
         self.bulk.wrapping_add((start & (self.bulk_bytes - 1)) as usize)
     }
 
-    /// Notifies loom that these bytes are about to be read or written.
+    /// Reports to loom that these bytes are about to be read or written.
     #[inline]
     #[cfg_attr(not(loom), expect(unused_variables, clippy::unused_self, reason = "only loom has anything to check"))]
     fn watch(&self, start: u64, need: u64, write: bool) {
@@ -204,7 +204,7 @@ impl Cursor {
         self.lap = area.lap(self.at);
     }
 
-    /// Like `advance` by one line, in fewer instructions.
+    /// Advances by one line, in fewer instructions than `advance`.
     #[inline]
     fn step(&mut self, area: &Area) {
         self.at += 1;
@@ -234,8 +234,8 @@ const fn word(lap: u16, kind: Kind, flags: Flags, len: u32) -> u64 {
 }
 
 impl Line {
-    /// Waits briefly for the line's mark, and returns whether it was written. The sender is writing the line, but may
-    /// have been interrupted, or killed.
+    /// Waits briefly for the line's mark, and returns whether it was written. The sender is writing the line, but it
+    /// may have been interrupted or killed.
     #[cold]
     fn comes(&self, lap: u16) -> bool {
         let patience = if cfg!(loom) { 0 } else { 64 };

@@ -8,8 +8,8 @@ use super::{Area, Cursor, FIRST, INLINE_MAX, LINE, NEXT, complete, extras, word}
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, copy_short};
 use crate::wire::head::{Flags, Head, Kind};
 
-/// The longest payload that is written to prefetched lines, through the processor's wide registers. A longer one is written
-/// in whole lines that need not be fetched (as the C library does it), so that prefetching would only delay it.
+/// The longest payload that is written to prefetched lines, through the processor's wide registers. A longer payload is
+/// written in whole lines that need not be fetched (as the C library does it), so prefetching would only delay it.
 const FETCHED: usize = 4096;
 /// Like [`FETCHED`], but in a stream, where there is no time to prefetch lines.
 const FETCHED_STREAM: usize = 2048;
@@ -113,8 +113,8 @@ impl Producer {
         self.push_one(head, together, publish)
     }
 
-    /// Like [`push`](Self::push), for a payload in one piece. The head is passed to other functions by value: as long as
-    /// it need not be in memory, checks of what is known of it are free when this is inlined.
+    /// Like [`push`](Self::push), for a payload in one piece. The head is passed to other functions by value: as long
+    /// as it need not be in memory, checks of constants in it cost nothing when this function is inlined.
     #[inline(always)]
     pub(in crate::transport::shm) fn push_one(
         &mut self,
@@ -255,9 +255,9 @@ impl Producer {
         self.first(&head, flags, std::ptr::null(), 0);
         self.publish_first(head.kind, flags, len as u32, publish);
         if fetched && self.demotes && publish == Publish::Fenced {
-            // The receiver of a single message reads the first lines by now, and gets the others faster from the
-            // shared cache than from this core's: 4 KiB in 650 ns instead of 780. A stream would be three times
-            // as slow.
+            // The receiver of a single message already reads the first lines. It gets the other lines faster from the
+            // shared cache than from the cache of this core: 4 KiB in 650 ns instead of 780 ns. A stream would take
+            // three times as long.
             for line in 0..need as usize / LINE {
                 demote(to.wrapping_add(line * LINE));
             }

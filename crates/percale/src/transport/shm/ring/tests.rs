@@ -80,7 +80,7 @@ mod plain {
                     assert!(!rx.is_empty());
                     let arrival = rx.peek(&mut scratch).unwrap().expect("a frame");
                     assert_eq!(arrival.head, Head { flags: complete(flags), ..sent });
-                    // SAFETY: it is consumed below.
+                    // SAFETY: the frame is consumed below.
                     assert_eq!(unsafe { arrival.view() }.to_vec(), bytes);
                     rx.consume(&arrival);
                     assert!(rx.peek(&mut scratch).unwrap().is_none());
@@ -121,7 +121,7 @@ mod plain {
                 let mut bytes = vec![len as u8; len];
                 tx.push(&head(len, 0), &segments(&mut bytes), Publish::Plain).unwrap();
                 let arrival = rx.peek(&mut scratch).unwrap().unwrap();
-                // SAFETY: it is consumed below.
+                // SAFETY: the frame is consumed below.
                 assert_eq!(unsafe { arrival.view() }.to_vec(), bytes);
                 rx.consume(&arrival);
             }
@@ -189,8 +189,8 @@ mod plain {
     }
 }
 
-/// Publication and credits: a ring of 4 lines carries more frames than it has lines, in lines and in bytes; each
-/// arrives whole, and no cell is ever written while it is read.
+/// Publication and credits: a ring of 4 lines carries more frames than it has lines, in lines and in bytes. Each frame
+/// arrives whole, and no cell is written while it is read.
 #[cfg(loom)]
 #[test]
 fn res_008_loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
@@ -199,7 +199,7 @@ fn res_008_loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
     use crate::local_memory::volatile::ViewExt as _;
 
     struct Both(Heap);
-    // SAFETY: lines, blocks and credits are loom's cells and atomics, which check how they are used.
+    // SAFETY: lines, blocks and credits are cells and atomics of loom, which checks how they are used.
     unsafe impl Sync for Both {}
     // SAFETY: as above.
     unsafe impl Send for Both {}
@@ -230,7 +230,7 @@ fn res_008_loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
                 continue;
             };
             assert_eq!(arrival.head.tag, tag);
-            // SAFETY: it is consumed below.
+            // SAFETY: the frame is consumed below.
             let bytes = unsafe { arrival.view() }.to_vec();
             assert_eq!(bytes.len(), [8, 600, 100, 0, 700][tag as usize]);
             assert!(bytes.iter().all(|byte| *byte == tag as u8));

@@ -1,20 +1,21 @@
-//! Sealed arenas: those of this process that the peer has been given, and those of the peer that are mapped here.
+//! Sealed arenas: those of this process that were given to the peer, and those of the peer that are mapped here.
 //!
-//! An arena's descriptor is sent over the control socket (SCM_RIGHTS) before the first frame that names the arena, so the
-//! reader of that frame finds the descriptor waiting. A descriptor is mapped only if it is sealed against resizing and as
-//! large as announced: then no access within it can fault.
+//! A descriptor is sent over the control socket (SCM_RIGHTS) before the first frame that names its arena, so the
+//! descriptor has arrived when that frame is read. It is mapped only if it is sealed against resizing and has the
+//! announced size: then no access within it can fault.
 //!
-//! The mappings of one peer's arenas are bounded, in bytes ([`most_mapped`]) and in number ([`LIMIT`]), because a sealed file
-//! needs no memory to be large: a mapping takes address space of this process, of which there are 128 TiB, and one of its
-//! mappings, of which Linux allows 65,530. A mapping that a grant or a transfer still uses when its arena has been taken back
-//! counts until that use ends. Arenas beyond the bound are known but not mapped, and are reached in other ways. Page tables,
-//! and pages of a sparse file, are allocated only where this process touches the memory, which it does within the operations
-//! that the application posts.
+//! The mappings of one peer's arenas are bounded, in bytes ([`most_mapped`]) and in number ([`LIMIT`]), because a
+//! sealed file can be large without using memory. A mapping uses address space of this process, of which there are 128
+//! TiB, and one of its mappings, of which Linux allows 65,530. If a grant or a transfer still uses a mapping when its
+//! arena is taken back, the mapping counts until that use ends. Arenas beyond the bound are recorded but not mapped,
+//! and are reached in other ways. Page tables, and pages of a sparse file, are allocated only where this process
+//! touches the memory, and it touches it only within operations that the application posts.
 //!
-//! A process never gives the same number to two arenas ([`new_number`](crate::local_memory::sealed::new_number)), so a number is
-//! its own generation: an unknown number names an arena that is gone, or not yet here, and never another one. That is not a
-//! protocol violation: a frame may name an arena that was taken back while the frame waited to be read. Before a new arena is
-//! announced, arenas freed in the meantime are taken back, so that a peer keeps their pages no longer than that.
+//! A process never gives the same number to two arenas ([`new_number`](crate::local_memory::sealed::new_number)), so a
+//! number is also a generation. An unknown number identifies an arena that is gone or has not arrived yet, and never
+//! another arena. An unknown number is not a protocol violation: a frame may name an arena that was taken back while
+//! the frame waited to be read. Before a new arena is announced, arenas that were freed in the meantime are taken back,
+//! so that a peer keeps their pages no longer than that.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -35,11 +36,11 @@ use crate::local_memory::volatile::Segments;
 use crate::system::interrupted::uninterrupted;
 use crate::system::process_socket::ProcessSocket;
 
-/// The number of arenas that each side hands out at a time; memory in further arenas is reached in other ways.
+/// The number of arenas that each side gives to the other at a time. Memory in further arenas is reached in other ways.
 const LIMIT: usize = 1024;
-/// The number of announcements that are taken from the socket at a time: far more than one socket holds. Without the limit, a
-/// peer that sends faster than they are taken, and does not send the arena that is looked for, would keep this thread in the
-/// loop.
+/// The number of announcements that are received from the socket at a time: far more than a socket holds. Without the
+/// limit, a peer that sends announcements faster than they are received, and does not announce the required arena,
+/// would keep this thread in the loop.
 const MESSAGES: usize = 64 << 10;
 
 /// The access that a peer gets to an arena. The two kinds are given, mapped and taken back separately.
@@ -50,7 +51,7 @@ pub(in super::super) enum Sharing {
     ReadOnly,
 }
 
-/// An arena as one side gave it to the other.
+/// An arena and the kind of access that was given to it.
 type Identity = (u32, Sharing);
 
 /// The message that accompanies a descriptor. Without a descriptor, and with a size of 0, it takes the arena back.
@@ -62,14 +63,14 @@ struct Announcement {
     size: U64,
 }
 
-/// Both sides' arenas, as far as this link knows them.
+/// The arenas of both sides that this link has given or received.
 #[derive(Debug)]
 pub(in super::super) struct Arenas {
     control: ProcessSocket,
     given: Vec<(Identity, Weak<OwnedFd>)>,
     /// `None` if the arena could not be mapped; it is reached in other ways.
     mapped: Vec<(Identity, Option<Arc<Mapping>>)>,
-    /// Mappings of arenas that the peer has taken back, as long as they are in use, and their lengths in bytes.
+    /// Mappings that are still in use although the peer has taken their arenas back, and their lengths in bytes.
     used_still: Vec<(Weak<Mapping>, u64)>,
     /// The number of arenas that the peer has taken back.
     taken_back: u64,
@@ -252,7 +253,7 @@ impl Arenas {
                 let mut into = [IoSliceMut::new(announcement.as_mut_bytes())];
                 match uninterrupted(|| rustix::net::recvmsg(&self.control, &mut into, &mut control, flags)) {
                     Ok(received) => received.bytes,
-                    // Nothing more to receive; the watcher reports a socket that was reset.
+                    // There is nothing more to receive. The watcher reports a socket that was reset.
                     Err(_) => return Ok(()),
                 }
             };
@@ -284,7 +285,7 @@ impl Arenas {
             if self.mapped.len() == LIMIT {
                 return Err("more arenas than anyone has");
             }
-            // If this process has no descriptor (or address space) left, the arena is known and not mapped.
+            // If this process has no descriptors (or address space) left, the arena is recorded but not mapped.
             let mapping = fd.and_then(|fd: OwnedFd| {
                 let size = usize::try_from(announcement.size.get()).ok()?;
                 if !self.may_map(size as u64) {
@@ -305,9 +306,9 @@ impl Arenas {
     }
 }
 
-/// Returns the largest number of bytes of one peer's arenas that are mapped at a time: twice the memory and swap of this
-/// machine, since an arena can be given in two ways, but at most 1 TiB, so that a few peers cannot use up the address space
-/// of this process.
+/// Returns the largest number of bytes of one peer's arenas that are mapped at a time. It is twice the memory and swap
+/// space of this machine, since an arena can be given in two ways, but at most 1 TiB, so that a few peers cannot use up
+/// the address space of this process.
 fn most_mapped() -> u64 {
     let memory = kernel::system_memory().map_or(u64::MAX, |(memory, swap)| memory.saturating_add(swap));
     memory.saturating_mul(2).min(1 << 40)

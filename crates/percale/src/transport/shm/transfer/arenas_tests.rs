@@ -1,4 +1,4 @@
-//! Two sides of one control socket.
+//! Tests with the two sides of one control socket.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -10,7 +10,7 @@ const BYTES: usize = 4096;
 fn pair() -> [Arenas; 2] {
     let ends = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     [ends.0, ends.1].map(|end| {
-        // Independent of the system's default size.
+        // Does not depend on the system's default size.
         rustix::net::sockopt::set_socket_send_buffer_size(&end, 64 << 10).unwrap();
         Arenas::new(end.into())
     })
@@ -88,8 +88,7 @@ fn what_is_larger_than_any_memory_is_not_mapped() {
     assert!(matches!(theirs.mapping((4, Sharing::Writable)), Ok(Given::Mapped(_))), "there is room again");
 }
 
-/// Gives an arena of this many bytes, and takes it back while its mapping is in use, like a grant of a region that still
-/// holds.
+/// Gives an arena of this many bytes, and takes it back while its mapping is in use, as a grant would use it.
 fn held_while_taken_back(number: u32, bytes: u64, [ours, theirs]: &mut [Arenas; 2]) -> Option<Arc<Mapping>> {
     let memory = Arc::new(sealed_memfd("percale-test", bytes as usize, 0).unwrap());
     assert!(ours.give((number, Sharing::Writable), bytes as usize, &memory));

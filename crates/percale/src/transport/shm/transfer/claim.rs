@@ -1,9 +1,9 @@
 //! The distribution of a transfer's chunks between its two sides.
 //!
-//! A payload is cut into chunks. The puller claims chunks from the front and the pusher from the back, both by adding to one
-//! word, until they meet; either can finish alone. There are two ends because, transfer after transfer, each side then mostly
-//! writes to lines that are in its own cache, and because the puller then reads what the pusher wrote longest ago and has the
-//! least of in its cache.
+//! A payload is cut into chunks. The puller claims chunks from the front and the pusher from the back. Both add to the
+//! same word, until the claims meet. Either side can finish alone. There are two ends for two reasons. In repeated
+//! transfers each side then mostly writes to lines that are in its own cache. And the puller reads first what the
+//! pusher wrote longest ago, which is least likely to be in the pusher's cache.
 //!
 //! Measured between two cores with 2 MiB of cache each, 1 MiB, in µs: from one end 38.3 and 43.3 (the source just written),
 //! from two ends 34.3 and 37.3; through mappings 27.3 and 28.6, and 21.3 and 23.5.
@@ -23,12 +23,12 @@ pub(super) enum Side {
     Back,
 }
 
-/// The largest number of chunks in a claim, except for the pusher's first: each side waits for what the other is still
-/// copying.
+/// The largest number of chunks in a claim, except for the pusher's first one. At the end each side waits for the last
+/// claim of the other.
 const MOST: u64 = 2;
 
-/// If the pusher can soon copy all of a payload, it takes most of it at once: a payload that was just written is in its
-/// cache.
+/// The number of chunks up to which the pusher claims most of a payload at once: it can copy that many soon, and a
+/// payload that was just written is in its cache.
 const FEW: u64 = 16;
 
 impl Side {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Each chunk is claimed once, in whatever order the sides claim.
+        /// Each chunk is claimed once, in any order in which the sides claim.
         #[test]
         fn each_chunk_is_claimed_once(total in 1_u64..300, turns in prop::collection::vec(any::<bool>(), 0..400)) {
             let word = AtomicU64::new(0);
@@ -107,7 +107,7 @@ mod tests {
             prop_assert!(owners.iter().all(|owner| *owner == 1), "{owners:?}");
         }
 
-        /// A claim lies within the payload, whatever a peer wrote to the word.
+        /// A claim lies within the payload, even if a peer wrote an arbitrary value to the word.
         #[test]
         fn a_claim_of_nonsense_lies_within(word: u64, total in 1_u64..300, pusher: bool, first: bool) {
             let end = if pusher { Side::Back } else { Side::Front };

@@ -1,17 +1,18 @@
 //! Cross-memory attach: the kernel copies between two processes. An address that is not mapped is an error, not a signal.
 //!
-//! A copy reaches only the address space that was opened when the connection was set up, even if the peer's process id is now
-//! that of another process:
-//! * Reads use the process id (process_vm_readv), and read in the same system call the word that the peer named when the
-//!   connection was set up: a random value, in a page that forked children do not have. If the word is not there, the memory
-//!   was that of another process, and the data is discarded.
-//! * Writes use the process id (process_vm_writev) behind the same word, which the same system call sets to the value that it
-//!   has: in another address space the page of that word does not exist, because its address is random and children do not
-//!   have it, so the kernel stops before it writes anything. A peer gains nothing by naming a word where another process has
-//!   memory and then ending: before each write the pidfd shows whether the process id is still the peer's.
+//! A copy reaches only the address space that was opened when the connection was set up, even if the peer's process id
+//! has been reused by another process:
+//! * Reads use the process id (process_vm_readv). The same system call reads the word that the peer named when the
+//!   connection was set up: a random value, in a page that forked children do not have. If the word is not there, the
+//!   memory was that of another process, and the data is discarded.
+//! * Writes use the process id (process_vm_writev). The same system call first writes the word, with the value that it
+//!   already has. In another address space the page of the word does not exist, because its address is random and
+//!   children do not have it, so the kernel stops before it writes anything. A peer could name an address where another
+//!   process has memory, and then end. To prevent this, the pidfd is checked before each write: it shows whether the
+//!   process id still belongs to the peer.
 //!
-//! Copies through the file (`/proc/PID/mem`, held open) need no word. They also reach memory that the peer itself may not
-//! write or read, which has to be an error, so they are used only where copies by process id are forbidden.
+//! Copies through the file (`/proc/PID/mem`, held open) need no word. They also reach memory that the peer itself may
+//! not write or read. Such accesses have to fail, so the file is used only where copies by process id are forbidden.
 //!
 //! Medians of a write, in ns, for 4 KiB, 64 KiB and 1 MiB (Linux 6.18, 2 idle cores): 1,382, 9,000 and 139,000 through the
 //! file; 1,672, 6,100 and 81,300 by process id alone; 2,550, 7,080 and 83,200 as implemented here, with the pidfd and the
@@ -54,10 +55,10 @@ pub(in super::super) enum NoCopy {
 }
 
 impl Cma {
-    /// Checks that the process can be read, and that it holds this word at this address.
+    /// Checks that the memory of the process can be read, and that it contains this word at this address.
     ///
     /// # Errors
-    /// The reason, in words.
+    /// The reason as text.
     pub(in super::super) fn probe(process: Arc<PeerProcess>, proof: (u64, u64)) -> Result<Self, String> {
         let pid = process.pid();
         let space = process
@@ -65,7 +66,7 @@ impl Cma {
             .map_err(|error| format!("/proc/{pid}/mem: {error} (ptrace restrictions or a container?)"))?;
         let mut word = [0_u8; 8];
         let local = [libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: word.len() }];
-        // SAFETY: the word is this call's own.
+        // SAFETY: the word is a local variable of this call.
         match unsafe { kernel::through(space, Direction::Read, &local, proof.0) } {
             Ok(8) if u64::from_ne_bytes(word) == proof.1 => {}
             Ok(_) => return Err(format!("process {pid} is not the peer (another process-id namespace?)")),
@@ -122,7 +123,7 @@ impl Cma {
                 unsafe { kernel::read_with_proof(peer.process.pid(), &mut vectors[..=count], theirs, peer.proof) };
             return match read.map_err(|error| (error.raw_os_error(), error)) {
                 Ok(true) => Ok(true),
-                // Some memory is missing: the peer's, unless it has ended, or ours.
+                // Some memory is missing: local memory, or memory of the peer. If the peer has ended, this is `Ended`.
                 Ok(false) | Err((Some(libc::EFAULT), _)) => self.is_proved().and(Err(NoCopy::Fault)),
                 Err((Some(libc::EINTR), _)) => continue,
                 Err((Some(libc::ESRCH), _)) => Err(NoCopy::Ended),
@@ -156,7 +157,7 @@ impl Cma {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => continue,
                     Some(libc::ESRCH) => Err(NoCopy::Ended),
-                    // The word is missing, so the peer has ended; or our own memory is missing.
+                    // Either the word is missing because the peer has ended, or local memory is missing.
                     Some(libc::EFAULT) => self.is_proved().and(Err(NoCopy::Fault)),
                     _ => {
                         crate::later::later!(debug: %error, "process_vm_writev is not allowed any more");
@@ -168,9 +169,9 @@ impl Cma {
         }
     }
 
-    /// Checks that the process id still leads to the address space that has the word; then it also did before. (The
-    /// address space that is held open outlives its process as long as any process copies from it, and cannot answer
-    /// this.)
+    /// Checks that the process id still refers to the address space that has the word. If so, this was also the case
+    /// before. (The address space that is held open outlives its process while any process copies from it, so it cannot
+    /// be used for this check.)
     fn is_proved(&self) -> Result<(), NoCopy> {
         let (pid, proof) = (self.0.process.pid(), self.0.proof);
         loop {
@@ -212,15 +213,15 @@ impl Cma {
         self.0.refused.store(true, Ordering::Relaxed);
     }
 
-    /// For tests: behaves as if the kernel refused from now on.
+    /// For tests: behaves as if the kernel refused copies from now on.
     #[cfg(all(test, not(loom)))]
     pub(in super::super) fn forbid(&self) {
         self.0.refused.store(true, Ordering::Relaxed);
     }
 }
 
-/// Converts the segments to the kernel's form, starting at index `first` (0 or 1), with room for one more behind or before
-/// them. Also returns their number.
+/// Converts the segments to iovecs, starting at index `first` (0 or 1), with room for one more before or after them.
+/// Also returns their number.
 fn vectors(segments: &Segments, first: usize) -> ([libc::iovec; IOV_LIMIT + 1], usize) {
     let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; IOV_LIMIT + 1];
     for (into, piece) in vectors[first..].iter_mut().zip(segments.as_slice()) {

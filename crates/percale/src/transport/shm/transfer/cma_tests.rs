@@ -1,4 +1,4 @@
-//! Copies reach the peer's memory or no memory at all.
+//! Tests that a copy reaches either the peer's memory or no memory at all.
 
 use std::io::Read;
 
@@ -7,10 +7,10 @@ use crate::system::forked::word_of_this_process;
 
 const LEN: usize = 100_000;
 
-/// A forked child of this process with other contents at the same address.
+/// A forked child of this process, with different contents at the same addresses.
 struct Child {
     pid: i32,
-    /// The address of its word.
+    /// The address of the child's word.
     word: u64,
 }
 
@@ -66,8 +66,8 @@ fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
     let right = Cma::probe(Arc::clone(&process), proof).unwrap();
     drop(process);
     assert!(Cma::probe(Arc::new(PeerProcess::of(peer.pid).unwrap()), (proof.0, 78)).is_err(), "not that word");
-    // As if the peer's process id were that of a stranger: a later fork of the same program, with its memory at the same
-    // addresses.
+    // Simulates a peer whose process id has been reused by an unrelated process: a later fork of the same program, with
+    // its memory at the same addresses.
     let stranger = Child::new(&mut memory, 2, 77);
     let renumbered = PeerProcess::of(peer.pid).unwrap().with_number(stranger.pid);
     let reused = Cma(Arc::new(Peer {
@@ -90,8 +90,8 @@ fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
     right.copy(Direction::Write, &segment(&mut vec![5; LEN]), at).unwrap();
     right.copy(Direction::Read, &segment(&mut bytes), at).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 5));
-    // The process id leads to another address space while the peer's is still there, as it is for a moment when the peer
-    // executes another program: nothing is read or written, and the region's memory is not reported as missing.
+    // The process id refers to another address space while the peer's still exists, as it does for a moment when the
+    // peer executes another program. Nothing is read or written, and the region's memory is not reported as missing.
     for len in [8, LEN] {
         for direction in [Direction::Read, Direction::Write] {
             assert_eq!(reused.copy(direction, &segment(&mut vec![9; len]), at), Err(NoCopy::Ended));
@@ -100,7 +100,7 @@ fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
     assert!(stranger_has(LEN) == [2; LEN], "written to somebody else");
     assert_eq!(right.copy(Direction::Read, &segment(&mut [0; 8]), 8), Err(NoCopy::Fault));
     assert_eq!(right.copy(Direction::Write, &segment(&mut [0; 8]), u64::MAX - 8), Err(NoCopy::Fault));
-    // Later the process id is that of a process which has a word at the same address as well.
+    // Now the process with the reused process id has a word at the same address as well.
     let same_word = Cma(Arc::new(Peer {
         process: Arc::new(PeerProcess::of(peer.pid).unwrap().with_number(stranger.pid)),
         proof: (stranger.word, 77),
@@ -124,7 +124,7 @@ fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
 fn forbid_copies_by_number() -> bool {
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut filter = [
-        step(0x20, 0, 0, 0), // The number of the call.
+        step(0x20, 0, 0, 0), // The number of the system call.
         step(0x15, 1, 0, libc::SYS_process_vm_readv as u32),
         step(0x15, 0, 1, libc::SYS_process_vm_writev as u32),
         step(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),

@@ -43,7 +43,7 @@ fn a_puller_that_gives_up_hears_that_the_pusher_has_let_go_and_nothing_is_copied
                 model.gone.set();
             }
         });
-        // Opens the slot, asks, and gives up at once.
+        // Opens the slot, sends the request, and gives up at once.
         model.slot.puller.state.store(puller::OPEN, Ordering::Relaxed);
         model.slot.pusher.0.state.store(pusher::OPEN, Ordering::Relaxed);
         model.asked.store(true, Ordering::Release);

@@ -2,8 +2,8 @@
 //!
 //! The receiver (the *puller*) takes a slot in the pair's control page and sends a `Pull` frame ([`Request`]) that names it.
 //! Both sides then [claim](claim) chunks and copy them. Either side can finish alone, so a side that is not running does not
-//! delay the transfer. The copy method of a side is a [`Way`]: a mapping of the peer's sealed arena, or CMA. If neither side
-//! can copy, the sender (the *pusher*) sends `Data` frames.
+//! delay the transfer. The copy method of a side is a [`Way`]: a mapping of the peer's sealed arena, or CMA. If neither
+//! side can copy, the sender (the *pusher*) sends `Data` frames.
 //!
 //! Which side starts depends on the cache that holds the source. A source that was just written is in the pusher's cache, so
 //! the pusher copies short transfers alone and the puller helps only after [`HELP_AFTER`]; long transfers are shared from the
@@ -37,7 +37,7 @@
 //! the peer holds a chunk, the transfer ends when the peer lets go of the chunk or its process ends (see `residue`).
 //!
 //! # Letting go
-//! When the link of a side has ended, the side sets its [`Gone`](super::pair::Gone) word, once and for good, after its last
+//! When the link of a side has ended, the side permanently sets its [`Gone`](super::pair::Gone) word, after its last
 //! copy. The word covers all slots, including slots that are opened later by a puller that has not noticed the end yet:
 //! opening a slot never clears the word.
 //!
@@ -80,10 +80,10 @@ use crate::system::process_socket::ProcessSocket;
 use crate::transport::{Connection, PullError, Sink};
 use crate::wire::head::{Head, Offer};
 
-/// The longest chunks: if one side copies through a mapping, and if both sides use the kernel.
+/// The largest chunk size if one side copies through a mapping. `CMA_CHUNK` applies if both sides use the kernel.
 const MAPPED_CHUNK: u32 = 64 << 10;
 const CMA_CHUNK: u32 = 128 << 10;
-/// Longer payloads have shorter chunks, so that both sides finish at the same time.
+/// Payloads longer than this have shorter chunks, so that both sides finish at the same time.
 const FINE: u64 = 512 << 10;
 const FINE_CHUNK: u32 = 64 << 10;
 /// The length of the shortest chunk, except for the last one.
@@ -184,7 +184,7 @@ impl Transfers {
         self.pulls.is_empty() & self.pushes.is_empty() & self.waiting.is_empty() & self.ended.is_empty()
     }
 
-    /// Returns whether nothing can be done before the peer acts (and rings).
+    /// Returns whether nothing can be done before the peer acts and rings the bell.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
             && self.ended.is_empty()
@@ -232,7 +232,7 @@ impl Transfers {
             moved = true;
         }
         for index in 0..self.pulls.len() {
-            // The oldest first. Ended pulls are removed below, so that indices stay valid.
+            // The oldest transfer first. Ended pulls are removed below, so that indices stay valid.
             match self.pulls[index].step(&self.pair, self.side, sender, &mut may_copy)? {
                 Step::Waits => continue,
                 Step::Moved => {}
@@ -286,8 +286,8 @@ impl Transfers {
         pull.data(&self.pair, self.side, head.tag, payload)
     }
 
-    /// Stops all transfers, and closes the peer's slots where transfers are over. Returns true once the peer can have no
-    /// copy into our memory in progress.
+    /// Stops all transfers, and closes the peer's slots of transfers that have ended. Returns true once the peer can
+    /// have no copy into local memory in progress.
     pub(super) fn quiesce(&mut self, sender: &mut Sender) -> bool {
         self.waiting.clear();
         for mut push in self.pushes.drain(..) {
@@ -304,15 +304,15 @@ impl Transfers {
         self.pair.gone(self.side).set();
     }
 
-    /// Returns, after [`quiesce`](Self::quiesce), token and slot of each pull into our memory for which the peer may be
-    /// copying.
+    /// Returns, after [`quiesce`](Self::quiesce), the token and slot of each pull into local memory for which the peer
+    /// may be copying.
     pub(super) fn held(&mut self) -> Vec<(u32, u8)> {
         let Self { pulls, pair, side, .. } = self;
         pulls.iter_mut().filter_map(|pull| pull.abandon(pair, *side)).collect()
     }
 }
 
-/// The reason why a transfer cannot continue, nor the link.
+/// The reason why neither a transfer nor its link can continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TransferError {
     /// The peer violated the protocol.

@@ -60,7 +60,7 @@ enum Phase {
     Bounce(u64),
     /// Like `Bounce`, but the destination was revoked and the bytes are discarded.
     Discard(u64),
-    /// The payload arrived as frames, and no more will arrive.
+    /// The payload arrived as frames, but the pull has failed; no more frames will arrive.
     Void(PullError),
     Over,
 }
@@ -71,7 +71,7 @@ pub(super) fn is_closed(slot: &Slot) -> bool {
 }
 
 /// Returns whether the pusher can have no copy for this slot of `side` in progress, after the puller wrote that it has
-/// failed. A true result is final, because the puller does not open the slot again.
+/// failed. Once true, the result does not change, because the puller does not open the slot again.
 pub(in super::super) fn has_let_go(pair: &Pair, side: usize, slot: u8) -> bool {
     pair.slot(side, usize::from(slot)).is_none_or(|slot| is_let_go(slot, pair.gone(side ^ 1)))
 }
@@ -86,7 +86,8 @@ const fn is_closing(state: u32) -> bool {
     matches!(state, pusher::CLOSED | pusher::GONE | pusher::BOUNCE)
 }
 
-/// Returns whether the pusher can have no copy in progress: it is done with the slot, or waits until the puller is.
+/// Returns whether the pusher can have no copy in progress: it has closed the slot, or waits until the puller has
+/// ended.
 const fn has_stopped(state: u32) -> bool {
     is_closing(state) || matches!(state, pusher::FAULT | pusher::REVOKED | pusher::UNABLE)
 }
@@ -116,7 +117,7 @@ impl Transfers {
     fn start(&mut self, waiting: &Waiting, sender: &mut Sender) -> Result<(), TransferError> {
         let Waiting { id, offer, into, token } = waiting;
         let wanted = offer.len.get().min(into.len() as u64);
-        // Only this side writes to revocable memory: the request does not name its location.
+        // Only this side writes to revocable memory, so the request does not name its location.
         let ours = into.is_revocable();
         let place = if ours { &Segments::EMPTY } else { into.place() };
         let mut request = Request {
@@ -290,8 +291,8 @@ impl Pull {
         let len = chunks.end.saturating_mul(self.chunk).min(self.wanted).saturating_sub(offset);
         let fetched = self.way.fetch(&self.into, offset as usize, len as usize);
         if theirs.was_set() {
-            // The operation has ended on the other side, and its memory may have been reused, or missing, when it
-            // was read. Nothing that is read from now on counts; the result of our operation follows when the end
+            // The operation has ended on the other side, and its memory may have been reused or unmapped when it was
+            // read. Nothing that is read from now on counts. The result of this side's operation follows when the end
             // of the connection is noticed.
             self.exhausted = true;
             return;
@@ -358,11 +359,11 @@ impl Pull {
         Ok(())
     }
 
-    /// Stops the pull, because the link ends. Returns token and slot if the pusher may be copying into our memory.
+    /// Stops the pull because the link ends. Returns the token and slot if the pusher may be copying into local memory.
     pub(super) fn abandon(&mut self, pair: &Pair, side: usize) -> Option<(u32, u8)> {
         let slot = self.slot(pair, side).ok()?;
         if !matches!(self.phase, Phase::Failed(_)) {
-            slot.puller.state.store(puller::LEFT, Ordering::SeqCst); // Otherwise the state gives the reason why it stopped.
+            slot.puller.state.store(puller::LEFT, Ordering::SeqCst); // A failed pull keeps its state, which gives the reason.
         }
         let copies =
             matches!(self.phase, Phase::Copying | Phase::Asked | Phase::Failed(_)) && !self.into.is_revocable();

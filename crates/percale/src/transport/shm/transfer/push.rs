@@ -20,7 +20,7 @@ const CHUNK_MIN: u32 = 4096;
 #[derive(Debug)]
 pub(super) struct Push {
     id: u32,
-    /// The puller's name for the transfer, which frames carry.
+    /// The puller's token of the transfer, which frames carry.
     token: u32,
     slot: u8,
     source: Lease,
@@ -45,8 +45,8 @@ enum Phase {
 }
 
 impl Transfers {
-    /// Serves the peer's pull of our operation `id` from `source`. A source that is shorter than the requested length
-    /// means that the operation no longer exists; nothing is then reported here.
+    /// Serves the peer's pull of operation `id` of this side from `source`. A source that is shorter than the requested
+    /// length means that the operation no longer exists. In this case no end is reported.
     ///
     /// # Errors
     /// If the request is invalid.
@@ -109,8 +109,7 @@ impl Transfers {
             phase,
         };
         if !push.exhausted {
-            // The peer waits, so the first chunk is copied at once. (The peer is not poked yet: the step does
-            // that if there is a chunk.)
+            // The peer waits, so the first chunk is copied at once. (If there is a chunk, the step notifies the peer.)
             match push.step(&self.pair, theirs, sender, &mut true)? {
                 Step::Ends(end) => {
                     self.ended.push(end);
@@ -208,11 +207,11 @@ impl Push {
         true
     }
 
-    /// Closes the slot if the transfer is over. Returns the result, unless the puller LEFT.
+    /// Closes the slot if the transfer has ended. Returns the result, unless the puller wrote LEFT.
     fn close(&mut self, slot: &Slot) -> Option<Result<(), PullError>> {
         let result = match (slot.puller.state.load(Ordering::Acquire), self.phase) {
             (puller::LEFT, _) => {
-                // Stops for good. The operation ends with the connection.
+                // Stops permanently. The operation ends with the connection.
                 self.exhausted = true;
                 slot.pusher.0.state.store(pusher::CLOSED, Ordering::Release);
                 return None;
@@ -229,8 +228,8 @@ impl Push {
         Some(result)
     }
 
-    /// Stops the push, because the link ends: closes its slot if the transfer is over. [`let_go`](Transfers::let_go)
-    /// covers the others.
+    /// Stops the push because the link ends. Closes its slot if the transfer has ended; [`let_go`](Transfers::let_go)
+    /// covers the other slots.
     pub(super) fn abandon(&mut self, pair: &Pair, theirs: usize) {
         if self.holds_slot(self.slot)
             && let Some(slot) = pair.slot(theirs, usize::from(self.slot))
@@ -255,7 +254,7 @@ impl Push {
                 Err(SendError::Refused(Refused::Full)) => break,
                 Err(error) => return Err(TransferError::Send(error)),
             }
-            // Only a few at a time: other transfers have to be served as well.
+            // Only a few frames at a time, because other transfers have to be served as well.
             if gone.saturating_sub(from) >= self.chunk {
                 break;
             }

@@ -3,7 +3,7 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The destination of a pull, and the slot in which both sides keep account of it.
+/// The destination of a pull, and the slot that contains the state of both sides.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Request {

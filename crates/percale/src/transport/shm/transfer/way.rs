@@ -32,7 +32,7 @@ pub(in super::super) struct Told {
 }
 
 impl Way {
-    /// Returns the way to `len` bytes there: a mapping if there is one, otherwise the kernel.
+    /// Returns the method of copying `len` bytes at that location: a mapping if there is one, otherwise the kernel.
     ///
     /// # Errors
     /// As for [`Arenas::find`].
@@ -87,8 +87,8 @@ impl Way {
         match self {
             Self::None => Err(NoWay::Closed),
             Self::Mapped(remote) => {
-                // SAFETY: the arena stays mapped while `remote` lives; `find` checked the range. The source is our own
-                // memory and that mapping the peer's.
+                // SAFETY: the arena stays mapped while `remote` lives; `find` checked the range. The source is local
+                // memory and the mapping is the peer's.
                 unsafe { source.copy_to_raw(offset, remote.as_ptr().wrapping_add(offset), len) };
                 Ok(())
             }
@@ -112,7 +112,7 @@ impl From<NoCopy> for NoWay {
     fn from(why: NoCopy) -> Self {
         match why {
             NoCopy::Fault => Self::Failed(PullError::Fault),
-            // If the peer's process has ended, the connection ends as well, and then reports the reason.
+            // If the peer's process has ended, the connection ends as well and reports the reason.
             NoCopy::Refused | NoCopy::Ended => Self::Closed,
         }
     }

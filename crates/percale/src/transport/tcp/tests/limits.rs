@@ -1,10 +1,10 @@
-//! Heads of valid frames that announce more than their kind may carry: refused before a byte of it is taken.
+//! Heads of valid frames that announce more than their kind may carry: refused before any of it is received.
 
 use super::*;
 use crate::wire::control::CONTROL_BYTES;
 use crate::wire::head::{HEAD_BYTES, RMA_EAGER};
 
-/// The longest payload of each kind that travels over a stream; data is bounded by its pull as well.
+/// The longest payload of each kind that is sent over a stream. Data is also bounded by its pull.
 const LIMITS: [(Kind, usize); 25] = [
     (Kind::Message, TcpLink::EAGER_LIMIT),
     (Kind::Tagged, TcpLink::EAGER_LIMIT),
@@ -33,7 +33,7 @@ const LIMITS: [(Kind, usize); 25] = [
     (Kind::Locate, 64),
 ];
 
-/// A stream that has this frame's head and so much of its payload.
+/// Returns a stream with the head of this frame and `there` bytes of its payload.
 fn stream(kind: Kind, len: usize, there: usize) -> Vec<u8> {
     let mut bytes = vec![255, 255];
     bytes.extend_from_slice(Head { len: len as u32, ..plain(kind) }.to_bytes().as_bytes());
@@ -52,7 +52,7 @@ fn flt_008_each_kind_of_frame_has_its_longest_payload() {
             assert!(why.contains("payload bytes") && why.contains(&len.to_string()), "{kind:?}: {why}");
             assert_eq!((notes.told.len(), notes.begun), (0, 0), "{kind:?} of {len} bytes");
         }
-        // As much is taken, if the kind's own rules let it.
+        // A payload of the maximum length is accepted, if it satisfies the other rules of its kind.
         let ended = receive(&stream(kind, limit, limit), &mut Notes::keeping(0));
         let refused = matches!(&ended, Err(Broken::Protocol(why)) if why.contains("payload bytes in a"));
         assert!(!refused, "{kind:?} of {limit} bytes: {ended:?}");

@@ -1,4 +1,4 @@
-//! Two links over a loopback connection, and malformed streams.
+//! Tests with two links over a loopback connection, and with malformed streams.
 
 mod limits;
 pub(super) mod outbound;
@@ -20,8 +20,8 @@ use crate::transport::testing::{Lent, Notes, Told};
 use crate::transport::{Broken, Link, PullError, Refused};
 use crate::wire::head::{Flags, GONE, Head, Kind, Offer};
 
-/// Little room to write, so that most writes are partial. A small receive buffer as well would make the kernel wait for
-/// its timers: its window would be smaller than the loopback's segments.
+/// A small send buffer, so that most writes are partial. With a small receive buffer as well, the window would be
+/// smaller than the segments of the loopback interface, and the kernel would wait for its timers.
 pub(super) const SMALL: TcpOptions =
     TcpOptions { send_buffer: Some(4 << 10), receive_buffer: None, timeout: Duration::from_secs(30) };
 
@@ -42,7 +42,8 @@ fn a_socket_that_has_no_peer_any_more_is_a_lost_connection() {
     let again = a.try_clone().unwrap();
     let mut link = TcpLink::new(OwnedFd::from(a), SMALL).unwrap();
     rustix::net::connect_unspec(&again).unwrap();
-    // Another call takes the first error, as a thread's may; the kernel answers all later ones with ENOTCONN.
+    // Another call consumes the first error, as another thread might. The kernel then returns ENOTCONN for all later
+    // calls.
     assert!(rustix::net::sockopt::socket_error(&again).unwrap().is_err());
     let lost = (0..1000).find_map(|_| link.poll(0, &mut Notes::keeping(0)).err());
     assert!(matches!(lost, Some(Broken::Died(_))), "{lost:?}");
@@ -60,7 +61,7 @@ pub(super) fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| ((at + seed) * 31 + (at >> 8)) as u8).collect()
 }
 
-/// Polls until `done`, or fails after a time that no working link needs.
+/// Calls `done` until it returns true. Panics after a time that no working link needs.
 pub(super) fn until(mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -68,7 +69,7 @@ pub(super) fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Polls until the link breaks.
+/// Polls until the link breaks, and returns the reason.
 fn ending(link: &mut TcpLink, notes: &mut Notes) -> Broken {
     let mut end = None;
     until(|| {
@@ -79,7 +80,7 @@ fn ending(link: &mut TcpLink, notes: &mut Notes) -> Broken {
     end.unwrap()
 }
 
-/// Sends these payloads (length, cuts) one way, and checks what arrives.
+/// Sends these payloads (length, cuts) in one direction, and checks what arrives.
 fn exchange(options: TcpOptions, frames: &[(usize, Vec<usize>, bool)], keep: usize) {
     let (mut a, mut b) = links(options);
     let (mut at_a, mut at_b) = (Notes::keeping(keep), Notes::keeping(keep));
@@ -167,7 +168,7 @@ proptest! {
                     other => panic!("{other:?}"),
                 }
             }
-            // Messages find their way between the data.
+            // Messages are sent between the data frames.
             if sent < 50 && a.send(&tagged(8, sent), &Lent::new(sent.to_le_bytes().to_vec()).whole(), false).is_ok() {
                 sent += 1;
             }
@@ -215,7 +216,7 @@ proptest! {
     }
 }
 
-/// Frames, as bytes after the two that `receive` takes for the lengths of its pieces.
+/// Returns frames as bytes, after the two bytes that `receive` uses for the lengths of its pieces.
 pub(super) fn stream(frames: &[(Head, usize)]) -> Vec<u8> {
     let mut bytes = vec![6, 50];
     for (head, len) in frames {
@@ -286,7 +287,7 @@ fn a_reset_is_death_but_what_came_before_is_delivered() {
     let mut notes = Notes::keeping(99);
     a.send(&tagged(0, 1), &Segments::EMPTY, false).unwrap();
     b.send(&tagged(0, 2), &Segments::EMPTY, false).unwrap();
-    // Closed with a byte unread: a reset.
+    // Closed with an unread byte, which causes a reset.
     drop(a);
     until(|| b.send(&tagged(0, 3), &Segments::EMPTY, false) == Err(Refused::Broken));
     assert!(matches!(ending(&mut b, &mut notes), Broken::Died(_)));
@@ -362,7 +363,7 @@ fn a_goodbye_waits_for_pushes() {
     a.send(&plain(Kind::Bye), &Segments::EMPTY, false).unwrap();
     let mut end = None;
     until(|| {
-        // Once all has left, the other end's close may be all that is left to receive.
+        // Once everything was sent, only the other end's close may be left to receive.
         a.poll(0, &mut at_a).ok();
         end = b.poll(0, &mut at_b).err();
         end.is_some()

@@ -1,4 +1,4 @@
-//! Tests of how writes are put together, on a stream that accepts a given number of bytes.
+//! Tests of how writes are combined, on a stream that accepts a given number of bytes.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::local_memory::volatile::SegmentsExt as _;
 use crate::transport::tcp::outbound::{FLUSH_BYTES, Outbound, QUEUE_LIMIT};
 use crate::transport::tcp::socket::Stream;
 
-/// Accepts a given number of bytes and remembers the lengths of the writes.
+/// A stream that accepts a given number of bytes and records the lengths of the writes.
 #[derive(Default)]
 pub(in crate::transport::tcp) struct Slow {
     pub(in crate::transport::tcp) writes: Vec<usize>,
@@ -47,7 +47,7 @@ fn a_lone_frame_leaves_at_once_and_a_burst_together() {
     to.writes.clear();
     let count = 5 * FLUSH_BYTES / 32;
     for n in 0..count {
-        // Promised company: so no clock decides.
+        // `more` is set, so the result does not depend on the clock.
         out.send(&mut to, &tagged(0, n as u64), &Segments::EMPTY, true).unwrap();
     }
     out.poll(&mut to);

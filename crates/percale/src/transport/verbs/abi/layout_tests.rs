@@ -1,4 +1,5 @@
-//! Compares the structures and constants here with libibverbs' own headers: a C program prints the headers' values.
+//! Compares the structures and constants of this module with libibverbs' own headers: a C program prints the headers'
+//! values.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -7,10 +8,11 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-/// One thing to compare: how C writes it, and what it is here.
+/// A value to compare: the C expression, and the value in Rust.
 type Fact = (String, usize);
 
-/// The size of a structure, and the offsets of fields of it; a field is named as in Rust, and after `as` as in C if that differs.
+/// Returns the size of a structure and the offsets of its fields. A field has its Rust name, followed by `as` and the C
+/// name if that differs.
 macro_rules! facts {
     ($($rust:ty = $c:literal { $($($field:ident).+ $(as $in_c:literal)?),* $(,)? })*) => {{
         let mut all: Vec<Fact> = Vec::new();
@@ -88,7 +90,7 @@ fn facts() -> Vec<Fact> {
     }
 }
 
-/// Evaluates each of these expressions with the C headers; `None` if there are no headers or no compiler.
+/// Evaluates the expressions with the C headers. Returns `None` if there are no headers or no compiler.
 fn in_c(what: &str, expressions: &[&str]) -> Option<Vec<i64>> {
     let mut source =
         String::from("#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {\n");

@@ -10,15 +10,15 @@ use super::types::{
 };
 use crate::wire::queue_pair::Gid;
 
-/// The library's name, with the version of its interface: no other interface has this name.
+/// The name of the library, which includes the version of its interface.
 const NAME: &str = "libibverbs.so.1";
-/// The variable that names another library with the same functions, such as a double for tests.
+/// The environment variable that names another library with the same functions, such as a double for tests.
 const LIBRARY: &str = "PERCALE_VERBS_LIBRARY";
 
-/// Declares the table of functions, and the function that fills it: each field is the symbol of its name.
+/// Declares the table of functions, and the function that fills it. The name of each field is its symbol.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
-        /// libibverbs, loaded for as long as the process lives.
+        /// The functions of libibverbs, which stays loaded until the process exits.
         #[derive(Debug)]
         #[allow(non_snake_case, reason = "no symbol has capitals")]
         pub(crate) struct Library {
@@ -27,8 +27,8 @@ macro_rules! functions {
 
         impl Library {
             fn find(library: &libloading::Library) -> Result<Self, libloading::Error> {
-                // SAFETY: the symbols are functions of these types: the library's name contains the version of the interface, and the header of that
-                // version declares them so.
+                // SAFETY: the symbols are functions of these types: the library's name contains the version of the
+                // interface, and the header of that version declares them with these types.
                 $(let $name = unsafe {
                     library.get::<unsafe extern "C" fn($($arg),*) $(-> $result)?>(
                         concat!(stringify!($name), "\0").as_bytes(),
@@ -41,56 +41,56 @@ macro_rules! functions {
 }
 
 functions! {
-    /// The devices that are here, and how many; null and errno if that cannot be determined.
+    /// Returns the devices and their number, or null and errno on error.
     ibv_get_device_list: fn(*mut c_int) -> *mut *mut Device;
-    /// Frees such a list, and the devices in it that were not opened.
+    /// Frees the list, and the devices in it that were not opened.
     ibv_free_device_list: fn(*mut *mut Device);
-    /// Opens a device; null and errno if that fails.
+    /// Opens a device. Returns null and sets errno on error.
     ibv_open_device: fn(*mut Device) -> *mut Context;
-    /// Closes it: nothing made of it may be left.
+    /// Closes the device. No object created from it may be left.
     ibv_close_device: fn(*mut Context) -> c_int;
-    /// What a device can do; the result is an errno.
+    /// Queries the capabilities of a device. Returns an error number.
     ibv_query_device: fn(*mut Context, *mut DeviceAttr) -> c_int;
-    /// What a port is; the result is an errno. Leaves the last fields as they are.
+    /// Queries a port. Returns an error number. Leaves the last fields unchanged.
     ibv_query_port: fn(*mut Context, u8, *mut PortAttr) -> c_int;
-    /// An entry of a port's table of addresses; 0 or an error.
+    /// Queries an entry of a port's GID table. Returns 0 or an error.
     ibv_query_gid: fn(*mut Context, u8, c_int, *mut Gid) -> c_int;
-    /// Makes a protection domain; null and errno if that fails.
+    /// Allocates a protection domain. Returns null and sets errno on error.
     ibv_alloc_pd: fn(*mut Context) -> *mut Pd;
-    /// Ends it; the result is an errno.
+    /// Deallocates a protection domain. Returns an error number.
     ibv_dealloc_pd: fn(*mut Pd) -> c_int;
-    /// Registers memory; null and errno if that fails.
+    /// Registers memory. Returns null and sets errno on error.
     ibv_reg_mr: fn(*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
-    /// Ends it; the result is an errno.
+    /// Deregisters memory. Returns an error number.
     ibv_dereg_mr: fn(*mut Mr) -> c_int;
-    /// Makes a completion channel; null and errno if that fails.
+    /// Creates a completion channel. Returns null and sets errno on error.
     ibv_create_comp_channel: fn(*mut Context) -> *mut CompChannel;
-    /// Ends it; the result is an errno.
+    /// Destroys a completion channel. Returns an error number.
     ibv_destroy_comp_channel: fn(*mut CompChannel) -> c_int;
-    /// Makes a completion queue; null and errno if that fails.
+    /// Creates a completion queue. Returns null and sets errno on error.
     ibv_create_cq: fn(*mut Context, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
-    /// Ends it, once all its events are acknowledged; the result is an errno.
+    /// Destroys a completion queue once all its events are acknowledged. Returns an error number.
     ibv_destroy_cq: fn(*mut Cq) -> c_int;
-    /// Reads an event of a channel; 0, or -1 and errno.
+    /// Reads an event of a channel. Returns 0, or -1 and sets errno.
     ibv_get_cq_event: fn(*mut CompChannel, *mut *mut Cq, *mut *mut c_void) -> c_int;
-    /// Acknowledges events of a queue.
+    /// Acknowledges events of a completion queue.
     ibv_ack_cq_events: fn(*mut Cq, c_uint);
-    /// Makes a queue pair; null and errno if that fails.
+    /// Creates a queue pair. Returns null and sets errno on error.
     ibv_create_qp: fn(*mut Pd, *mut QpInitAttr) -> *mut Qp;
-    /// Changes it; the result is an errno.
+    /// Modifies a queue pair. Returns an error number.
     ibv_modify_qp: fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
-    /// Ends it; the result is an errno.
+    /// Destroys a queue pair. Returns an error number.
     ibv_destroy_qp: fn(*mut Qp) -> c_int;
-    /// Reads an asynchronous event of the device; 0, or -1 and errno.
+    /// Reads an asynchronous event of the device. Returns 0, or -1 and sets errno.
     ibv_get_async_event: fn(*mut Context, *mut AsyncEvent) -> c_int;
-    /// Acknowledges that.
+    /// Acknowledges an asynchronous event.
     ibv_ack_async_event: fn(*mut AsyncEvent);
-    /// The words for a completion's status.
+    /// Returns the description of a completion status.
     ibv_wc_status_str: fn(c_int) -> *const c_char;
 }
 
 impl Library {
-    /// The library, if it is here; else why not. Looked for once.
+    /// Returns the library, or the reason why it cannot be loaded. It is loaded at the first call.
     pub(crate) fn get() -> Result<&'static Self, &'static str> {
         static LOADED: OnceLock<Result<Library, String>> = OnceLock::new();
         LOADED.get_or_init(Self::load).as_ref().map_err(String::as_str)
@@ -99,15 +99,16 @@ impl Library {
     fn load() -> Result<Self, String> {
         let name = std::env::var_os(LIBRARY).unwrap_or_else(|| NAME.into());
         let shown = name.display();
-        // SAFETY: loading libibverbs runs its constructors, which any program that links it runs as well. A user that names another library vouches
-        // for it.
+        // SAFETY: loading libibverbs runs its constructors, as in any program that links it. A user that names another
+        // library is responsible for its constructors.
         let library =
             unsafe { libloading::Library::new(&name) }.map_err(|error| format!("{shown} is not here: {error}"))?;
         let found = Self::find(&library).map_err(|error| format!("{shown} lacks what percale needs: {error}"))?;
-        // It stays: pointers into it are everywhere.
+        // The library is never unloaded, because there are pointers into it everywhere.
         std::mem::forget(library);
-        // Not ibv_fork_init: the kernels that percale runs on copy pinned pages for a child at fork. That call would keep whatever is
-        // registered from children, the application's own memory among it, and give them what is not for them once it is not.
+        // ibv_fork_init is not called: the kernels that percale supports copy pinned pages for a child at fork. That
+        // call would exclude all registered memory from children, including the application's own memory. And after
+        // deregistration it would give children memory that they are not meant to have.
         Ok(found)
     }
 }

@@ -1,8 +1,8 @@
-//! libibverbs as percale sees it: its structures, its constants, and its functions, found at run time.
+//! The interface of libibverbs that percale uses: structures, constants, and functions, which are found at run time.
 //!
-//! Written by hand, because a program must build and run where the library is missing. A test compiles a C program against
-//! libibverbs' own headers and compares every size, offset and constant. Nothing here is safe or keeps an order: that
-//! is the wrappers' business.
+//! The declarations are written by hand, because a program must build and run where the library is missing. A test
+//! compiles a C program against libibverbs' own headers and compares every size, offset and constant. This module
+//! provides no safety and enforces no order of calls; the wrappers do that.
 
 #[cfg(test)]
 mod layout_tests;

@@ -1,33 +1,33 @@
-//! The constants of libibverbs' interface, as far as percale uses them.
+//! The constants of libibverbs' interface that percale uses.
 
 use std::ffi::{c_int, c_uint};
 
-/// Gives each constant, and the list of all by their names in C, which the layout test compares.
+/// Defines each constant, and the list of all with their C names, which the layout test compares.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident: $kind:ty = $value:expr, $c:literal;)*) => {
         $($(#[$doc])* pub(crate) const $name: $kind = $value;)*
 
-        /// Every constant here: its name in C and its value.
+        /// The C name and the value of every constant.
         #[cfg(test)]
         pub(crate) const ALL: &[(&str, i64)] = &[$(($c, $value as i64)),*];
     };
 }
 
 numbers! {
-    /// A port that carries traffic.
+    /// The state of an active port.
     PORT_ACTIVE: c_int = 4, "IBV_PORT_ACTIVE";
-    /// A port with Ethernet under it.
+    /// The link layer of a port with Ethernet.
     LINK_LAYER_ETHERNET: u8 = 2, "IBV_LINK_LAYER_ETHERNET";
-    /// The largest MTU, 4,096 bytes; the smallest, 256, is 1.
+    /// The largest MTU, 4,096 bytes. The smallest, 256 bytes, is 1.
     MTU_4096: c_int = 5, "IBV_MTU_4096";
-    /// Reliable connection.
+    /// The queue pair type of reliable connections.
     QPT_RC: c_int = 2, "IBV_QPT_RC";
     /// States of queue pairs.
     QPS_INIT: c_int = 1, "IBV_QPS_INIT";
     QPS_RTR: c_int = 2, "IBV_QPS_RTR";
     QPS_RTS: c_int = 3, "IBV_QPS_RTS";
     QPS_ERR: c_int = 6, "IBV_QPS_ERR";
-    /// Which attributes a change sets.
+    /// The attributes that a modification sets.
     QP_STATE: c_int = 1, "IBV_QP_STATE";
     QP_ACCESS_FLAGS: c_int = 1 << 3, "IBV_QP_ACCESS_FLAGS";
     QP_PKEY_INDEX: c_int = 1 << 4, "IBV_QP_PKEY_INDEX";
@@ -66,14 +66,14 @@ numbers! {
     SEND_FENCE: c_int = 1, "IBV_SEND_FENCE";
     SEND_SIGNALED: c_int = 1 << 1, "IBV_SEND_SIGNALED";
     SEND_INLINE: c_int = 1 << 3, "IBV_SEND_INLINE";
-    /// How a request ended.
+    /// Completion statuses.
     WC_WR_FLUSH_ERR: c_int = 5, "IBV_WC_WR_FLUSH_ERR";
     WC_REM_INV_REQ_ERR: c_int = 9, "IBV_WC_REM_INV_REQ_ERR";
     WC_REM_ACCESS_ERR: c_int = 10, "IBV_WC_REM_ACCESS_ERR";
     WC_REM_OP_ERR: c_int = 11, "IBV_WC_REM_OP_ERR";
     WC_RETRY_EXC_ERR: c_int = 12, "IBV_WC_RETRY_EXC_ERR";
     WC_RNR_RETRY_EXC_ERR: c_int = 13, "IBV_WC_RNR_RETRY_EXC_ERR";
-    /// What a completion is of: a bit that all receives have.
+    /// A bit that is set in the opcode of all receive completions.
     WC_RECV: c_int = 1 << 7, "IBV_WC_RECV";
     /// Flags of a completion.
     WC_WITH_IMM: c_int = 1 << 1, "IBV_WC_WITH_IMM";

@@ -1,19 +1,19 @@
-//! The structures of libibverbs' interface (its ABI 1.1 and later), as far as percale uses them, field by field.
+//! The structures of libibverbs' interface (ABI 1.1 and later) that percale uses, field by field.
 //!
-//! The library appends to structures and never moves a field, so these hold for every version that has the symbols of
-//! [`Library`](super::Library). What the library allocates (devices, contexts, queues) is only read through pointers to it;
-//! it may be longer than what stands here.
+//! The library only appends to structures and never moves a field, so these declarations are valid for every version
+//! that has the symbols of [`Library`](super::Library). Objects that the library allocates (devices, contexts, queues)
+//! are only read through pointers, and may be longer than the structures here.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::wire::queue_pair::Gid;
 
-/// Characters of a device's name, with its end.
+/// The size of a device's name, including the terminating zero byte.
 pub(crate) const NAME_MAX: usize = 64;
-/// Characters of a path in sysfs, with its end.
+/// The size of a path in sysfs, including the terminating zero byte.
 pub(crate) const PATH_MAX: usize = 256;
 
-/// A device that is here.
+/// A device.
 #[repr(C)]
 pub(crate) struct Device {
     pub(crate) ops: [*mut c_void; 2],
@@ -25,10 +25,10 @@ pub(crate) struct Device {
     pub(crate) ibdev_path: [c_char; PATH_MAX],
 }
 
-/// An entry of the table that is not called through it any more.
+/// An entry of the table that is no longer called through it.
 pub(crate) type Unused = *mut c_void;
 
-/// What a device's driver does itself, without a call into the kernel.
+/// The functions of a device's driver that need no system call.
 #[repr(C)]
 pub(crate) struct ContextOps {
     pub(crate) unused_0: [Unused; 7],
@@ -58,7 +58,7 @@ pub(crate) struct Context {
     pub(crate) abi_compat: *mut c_void,
 }
 
-/// What a device can do.
+/// The attributes of a device.
 #[repr(C)]
 pub(crate) struct DeviceAttr {
     pub(crate) fw_ver: [c_char; 64],
@@ -103,7 +103,7 @@ pub(crate) struct DeviceAttr {
     pub(crate) phys_port_cnt: u8,
 }
 
-/// A port of a device.
+/// The attributes of a port.
 #[repr(C)]
 pub(crate) struct PortAttr {
     pub(crate) state: c_int,
@@ -159,7 +159,7 @@ pub(crate) struct Mw {
     pub(crate) kind: c_int,
 }
 
-/// Where a window is to be bound.
+/// The memory of a window's binding.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct MwBindInfo {
@@ -199,7 +199,7 @@ pub(crate) struct Cq {
     pub(crate) async_events_completed: u32,
 }
 
-/// A shared receive queue: only ever a pointer here.
+/// A shared receive queue. Only pointers to it are used.
 #[repr(C)]
 pub(crate) struct Srq {
     opaque: [u8; 0],
@@ -223,7 +223,7 @@ pub(crate) struct Qp {
     pub(crate) events_completed: u32,
 }
 
-/// How large a queue pair is.
+/// The capacity of a queue pair.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct QpCap {
@@ -234,7 +234,7 @@ pub(crate) struct QpCap {
     pub(crate) max_inline_data: u32,
 }
 
-/// What a queue pair is made of.
+/// The attributes with which a queue pair is created.
 #[repr(C)]
 pub(crate) struct QpInitAttr {
     pub(crate) qp_context: *mut c_void,
@@ -246,7 +246,7 @@ pub(crate) struct QpInitAttr {
     pub(crate) sq_sig_all: c_int,
 }
 
-/// A route beyond the subnet (always, with Ethernet under it).
+/// A route beyond the subnet (always used with Ethernet).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct GlobalRoute {
@@ -257,14 +257,14 @@ pub(crate) struct GlobalRoute {
     pub(crate) traffic_class: u8,
 }
 
-/// A [`Gid`], aligned as C has it.
+/// A [`Gid`] with the alignment that it has in C.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct AlignedGid {
     pub(crate) raw: Gid,
 }
 
-/// The way to a peer's port.
+/// The path to a peer's port.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct AhAttr {
@@ -277,7 +277,7 @@ pub(crate) struct AhAttr {
     pub(crate) port_num: u8,
 }
 
-/// What a change of a queue pair's state sets.
+/// The attributes of a modification of a queue pair.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct QpAttr {
@@ -309,7 +309,7 @@ pub(crate) struct QpAttr {
     pub(crate) rate_limit: u32,
 }
 
-/// A piece of registered memory.
+/// A segment of registered memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Sge {
@@ -318,7 +318,7 @@ pub(crate) struct Sge {
     pub(crate) lkey: u32,
 }
 
-/// Where an access goes.
+/// The target of an access.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Rdma {
@@ -326,7 +326,7 @@ pub(crate) struct Rdma {
     pub(crate) rkey: u32,
 }
 
-/// What an atomic access does, and where.
+/// The operands and the target of an atomic access.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Atomic {
@@ -336,7 +336,7 @@ pub(crate) struct Atomic {
     pub(crate) rkey: u32,
 }
 
-/// The far side of a send request, by its kind.
+/// The target of a send request, by its kind.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) union Remote {
@@ -362,11 +362,11 @@ pub(crate) struct SendWr {
     pub(crate) num_sge: c_int,
     pub(crate) opcode: c_int,
     pub(crate) send_flags: c_uint,
-    /// Immediate data in network order, or the key to be invalidated in the host's.
+    /// Immediate data in network byte order, or the key to invalidate in host byte order.
     pub(crate) imm_data: u32,
     pub(crate) wr: Remote,
     pub(crate) remote_srqn: u32,
-    /// In C a union of this and something shorter.
+    /// In C this is a union with a shorter structure.
     pub(crate) bind_mw: BindMw,
 }
 
@@ -388,7 +388,7 @@ pub(crate) struct Wc {
     pub(crate) opcode: c_int,
     pub(crate) vendor_err: u32,
     pub(crate) byte_len: u32,
-    /// Immediate data in network order, or the key that was invalidated in the host's.
+    /// Immediate data in network byte order, or the invalidated key in host byte order.
     pub(crate) imm_data: u32,
     pub(crate) qp_num: u32,
     pub(crate) src_qp: u32,
@@ -402,7 +402,7 @@ pub(crate) struct Wc {
 /// An asynchronous event of a device.
 #[repr(C)]
 pub(crate) struct AsyncEvent {
-    /// What it is about: a pointer, or a port's number.
+    /// The object of the event: a pointer, or the number of a port.
     pub(crate) element: u64,
     pub(crate) event_type: c_int,
 }

@@ -1,4 +1,4 @@
-//! Fuzzes what an initiator knows of a target's regions: the target sends arbitrary answers.
+//! Fuzzes an initiator's table of a target's regions: the target sends arbitrary answers.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use zerocopy::FromBytes;
 use super::grants::Grants;
 use crate::wire::located::{Grant, Located, LocatedBytes};
 
-/// What a key is, to a plain model.
+/// The state of a key in a simple model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
     Asked,
@@ -15,7 +15,8 @@ enum Known {
     Granted(Grant),
 }
 
-/// Asks, learns and forgets as arbitrary bytes direct. What is known is the content of the last answer to a question of ours, until it is gone.
+/// Sends requests, processes answers and removes grants as arbitrary bytes direct. A lookup must return the content of
+/// the last answer to a pending request, until the grant is gone.
 pub fn fuzz_grants(mut bytes: &[u8]) {
     let mut grants = Grants::default();
     let (mut model, mut asked) = (HashMap::new(), HashMap::new());
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Mostly sensible steps: arbitrary bytes are seldom an answer.
+        /// Uses mostly valid steps, because arbitrary bytes are rarely an answer.
         #[test]
         fn flt_007_a_target_says_what_it_likes(steps in prop::collection::vec((0u8..4, 0u8..5, 0u8..8, 0u8..4), 0..200)) {
             let mut bytes = Vec::new();

@@ -1,10 +1,12 @@
-//! The target's record of one peer: its end of the peer's queue pair, and what was granted to it.
+//! The target's record of one peer: its end of the peer's queue pair, and the grants to the peer.
 //!
-//! A region is granted by registering it with its rights; a window by binding one of the device's windows, over this queue pair, to a registration
-//! without rights for peers ([`Extent`] defines the extent of that registration).
+//! A region is granted by registering it with its rights. A window is granted by binding one of the device's windows,
+//! over this queue pair, to a registration without rights for peers ([`Extent`] defines the extent of that
+//! registration).
 //!
-//! The record outlives its link as long as a region that was granted to the peer is being closed. Locks: a window's grants, then its region's, then
-//! the record's own; never the other way round, and never those of two regions or two windows.
+//! The record outlives its link while a region that was granted to the peer is being closed. Locks are taken in this
+//! order: a window's grants, its region's grants, the record. The grants of two regions or of two windows are never
+//! locked at the same time.
 
 #![expect(unsafe_code, reason = "registers regions' memory; the block states its reason")]
 
@@ -25,14 +27,14 @@ use crate::wire::located::{Grant, Located};
 #[derive(Debug)]
 pub(super) struct VerbsGrantee {
     domain: Arc<ProtectionDomain>,
-    /// How windows are granted, if they are.
+    /// The way in which windows are granted, or `None` if they are not.
     using: Option<Using>,
     record: Mutex<Record>,
-    /// The peer has to be notified of something. Read without the lock.
+    /// There is something to report to the peer. Read without the lock.
     any_news: AtomicBool,
 }
 
-/// The record, locked.
+/// The locked record.
 struct Locked<'a> {
     record: MutexGuard<'a, Record>,
     any_news: &'a AtomicBool,
@@ -61,7 +63,7 @@ impl Drop for Locked<'_> {
 }
 
 impl VerbsGrantee {
-    /// Creates the record of a peer. The other end of the peer's queue pair is in this protection domain.
+    /// Creates the record of a peer. The target's end of the peer's queue pair belongs to this protection domain.
     pub(super) fn new(domain: Arc<ProtectionDomain>, using: Option<Using>) -> Self {
         let record = Mutex::new(Record::new(using));
         Self { domain, using, record, any_news: AtomicBool::new(false) }
@@ -76,7 +78,8 @@ impl VerbsGrantee {
         Locked { record, any_news: &self.any_news }
     }
 
-    /// Another queue pair takes the place of the former, which is returned. Windows that were bound over that one are granted no more.
+    /// Replaces the queue pair and returns the former one. Windows that were bound over the former one are no longer
+    /// granted.
     pub(super) fn change_pair(self: &Arc<Self>, pair: Option<QueuePair>) -> Option<Arc<QueuePair>> {
         let mut record = self.record();
         let ended = record.end_windows();
@@ -86,11 +89,12 @@ impl VerbsGrantee {
         former
     }
 
-    /// Removes grants that have ended from their regions, which may then be granted to the peer anew, or are no longer granted to it.
+    /// Removes grants that have ended from their regions. Such a region may be granted to the peer again.
     fn forget(self: &Arc<Self>, ended: Vec<(u32, Weak<Registered>)>) {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
         for (number, region) in ended {
-            // If the device has not ended something, the grant stays, so that a thread that closes the region waits for it.
+            // If the device has failed to end an object, the grant stays, so that a thread that closes the region waits
+            // for it.
             if let Some(region) = region.upgrade().filter(|_| !self.is_stuck()) {
                 region.grants().forget(number, &me);
             }
@@ -102,7 +106,8 @@ impl VerbsGrantee {
         let me: Arc<dyn Grantee> = Arc::clone(self) as _;
         let rights = region.rights();
         let (reads, writes) = (rights.contains(Access::REMOTE_READ), rights.contains(Access::REMOTE_WRITE));
-        // Held until the grant is noted: a thread that closes the region, or has its writes counted, then finds the grant, or came before it.
+        // Locked until the grant is recorded. A thread that closes the region, or attaches a counter for its writes,
+        // then either finds the grant, or has done so before.
         let mut grants = region.grants();
         let Some(memory) = reachable(region).filter(|_| reads || writes) else { return Located::Executed };
         let address = memory.as_ptr().expose_provenance() as u64;
@@ -119,7 +124,7 @@ impl VerbsGrantee {
                 return Located::Unknown;
             }
             drop(record);
-            grants.forget(number, &me); // It is gone: granted anew.
+            grants.forget(number, &me); // The grant is gone. Grant the region again.
         }
         if grants.is_closed() {
             return Located::Unknown;
@@ -135,8 +140,9 @@ impl VerbsGrantee {
             Ok(made) => made,
             Err(located) => {
                 if self.is_stuck() {
-                    // What is stuck may belong to this region: a thread that closes the region waits for it.
-                    let _open = grants.add(me, NOBODYS); // It is not closed while its grants are held.
+                    // The stuck object may belong to this region. With this grant, a thread that closes the region
+                    // waits for it.
+                    let _open = grants.add(me, NOBODYS); // The region is not closed while its grants are locked.
                 }
                 return located;
             }
@@ -151,9 +157,10 @@ impl VerbsGrantee {
 
     /// Registers memory for the peer.
     fn register(&self, memory: Segment, rights: Rights) -> Result<Registration, Located> {
-        // SAFETY: the region's owner lets peers do that, or the window's, by binding it. The memory stays there until the revocation of what is
-        // granted is over (`has_retired`), and so long as windows hold their region; this ends before: with the grant, or with the last
-        // window that it lies beneath. If the device does not end it, the revocation is not over.
+        // SAFETY: the owner of the region or of the window allows peers to access the memory. The memory stays valid
+        // until the revocation of the grant has completed (`has_retired`), and while windows hold their region. The
+        // registration ends before that: with the grant, or with the last window that is bound to it. If the device
+        // fails to end it, the revocation does not complete.
         let registration = unsafe { Registration::new(&self.domain, memory.as_ptr(), memory.len(), rights) };
         registration.map_err(|error| {
             crate::later::later!(warn: %error, len = memory.len(), "a region is not registered: its accesses are executed");
@@ -161,14 +168,14 @@ impl VerbsGrantee {
         })
     }
 
-    /// Lets the peer reach a region's memory by registering it.
+    /// Grants the memory of a region by registering it.
     fn by_registration(&self, memory: Segment, mut rights: Rights) -> Result<(u32, Way, Locked<'_>), Located> {
-        // A device requires the local right for the remote one.
+        // A device requires the local right in addition to the remote one.
         rights.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
         let registration = Arc::new(self.register(memory, rights)?);
         let mut record = self.record();
         let number = if record.was_used(registration.keys().1) {
-            Err(Located::Unknown) // Another time: late accesses may name this key.
+            Err(Located::Unknown) // Not now: late accesses may use this key.
         } else {
             record.take().ok_or(Located::Executed)
         };
@@ -181,7 +188,7 @@ impl VerbsGrantee {
         }
     }
 
-    /// Lets the peer reach a window's memory by binding one of the device's windows to it.
+    /// Grants the memory of a window by binding one of the device's windows to it.
     fn by_window(
         self: &Arc<Self>,
         beneath: &Weak<Registered>,
@@ -198,7 +205,7 @@ impl VerbsGrantee {
         };
         let binding = Binding { memory: Backing::Registration(registration, memory), rights };
         let bound = record.bind(&self.domain, &binding);
-        drop(binding); // As above.
+        drop(binding); // The same applies here.
         match bound {
             Ok(window) => Ok((number, Way::Window { window, under }, record)),
             Err(why) => {
@@ -209,7 +216,7 @@ impl VerbsGrantee {
         }
     }
 
-    /// What a window is to be bound to: a registration, which lets no peer in by itself.
+    /// Returns the registration to which a window is bound. The registration alone gives no rights to peers.
     fn under(
         self: &Arc<Self>,
         using: &Using,
@@ -225,13 +232,14 @@ impl VerbsGrantee {
             Ok((Under::Own(Arc::clone(&registration)), registration))
         };
         let Some(whole) = reachable(&region).filter(|_| using.extent == Extent::Region) else { return own() };
-        // Held until the registration is noted, so that a thread that closes the region finds it.
+        // Locked until the registration is recorded, so that a thread that closes the region finds it.
         let mut grants = region.grants();
         if let Some((number, registration)) = self.record().beneath(&region) {
             return Ok((Under::Shared(number), registration));
         }
         if grants.is_closed() {
-            // It was dropped under the window, which keeps the memory until it is taken back itself.
+            // The region was dropped while its window is still open. The window keeps the memory until the window
+            // itself is revoked.
             return own();
         }
         let mut all = Rights::BIND;
@@ -248,12 +256,14 @@ impl VerbsGrantee {
         Ok((Under::Shared(number), registration))
     }
 
-    /// Returns whether something stands that should have ended. No other queue pair is made then, because the peer could reach what stands over it.
+    /// Returns whether the device has failed to end a window or registration. No other queue pair is created in this
+    /// case, because the peer could access the memory over it.
     pub(super) fn is_stuck(&self) -> bool {
         self.record().is_stuck()
     }
 
-    /// Takes what the peer has to be notified of: grants that are gone, by their numbers and keys, and whether its queue pair is in error.
+    /// Returns the news for the peer: the numbers and keys of grants that are gone, and whether the queue pair is in
+    /// the error state.
     pub(super) fn take_news(&self) -> (Vec<(u32, u64)>, bool) {
         if !self.any_news.swap(false, Ordering::AcqRel) {
             return (Vec::new(), false);
@@ -271,15 +281,16 @@ impl VerbsGrantee {
         (gone, is_over)
     }
 
-    /// Returns whether the peer has to be notified of something.
+    /// Returns whether there is something to report to the peer.
     pub(super) fn has_news(&self) -> bool {
         self.any_news.load(Ordering::Relaxed)
     }
 
-    /// Handles the peer's answer that no request of the peer names the gone grant `number` any more. A number that was forgotten before is ignored.
+    /// Handles the peer's answer that no outstanding request uses the gone grant `number` any more. A number that was
+    /// already released is ignored.
     ///
     /// # Errors
-    /// If there is such a grant, and the peer was not notified that it is gone.
+    /// If the grant exists and the peer was not notified that it is gone.
     pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
         let mut record = self.record();
         match record.get(number) {
@@ -290,7 +301,8 @@ impl VerbsGrantee {
         Ok(())
     }
 
-    /// The link is gone: windows first, then the queue pair, then everything else that was granted over it.
+    /// Ends everything that was granted, because the link has ended: first the windows, then the queue pair, then the
+    /// rest.
     pub(super) fn end(self: &Arc<Self>) {
         if !self.domain.context().is_here() {
             return;
@@ -308,19 +320,19 @@ impl VerbsGrantee {
         self.forget(ended);
     }
 
-    /// Puts the queue pair in error, as a device does of itself.
+    /// Sets the queue pair to the error state, as a device may do.
     #[cfg(all(test, not(loom)))]
     pub(super) fn fail(&self) {
         self.record().pair().expect("a queue pair").fail().expect("a queue pair in error");
     }
 
-    /// Regions that are registered for windows of theirs.
+    /// Returns the number of regions that are registered for their windows.
     #[cfg(all(test, not(loom)))]
     pub(super) fn beneath(&self) -> usize {
         self.record().all().filter(|(_, entry)| matches!(entry, Entry::Beneath { .. })).count()
     }
 
-    /// In words, what the peer reaches.
+    /// Describes as text what the peer can access.
     pub(super) fn describe(&self) -> String {
         let record = self.record();
         let (regions, windows) = record.granted();
@@ -333,10 +345,10 @@ impl VerbsGrantee {
     }
 }
 
-// What a peer reaches is in the device's hands: there is nothing to fence, and nothing announced.
+// The device enforces the grants, so there are no fences and no announcements.
 impl Grantee for VerbsGrantee {
     fn revoke(&self, entry: u32) {
-        // A child's copies are its parent's grants, and so is the queue pair.
+        // In a forked child the grants and the queue pair belong to the parent.
         if self.domain.context().is_here() {
             self.record().revoke(entry);
         }
@@ -362,11 +374,11 @@ impl Grantee for VerbsGrantee {
         !record.is_stuck() && !record.is_leaving(entry)
     }
 
-    fn release(&self, _: u32) {} // When the peer has forgotten it.
+    fn release(&self, _: u32) {} // The entry is released when the peer has confirmed the revocation.
 }
 
-/// Returns the memory of a region or a window if the device may reach it: the memory exists as long as the region, is in one piece on the host, and
-/// no counters are attached that writes would have to update.
+/// Returns the memory of a region or a window if the device may access it: the memory must exist as long as the region,
+/// must be in one segment of host memory, and must have no counters that writes would have to update.
 fn reachable(region: &Registered) -> Option<Segment> {
     let plain = region.is_backed() && region.device().is_none() && region.counters().is_empty();
     region.place().only().filter(|memory| plain && !memory.is_empty() && memory.len() as u64 == region.len())

@@ -1,22 +1,23 @@
-//! What an initiator knows of a target's regions, by key.
+//! An initiator's table of a target's regions, by key.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use crate::wire::located::{Grant, Located};
 
-/// Keys that are known at a time.
+/// The maximum number of keys in the table.
 const KEYS: usize = 64 << 10;
-/// Questions that may be under way.
+/// The maximum number of pending requests.
 const ASKED: usize = 64;
-/// Accesses that the target makes itself until it is asked again: the key may be another region's or window's by then.
+/// The number of accesses that the target executes before a new request is sent. By then the key may identify another
+/// region or window.
 const AGAIN: u32 = 1000;
 
 #[derive(Clone, Copy, Debug)]
 enum Known {
     Asked,
     Granted(Grant),
-    /// The target makes each access itself, so many more.
+    /// The target executes the accesses itself. A new request is sent after this many more.
     Executed(u32),
 }
 
@@ -24,7 +25,7 @@ enum Known {
 #[derive(Debug, Default)]
 pub(super) struct Grants {
     known: HashMap<u64, Known>,
-    /// Questions under way: number and key.
+    /// Pending requests: number and key.
     asked: Vec<(u32, u64)>,
     next: u32,
     /// The grant that was looked up last.
@@ -32,7 +33,7 @@ pub(super) struct Grants {
 }
 
 impl Grants {
-    /// The grant for a key; else, if the target is to be asked, the question's number.
+    /// Returns the grant of a key. Otherwise returns the number of the request to send, if one is needed.
     pub(super) fn find(&mut self, key: u64, may_ask: bool) -> Result<Grant, Option<u32>> {
         if let Some((last, grant)) = self.last
             && last == key
@@ -66,10 +67,10 @@ impl Grants {
         Err(Some(self.next))
     }
 
-    /// Notes an answer.
+    /// Records an answer.
     ///
     /// # Errors
-    /// If there was no such question.
+    /// If there was no such request.
     pub(super) fn learn(&mut self, question: u32, located: &Located) -> Result<(), &'static str> {
         let asked = self.asked.iter().position(|(number, _)| *number == question);
         let (_, key) = self.asked.swap_remove(asked.ok_or("an answer about a region that nobody asked for")?);
@@ -81,7 +82,7 @@ impl Grants {
         Ok(())
     }
 
-    /// A grant, by the target's number, is gone: the key may be asked about anew.
+    /// Removes a grant, identified by the target's number, which is gone. A new request for the key may then be sent.
     pub(super) fn forget(&mut self, key: u64, number: u32) {
         if let Entry::Occupied(known) = self.known.entry(key)
             && matches!(known.get(), Known::Granted(grant) if grant.number == number)
@@ -91,7 +92,7 @@ impl Grants {
         }
     }
 
-    /// How many grants there are.
+    /// Returns the number of grants.
     pub(super) fn granted(&self) -> usize {
         self.known.values().filter(|known| matches!(known, Known::Granted(_))).count()
     }

@@ -1,4 +1,4 @@
-//! An initiator's side of a link: its queue pair for accesses, from being made to its end, and the accesses that go over it.
+//! An initiator's side of a link: the life cycle of its queue pair for accesses, and the accesses over it.
 
 use std::time::{Duration, Instant};
 
@@ -17,30 +17,31 @@ use crate::transport::{Broken, Connection, PullError, Sink};
 use crate::wire::head::{Head, Kind};
 use crate::wire::located::{Grant, LocatedBytes};
 
-/// Bytes of one request at most, whatever the device allows.
+/// The maximum number of bytes of one request, even if the device allows more.
 const LONGEST: u64 = 32 << 20;
-/// How long to do without a queue pair after the first one broke; twice as long after the next, and so on.
+/// The pause after the first failure of a queue pair, before another one is created. It doubles with each further
+/// failure.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often that is doubled at most.
+/// The maximum number of times that the pause is doubled.
 const DOUBLED: u32 = 4;
-/// Accesses over a queue pair after which those that broke before it are forgotten.
+/// The number of accesses over a queue pair after which earlier failures no longer count.
 const PROVEN: u64 = 64;
 
-/// How far the queue pair is.
+/// The state of the queue pair.
 #[derive(Debug)]
 enum State {
-    /// None; not tried again before this time.
+    /// There is none, and none is created before this time.
     None(Option<Instant>),
-    /// Ours is being made.
+    /// The queue pair of this side is being created.
     Making(Making<Made>),
-    /// Ours was offered to the peer.
+    /// The queue pair of this side was offered to the peer.
     Offered(Made),
-    /// It is being connected.
+    /// The queue pair is being connected.
     Connecting(Making<Made>),
     Up(Lane),
-    /// No more is posted. When nothing is under way any more, these accesses are given back.
+    /// Nothing more is posted. Once no request is outstanding, these accesses are returned to the engine.
     Broken(Lane, Vec<Undone>),
-    /// The peer refuses to have one.
+    /// Accesses are not possible with this peer or this device, for this reason.
     Off(String),
 }
 
@@ -48,7 +49,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Undone {
     token: u32,
-    /// Perhaps it was made, and must not be so twice.
+    /// The access may have taken place, and must not be repeated.
     lost: bool,
 }
 
@@ -56,7 +57,7 @@ struct Undone {
 #[derive(Debug)]
 pub(super) struct Initiator {
     state: State,
-    /// What the queue pair is made with, once one was asked for.
+    /// The parts with which the queue pair is created, once an access was requested.
     wire: Option<WireParts>,
     grants: Grants,
     local: Local,
@@ -64,15 +65,15 @@ pub(super) struct Initiator {
     next: u64,
     /// The number of the first request over this queue pair.
     first: u64,
-    /// Queue pairs that broke since one proved to be good.
+    /// The number of queue pairs that failed since the last one that worked.
     broken: u32,
-    /// The peer has reported that its end of the queue pair is in error.
+    /// The peer has reported that its end of the queue pair is in the error state.
     is_over: bool,
-    /// A request got no answer for that reason: it is unknown how much was done of what was posted.
+    /// A request got no answer for that reason, so it is unknown which of the posted requests took place.
     unsure: bool,
-    /// The device took no request, though there was room.
+    /// The device did not accept a request although there was room.
     is_dead: bool,
-    /// Grants that are gone: key, the target's number, and the first request that was posted after the report.
+    /// Grants that are gone: the key, the target's number, and the number of the first request posted after the report.
     gone: Vec<(u64, u32, u64)>,
 }
 
@@ -93,7 +94,8 @@ impl Initiator {
         }
     }
 
-    /// Returns whether an access to this memory can be posted. If the target was never asked, it is.
+    /// Returns whether an access to this memory can be posted. Sends a request to the target if there is no entry for
+    /// the key.
     pub(super) fn reaches(&mut self, wire: &WireParts, remote: &RemoteMemory, writes: bool, owed: &mut Owed) -> bool {
         if let State::None(pause) = self.state {
             if pause.is_none_or(|until| Instant::now() >= until) {
@@ -116,7 +118,7 @@ impl Initiator {
         }
     }
 
-    /// Bytes of one request at most.
+    /// Returns the maximum number of bytes of one request.
     pub(super) fn longest(&self) -> u64 {
         let port = self.wire.as_ref().map_or(0, |wire| wire.adapter.longest());
         LONGEST.min(port.into()).max(1)
@@ -135,7 +137,7 @@ impl Initiator {
         };
         let grant = self.grants.find(remote.key, false).map_err(|_| Unposted::Unreachable)?;
         let offset = offset(&grant, remote, writes).ok_or(Unposted::Unreachable)?;
-        // The grant's own range fits 64 bits, and this lies in it.
+        // The granted range does not exceed 64 bits, and the access lies within it.
         let address = grant.address.wrapping_add(offset);
         let wanted = Wanted { writes, key: remote.key, grant: &grant, address, local, token };
         let posted = lane.post(self.next, &wanted, &mut self.local, &wire.adapter);
@@ -148,7 +150,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// The queue pair takes no more, for this one was not done.
+    /// Stops the use of the queue pair, because it failed. `undone` is the access that caused this, if any.
     fn failed(&mut self, undone: Option<Undone>) {
         if let State::Up(lane) = std::mem::replace(&mut self.state, State::None(None)) {
             lane.fail();
@@ -156,17 +158,19 @@ impl Initiator {
         }
     }
 
-    /// The peer's end of the queue pair is in error: nothing that is posted is done any more.
+    /// Handles the report that the peer's end of the queue pair is in the error state: posted requests have no effect
+    /// any more.
     pub(super) fn over(&mut self) {
         match self.state {
             State::Up(_) => self.is_over = true,
             State::Connecting(_) => self.state = self.again(),
-            _ => {} // It is of one that is over for us, too.
+            _ => {} // The report refers to a queue pair that has already failed on this side.
         }
     }
 
-    /// If the peer's end is in error, ends ours as soon as all that is under way can be made again. What cannot may have been acknowledged or
-    /// refused before, which is soon known; else the device gives up.
+    /// If the peer's end is in the error state, ends this side's queue pair as soon as all outstanding accesses can be
+    /// repeated. Accesses that cannot be repeated may have been acknowledged or refused before, which their completions
+    /// will soon show. Otherwise the device's retries run out.
     pub(super) fn retire(&mut self) {
         if let State::Up(lane) = &self.state
             && self.is_over
@@ -176,10 +180,10 @@ impl Initiator {
         }
     }
 
-    /// Takes completions. Returns whether there were any.
+    /// Processes completions. Returns whether there were any.
     ///
     /// # Errors
-    /// If the connection cannot go on, because it is unknown what was done.
+    /// If the connection cannot continue, because it is unknown which accesses took place.
     pub(super) fn completions(
         &mut self,
         me: Connection,
@@ -212,7 +216,7 @@ impl Initiator {
         let (State::Up(lane) | State::Broken(lane, _)) = &mut self.state else { return Ok(()) };
         match lane.flights.front() {
             Some(first) if first.number == number => {}
-            // Of a queue pair that is gone.
+            // The completion belongs to a queue pair that no longer exists.
             _ if number < self.first => return Ok(()),
             _ => return Err(Broken::Protocol("the device completed an access that was not under way".into())),
         }
@@ -221,14 +225,14 @@ impl Initiator {
             sink.assisted(me, flight.token, Ok(()));
             return Ok(());
         }
-        // Behind one that was refused nothing is done.
+        // Accesses that were posted after a refused one do not take place.
         let lost = self.unsure && !flight.reads && !self.is_gone(&flight);
         if let State::Broken(_, back) = &mut self.state {
             back.push(Undone { token: flight.token, lost });
             return Ok(());
         }
         if is_refused(status) || is_unanswered(status) && self.may_repeat(&flight) {
-            // What is refused will be asked about anew.
+            // A new request is sent for the key of a refused access.
             self.grants.forget(flight.grant.0, flight.grant.1);
             self.failed(Some(Undone { token: flight.token, lost: false }));
             return Ok(());
@@ -246,9 +250,9 @@ impl Initiator {
         })
     }
 
-    /// Returns whether an access that got no answer, and all accesses behind it, can be made again. The target has reported that the grant of the
-    /// access is gone, so the access may have been refused. If it was not, it cannot be observed that they are made twice: all accesses behind it
-    /// are reads, or by grants that are gone.
+    /// Returns whether an access that got no answer, and all accesses posted after it, can be repeated. The target has
+    /// reported that the grant of the access is gone, so the access may have been refused. If it was not refused, a
+    /// repetition cannot be observed, because all accesses after it are reads or use grants that are gone.
     fn may_repeat(&self, flight: &Flight) -> bool {
         let State::Up(lane) = &self.state else { return false };
         self.is_gone(flight) && lane.flights.iter().all(|flight| flight.reads || self.is_gone(flight))
@@ -259,7 +263,8 @@ impl Initiator {
         self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant)
     }
 
-    /// Gives back what was not done, the last posted first, if the queue pair broke and nothing is under way any more. Returns whether it did so.
+    /// Returns the accesses that did not take place to the engine, the most recent one first, if the queue pair has
+    /// failed and no request is outstanding. Returns whether it did so.
     pub(super) fn give_back(&mut self, me: Connection, sink: &mut impl Sink) -> bool {
         if !matches!(&self.state, State::Broken(lane, _) if lane.flights.is_empty()) {
             return false;
@@ -270,7 +275,7 @@ impl Initiator {
             Some(wire) => makers::end(wire.adapter.makers(), lane),
             None => drop(lane),
         }
-        // The parts of an access were posted one behind the other.
+        // The parts of an access were posted consecutively.
         for parts in back.chunk_by(|one, other| one.token == other.token).rev() {
             let token = parts[0].token;
             if parts.iter().any(|part| part.lost) {
@@ -282,7 +287,8 @@ impl Initiator {
         true
     }
 
-    /// Advances the queue pair that is being made, and reports which grants are forgotten. Returns whether anything happened.
+    /// Advances the creation of the queue pair, and reports to the target which gone grants are no longer used. Returns
+    /// whether anything happened.
     pub(super) fn go_on(&mut self, owed: &mut Owed) -> bool {
         let any = self.answer_gone(owed);
         let (State::Making(making) | State::Connecting(making)) = &self.state else { return any };
@@ -316,7 +322,7 @@ impl Initiator {
         State::None(Some(Instant::now() + pause))
     }
 
-    /// The peer has its end, or none.
+    /// Handles the peer's answer: its end of the queue pair, or the reason why it has none.
     pub(super) fn answered(&mut self, wire: &WireParts, offered: Offered) -> Result<(), &'static str> {
         match std::mem::replace(&mut self.state, State::None(None)) {
             State::Offered(made) => {
@@ -345,7 +351,7 @@ impl Initiator {
         }
     }
 
-    /// Handles the target's answer to the question where a region lies.
+    /// Handles the target's answer to the request for the location of a region.
     pub(super) fn located(&mut self, question: u32, payload: View<'_>) -> Result<(), &'static str> {
         let mut bytes = [0; size_of::<LocatedBytes>()];
         let whole = payload.len() == bytes.len() && payload.read_into(&mut bytes) == bytes.len();
@@ -354,7 +360,7 @@ impl Initiator {
         self.grants.learn(question, &located)
     }
 
-    /// A grant is gone.
+    /// Handles the report that a grant is gone.
     pub(super) fn revoked(&mut self, number: u32, key: u64) -> Result<(), &'static str> {
         if self.gone.len() >= super::record::GRANTS {
             return Err("more grants are gone than there were");
@@ -364,7 +370,8 @@ impl Initiator {
         Ok(())
     }
 
-    /// Reports to the target which of the grants that are gone are no longer named by anything under way. Returns whether there were any.
+    /// Reports to the target which of the gone grants are no longer used by outstanding requests. Returns whether there
+    /// were any.
     fn answer_gone(&mut self, owed: &mut Owed) -> bool {
         if self.gone.is_empty() {
             return false;
@@ -384,12 +391,12 @@ impl Initiator {
         self.gone.len() != before
     }
 
-    /// Returns whether a queue pair is being made, or takes nothing any more.
+    /// Returns whether a queue pair is being created, or the device has stopped accepting requests.
     pub(super) const fn has_chores(&self) -> bool {
         self.is_dead || matches!(self.state, State::Making(_) | State::Connecting(_))
     }
 
-    /// Returns whether nothing is under way.
+    /// Returns whether no access is outstanding.
     pub(super) fn is_calm(&self) -> bool {
         match &self.state {
             State::Up(lane) => lane.flights.is_empty(),
@@ -414,30 +421,31 @@ impl Initiator {
 }
 
 impl Drop for Initiator {
-    /// The queue pair goes first: then nothing of what was under way uses its memory.
+    /// Destroys the queue pair first. After that no outstanding request uses its memory.
     fn drop(&mut self) {
         if let State::Up(lane) | State::Broken(lane, _) = std::mem::replace(&mut self.state, State::None(None)) {
             let here = lane.is_here();
             let mut flights = lane.into_flights();
             if !here {
-                return std::mem::forget(flights); // Its uses are the parent's.
+                return std::mem::forget(flights); // The registrations in use belong to the parent.
             }
             flights.iter_mut().for_each(|flight| self.local.end(&mut flight.uses));
         }
     }
 }
 
-/// Returns whether the peer's device refused a request: then it did all before it and does nothing after it.
+/// Returns whether the peer's device refused the request. In this case all requests before it took place, and none
+/// after it will.
 const fn is_refused(status: i32) -> bool {
     matches!(status, abi::WC_REM_ACCESS_ERR | abi::WC_REM_INV_REQ_ERR | abi::WC_REM_OP_ERR)
 }
 
-/// Returns whether no answer came. A refusal may have been lost, too.
+/// Returns whether there was no answer. The lost answer may have been a refusal.
 const fn is_unanswered(status: i32) -> bool {
     matches!(status, abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR)
 }
 
-/// Returns the offset in a granted region at which an access begins, if it may be made.
+/// Returns the offset of an access in a granted region, if the access is allowed.
 fn offset(grant: &Grant, remote: &RemoteMemory, writes: bool) -> Option<u64> {
     let right = if writes { grant.writes } else { grant.reads };
     admit(right, (grant.base, grant.len), (remote.address, remote.len)).ok()

@@ -1,10 +1,11 @@
-//! The initiator's queue pair, and what was posted there.
+//! The initiator's queue pair and its outstanding requests.
 //!
-//! Requests complete in the order in which they were posted. What is short goes through a slot of the pair's own buffers, one for each
-//! request that may be under way; what is longer from or to the operation's memory, which is registered meanwhile.
+//! Requests complete in the order in which they were posted. A short access uses a slot of the pair's own buffers, one
+//! for each request that may be outstanding. A longer access uses the operation's memory, which is registered for that
+//! time.
 //!
-//! **Order.** The device does requests in order, but for one case: a write may overtake a read that was posted before it. So a
-//! write that is posted while reads are under way is fenced.
+//! **Order.** The device executes requests in order, with one exception: a write may overtake a read that was posted
+//! before it. So a write that is posted while reads are outstanding is fenced.
 
 #![expect(unsafe_code, reason = "has the device read and write memory of operations; the block states its reason")]
 
@@ -20,32 +21,32 @@ use super::local::{Local, Uses};
 use crate::local_memory::volatile::{IOV_LIMIT, Segments, ViewExt as _};
 use crate::wire::located::Grant;
 
-/// Requests that may be under way.
+/// The maximum number of outstanding requests.
 pub(super) const DEPTH: usize = ACCESSES;
-/// Bytes that are worth copying rather than registering.
+/// The length up to which copying is cheaper than registering.
 pub(super) const SLOT: usize = 4 << 10;
 
-/// An access under way.
+/// An outstanding access.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) number: u64,
-    /// The engine's name for it.
+    /// The engine's token of the access.
     pub(super) token: u32,
-    /// The key, and the number of the grant.
+    /// The key and the number of the grant.
     pub(super) grant: (u64, u32),
     pub(super) reads: bool,
-    /// Where its slot's bytes go.
+    /// The destination of the bytes in its slot, for a short read.
     into: Option<Segments>,
     pub(super) uses: Uses,
 }
 
-/// One access, or a part of one.
+/// An access, or a part of one, to be posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) writes: bool,
     pub(super) key: u64,
     pub(super) grant: &'a Grant,
-    /// The address of the first byte, as the device names it.
+    /// The address of the first byte in the target's registration.
     pub(super) address: u64,
     pub(super) local: &'a Segments,
     pub(super) token: u32,
@@ -56,7 +57,7 @@ pub(super) struct Wanted<'a> {
 pub(super) struct Lane {
     pair: QueuePair,
     pub(super) flights: VecDeque<Flight>,
-    /// Reads among them.
+    /// The number of outstanding reads.
     reads: usize,
 }
 
@@ -65,7 +66,7 @@ impl Lane {
         Self { pair, flights: VecDeque::new(), reads: 0 }
     }
 
-    /// Posts an access under this number, which is the next one.
+    /// Posts an access under this number, which must be the next one.
     pub(super) fn post(
         &mut self,
         number: u64,
@@ -98,8 +99,9 @@ impl Lane {
         let flight = Flight { number, token, grant: (key, grant.number), reads: !writes, into, uses };
         let fenced = writes && self.reads > 0;
         let access = RemoteAccess { id: access_id(number), writes, to: (address, grant.remote_key), fenced };
-        // SAFETY: the parts are a slot that no request under way has, or an operation's memory, lent until the operation completes,
-        // which it does when this request is over, or its queue pair; and registered until then, too.
+        // SAFETY: the parts are either a slot that no outstanding request uses, or the memory of an operation. That
+        // memory is lent until the operation completes, which is not before the end of this request or of its queue
+        // pair, and it is registered until then.
         if let Err(error) = unsafe { self.pair.post_remote(&access, &mut parts[..count]) } {
             crate::later::later!(debug: %error, "an access cannot be posted");
             let mut flight = flight;
@@ -111,7 +113,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The first access under way is over: its bytes are put in place, if it brought any.
+    /// Handles the end of the oldest outstanding access. Copies its bytes to their destination if it was a short read.
     pub(super) fn over(&mut self, done: bool, local: &Local) -> Option<Flight> {
         let mut flight = self.flights.pop_front()?;
         self.reads -= usize::from(flight.reads);
@@ -123,19 +125,19 @@ impl Lane {
         Some(flight)
     }
 
-    /// Returns whether the queue pair is this process's, and not its parent's.
+    /// Returns whether the queue pair belongs to this process, and not to its parent.
     pub(super) fn is_here(&self) -> bool {
         self.pair.domain().context().is_here()
     }
 
-    /// Ends the queue pair; what was under way when it ended.
+    /// Destroys the queue pair, and returns the requests that were outstanding.
     pub(super) fn into_flights(self) -> VecDeque<Flight> {
         let Self { pair, flights, .. } = self;
         drop(pair);
         flights
     }
 
-    /// Makes everything under way complete, in error if it has not been done.
+    /// Makes all outstanding requests complete, with an error if they have not been executed.
     pub(super) fn fail(&self) {
         if let Err(error) = self.pair.fail() {
             crate::later::later!(debug: %error, "a queue pair for accesses does not go into error");

@@ -1,4 +1,4 @@
-//! Memory of operations, for the device: registrations that the domain's cache keeps.
+//! Registrations of the memory of operations, from the domain's registration cache.
 
 #[cfg(not(loom))]
 mod registered {
@@ -15,21 +15,21 @@ mod registered {
 
     /// The owner of a registration cache.
     pub(crate) trait Registers: fmt::Debug + Send + Sync {
-        /// Returns the cache, which the first caller opens with its registrar; `None` if it cannot be opened.
+        /// Returns the cache, which the first caller opens with its registrar, or `None` if it cannot be opened.
         fn cache(&self, registrar: VerbsRegistrar) -> Option<&Cache<VerbsRegistrar>>;
     }
 
-    /// Where to ask.
+    /// The owner of the domain's registration cache.
     pub(crate) type Pins = Arc<dyn Registers>;
 
-    /// What an access under way uses.
+    /// The registrations that an outstanding access uses.
     pub(in super::super) type Uses = [Option<Use>; IOV_LIMIT];
 
-    /// One user of the cache.
+    /// A user of the cache.
     #[derive(Debug)]
     pub(in super::super) struct Local {
         pins: Pins,
-        /// Once it was looked for.
+        /// The lane of the cache, once it was requested.
         lane: Option<Option<Lane<VerbsRegistrar>>>,
     }
 
@@ -38,7 +38,8 @@ mod registered {
             Self { pins: Arc::clone(pins), lane: None }
         }
 
-        /// Registers the memory of an access, until [`end`](Self::end); how the device is to name its parts. `None` if that cannot be.
+        /// Registers the memory of an access until [`end`](Self::end), and fills in `parts` for the device. Returns
+        /// `None` if that is not possible.
         pub(in super::super) fn register(
             &mut self,
             adapter: &Adapter,
@@ -48,8 +49,8 @@ mod registered {
         ) -> Option<Uses> {
             let pins = &self.pins;
             let lane = self.lane.get_or_insert_with(|| {
-                // SAFETY: what is registered is memory of operations, for our own requests alone: no peer has a right to it, and the device touches
-                // it as the operations direct.
+                // SAFETY: only the memory of operations is registered, for requests of this process. No peer has a
+                // right to it, and the device accesses it only as the operations direct.
                 let registrar = unsafe { VerbsRegistrar::new(Arc::clone(adapter.domain()), Rights::empty()) };
                 pins.cache(registrar).map(Cache::lane)
             });
@@ -63,7 +64,7 @@ mod registered {
                     Ok(used) => {
                         let lkey = used.local_key() as u32;
                         parts[at] = Sge { addr: address, length: u32::try_from(piece.len()).unwrap_or(u32::MAX), lkey };
-                        // Until a peer's device answers, which may not be soon.
+                        // Hold the registration until the peer's device answers, which may take long.
                         uses[at] = Some(lane.hold(used));
                     }
                     Err(error) => {
@@ -76,7 +77,7 @@ mod registered {
             Some(uses)
         }
 
-        /// The access is over.
+        /// Ends the use of the registrations by an access.
         pub(in super::super) fn end(&self, uses: &mut Uses) {
             let Some(Some(lane)) = &self.lane else { return };
             uses.iter_mut().filter_map(Option::take).for_each(|used| lane.end(used));
@@ -84,7 +85,7 @@ mod registered {
     }
 }
 
-/// Without a registration cache, which loom's tests do not have.
+/// The replacement for loom's tests, which have no registration cache.
 #[cfg(loom)]
 mod registered {
     use super::super::super::Adapter;

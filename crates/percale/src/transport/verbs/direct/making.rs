@@ -1,4 +1,4 @@
-//! The queue pairs for accesses: how they are made, connected and offered.
+//! The creation and connection of the queue pairs for accesses.
 
 use std::io;
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use super::{Offered, WireParts};
 use crate::local_memory::volatile::IOV_LIMIT;
 use crate::transport::verbs::errno_of;
 
-/// Reads that may be under way at a time, on either side: both sides must agree. A device that allows fewer makes no accesses.
+/// The maximum number of outstanding reads, which must be the same on both sides. A device that allows fewer makes no
+/// accesses.
 pub(super) const READS: u8 = 4;
 
-/// A queue pair, and how its peer is to name it.
+/// A queue pair, and the data that its peer needs to connect to it.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) pair: QueuePair,
@@ -22,7 +23,7 @@ pub(super) struct Made {
     pub(super) ours: End,
 }
 
-/// One for accesses of ours, with room for them in its buffers.
+/// Creates a queue pair for accesses of this side, with slots for all outstanding requests in its buffers.
 pub(super) fn initiators(wire: &WireParts) -> io::Result<Made> {
     let buffers = MemoryRegion::new(wire.adapter.domain(), DEPTH * SLOT, Rights::LOCAL_WRITE)?;
     let pieces = wire.adapter.limits().pieces.min(IOV_LIMIT as u32);
@@ -31,12 +32,14 @@ pub(super) fn initiators(wire: &WireParts) -> io::Result<Made> {
     make(wire, (&wire.queue, &buffers), size, Rights::empty())
 }
 
-/// The other end of a peer's, in this protection domain, through which it reaches what is registered there.
+/// Creates and connects the other end of a peer's queue pair, in this protection domain. Through it the peer reaches
+/// everything that is registered in the domain.
 pub(super) fn targets(wire: &WireParts, domain: &Arc<ProtectionDomain>, peer: &End) -> io::Result<Made> {
     suffices(wire)?;
     let none = MemoryRegion::new(domain, 1, Rights::LOCAL_WRITE)?;
     let size = PairSize { sends: REQUESTS, receives: 1, inline: 0, pieces: 1 };
-    // What binds and invalidates windows looks for completions itself, in any thread, and is woken by none.
+    // The code that binds and invalidates windows polls for completions itself, on any thread, and is not woken up by
+    // them.
     let queue = match wire.adapter.windows() {
         Some(_) => CompletionQueue::new(wire.queue.channel(), REQUESTS + 1)?,
         None => Arc::clone(&wire.queue),
@@ -45,7 +48,8 @@ pub(super) fn targets(wire: &WireParts, domain: &Arc<ProtectionDomain>, peer: &E
     connect(made, peer)
 }
 
-/// Returns whether the device allows what queue pairs for accesses need; EPERM, which is not asked again, if it does not.
+/// Checks whether the device meets the requirements of queue pairs for accesses. Returns EPERM, after which no further
+/// attempt is made, if it does not.
 fn suffices(wire: &WireParts) -> io::Result<()> {
     let limits = wire.adapter.limits();
     let is_enough = limits.reads >= READS.into() && limits.requests >= DEPTH as u32;
@@ -65,13 +69,13 @@ fn make(
     Ok(Made { pair, path, ours })
 }
 
-/// Connects it.
+/// Connects the queue pair.
 pub(super) fn connect(made: Made, peer: &End) -> io::Result<Made> {
     made.pair.connect_reading(made.path, &made.ours, peer, READS)?;
     Ok(made)
 }
 
-/// How a queue pair that was made, or not, is offered.
+/// Converts the result of a creation to the form in which it is sent.
 pub(super) fn offer(ours: &io::Result<End>) -> Offered {
     ours.as_ref().copied().map_err(|error| errno_of(error).cast_unsigned())
 }

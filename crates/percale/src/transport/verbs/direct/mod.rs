@@ -1,42 +1,50 @@
-//! Direct access: an initiator reads and writes a target's regions by RDMA, and the target's processor takes no part.
+//! Direct access: an initiator reads and writes a target's regions by RDMA, without involving the target's CPU.
 //!
-//! What travels names percale's keys. The first access by a key is executed by the target; meanwhile the initiator has a queue pair
-//! made for its accesses ([`Kind::QueuePair`]) and asks where the region lies ([`Kind::Locate`]). The target *grants* the region to this
-//! peer: it registers the memory with the device, with the region's rights, and answers how the device names it
-//! ([`Kind::Located`]). From then on the initiator posts RDMA reads and writes by itself.
+//! Operations name regions by percale's keys. The first access with a key is executed by the target. Meanwhile the
+//! initiator creates a queue pair for its accesses ([`Kind::QueuePair`]) and sends a request for the location of the
+//! region ([`Kind::Locate`]). The target *grants* the region to this peer: it registers the memory with the device,
+//! with the region's rights, and answers with the address and the remote key ([`Kind::Located`]). From then on the
+//! initiator posts RDMA reads and writes itself.
 //!
-//! * `initiator`, with `grants` (what it knows, by key), `lane` (its queue pair, and what was posted there) and `local` (registrations of
-//!   operations' own memory)
-//! * `target`: answers; `grantee`: what is granted to a peer, and how; `record`: what was, by number, and its end; `windows`: those of the device
-//! * `making`: queue pairs, which are made and ended by threads of their own (`makers`)
+//! * `initiator`, with `grants` (its table of regions, by key), `lane` (its queue pair and the outstanding requests)
+//!   and `local` (registrations of the operations' own memory)
+//! * `target`: answers; `grantee`: the grants to a peer and how they are made; `record`: these grants by number, and
+//!   their end; `windows`: the device's windows
+//! * `making`: queue pairs, which are created and destroyed by separate threads (`makers`)
 //!
 //! # Revocation
-//! A grant is a registration in a *protection domain that this peer's queue pair alone is in*. Revoking it ends the registration:
-//! when ibv_dereg_mr has returned, the device lets no access through, so revoking waits for no peer, dead or alive. A remote key has
-//! 32 bits and can be guessed: in a protection domain of its own it is worth nothing to other peers.
+//! A grant is a registration in a *protection domain that contains only this peer's queue pair*. Revoking it ends the
+//! registration: after ibv_dereg_mr has returned, the device allows no access, so a revocation never waits for a peer,
+//! whether it is alive or not. A remote key has 32 bits and can be guessed. Because of the separate protection domain
+//! it is useless to other peers.
 //!
-//! A window is granted by binding one of the device's over that queue pair, to a registration without rights; revoking that takes the device's window
-//! back, and waits for this device alone (`windows`). With its queue pair it ends, too.
+//! A window is granted by binding one of the device's windows over that queue pair, to a registration without rights
+//! for peers. Revoking it unbinds the device's window, and waits only for the local device (`windows`). The window also
+//! ends with its queue pair.
 //!
-//! A late access, through a key that is gone, is refused by the device, which puts that queue pair in error. Nothing else uses that queue pair: each
-//! direction has one of its own, apart from the one of the frames. A refusal implies that what was posted before was done and what was posted after
-//! was not; so the refused access and those behind it are then executed by the target, in their order, which gives each access the right result. A
-//! new queue pair is made for later accesses. The target also reports that a grant is gone ([`Kind::Revoked`]), so that late accesses are rare.
+//! The device refuses a late access, which uses a key that is gone, and sets that queue pair to the error state.
+//! Nothing else uses that queue pair: there is one for each direction, separate from the one of the frames. A refusal
+//! implies that all requests posted before it took place, and none posted after it. So the refused access and the
+//! accesses after it are then executed by the target, in their order, which gives each access the right result. A new
+//! queue pair is created for later accesses. The target also reports that a grant is gone ([`Kind::Revoked`]), so that
+//! late accesses are rare.
 //!
-//! **A target's end in error** answers nothing. The target detects this when it takes a window back, or it puts its end in error itself because
-//! something does not end. In both cases it notifies the initiator. The initiator then posts nothing more to that end, and asks for another one as
-//! soon as what is under way is over. What was acknowledged has been done. Reads, and accesses by grants that are gone, are executed by the target,
-//! because it cannot be observed that such an access is made twice. A write by a grant that stands fails, because it is unknown whether it was made.
-//! The connection goes on.
+//! **A target's end in the error state** does not answer. The target detects this when it unbinds a window, or it sets
+//! its end to the error state itself because a window or registration does not end. In both cases it notifies the
+//! initiator. The initiator then posts nothing more to that end, and requests a new one as soon as the outstanding
+//! accesses have ended. Acknowledged accesses took place. Reads, and accesses with grants that are gone, are executed
+//! by the target, because a repetition of them cannot be observed. A write with a grant that still exists fails,
+//! because it is unknown whether it took place. The connection continues.
 //!
-//! **The device reuses keys.** A late access must not find its key valid for another region. So the target grants nothing under a key that it has
-//! used for this peer before, until the peer has confirmed that nothing it posted names the old one any more. For a window of type 2 this is checked
-//! before it is bound, because its next key is known. In all other cases the driver chooses the key, and it is checked a moment after it becomes
-//! valid.
+//! **The device reuses keys.** A late access must not find its key valid for another region. So the target makes no
+//! grant with a remote key that it has used for this peer before, until the peer has confirmed that no outstanding
+//! request uses the old grant. For a window of type 2 this is checked before it is bound, because its next key can be
+//! computed. In all other cases the driver chooses the key, and it is checked immediately after it has become valid.
 //!
 //! # Trust
-//! Everything that either side sends is checked. A hostile target's grant can make the initiator's accesses to that target fail, and nothing else. A
-//! hostile initiator reaches what it was granted, as far as rights and range go, until it is revoked: the device checks.
+//! Everything that either side sends is checked. A hostile target's grant can make the initiator's accesses to that
+//! target fail, and has no other effect. A hostile initiator reaches only what it was granted, within rights and range,
+//! and only until it is revoked: the device enforces this.
 
 #[cfg(any(test, fuzzing))]
 mod fuzz;
@@ -74,42 +82,42 @@ use crate::transport::{Broken, Connection, Link, Refused, Sink};
 use crate::wire::head::{Flags, Head, Kind};
 use crate::wire::queue_pair::{Offered, OfferedBytes};
 
-/// The most frames that may wait for room: more than there can be grants to report in both directions. A peer that asks and never reads is
-/// disconnected.
+/// The maximum number of frames that may wait for room. This exceeds the number of grants to report in both directions.
+/// A peer that sends requests and never reads is disconnected.
 const OWED: usize = 3 * record::GRANTS;
 
-/// In the `id` of a frame about a queue pair.
+/// The values of the `id` of a frame about a queue pair.
 const ASKS: u32 = 0;
 const ANSWERS: u32 = 1;
-/// In the `tag` of a frame about a grant that is gone, or about the queue pair.
+/// The values of the `tag` of a frame about a grant that is gone, or about the queue pair.
 const GONE: u64 = 0;
 const FORGOTTEN: u64 = 1;
 const OVER: u64 = 2;
 
-/// Why an access was not posted.
+/// The reason why an access was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unposted {
-    /// No room now.
+    /// There is no room now.
     Full,
-    /// The grant is gone, or the queue pair, or the memory of the operation cannot be registered.
+    /// The grant or the queue pair is gone, or the memory of the operation cannot be registered.
     Unreachable,
-    /// The device refuses. The connection ends.
+    /// The device refuses the request. The connection ends.
     Broken,
 }
 
 /// Both sides of a link's direct accesses. Nothing is allocated here for a link without accesses to regions.
 #[derive(Debug)]
 pub(super) struct Direct {
-    /// Our regions; `None` if peers must not reach them by themselves.
+    /// The local regions, or `None` if peers must not access them directly.
     keys: Option<Arc<Keys>>,
     /// The origin of the peer's accesses.
     via: Via,
     pins: Pins,
     initiator: Option<Box<Initiator>>,
     target: Option<Box<Target>>,
-    /// Frames that have to be sent.
+    /// Frames that are waiting to be sent.
     owed: Owed,
-    /// Accesses were given back just now.
+    /// Accesses were returned to the engine in the last call.
     gave_back: bool,
 }
 
@@ -123,7 +131,7 @@ impl Owed {
         self.0.push_back((head, payload.to_vec()));
     }
 
-    /// Queues the name of a queue pair of ours, or the reason why there is none.
+    /// Queues a frame with the end of a queue pair of this side, or the reason why there is none.
     fn offer(&mut self, id: u32, offered: &Offered) {
         self.push(Head { kind: Kind::QueuePair, id, ..Head::default() }, OfferedBytes::of(offered).as_bytes());
     }
@@ -149,16 +157,16 @@ impl Direct {
         Self { keys, via, pins, initiator: None, target: None, owed: Owed::default(), gave_back: false }
     }
 
-    /// Returns whether a frame of this kind is for [`frame`](Self::frame).
+    /// Returns whether frames of this kind are handled by [`frame`](Self::frame).
     #[inline]
     pub(super) const fn takes(kind: Kind) -> bool {
         matches!(kind, Kind::QueuePair | Kind::Locate | Kind::Located | Kind::Revoked)
     }
 
-    /// A frame of direct access.
+    /// Handles a frame of direct access.
     ///
     /// # Errors
-    /// What the peer did wrong.
+    /// If the peer violated the protocol.
     #[cold]
     pub(super) fn frame(&mut self, wire: &WireParts, head: &Head, payload: View<'_>) -> Result<(), &'static str> {
         if head.flags != Flags::ID {
@@ -196,10 +204,11 @@ impl Direct {
         }
     }
 
-    /// Takes completions, advances queue pairs being made, and sends the frames that are due. Returns whether anything happened.
+    /// Processes completions, advances the creation of queue pairs, and sends the frames that are due. Returns whether
+    /// anything happened.
     ///
     /// # Errors
-    /// If the connection cannot go on.
+    /// If the connection cannot continue.
     #[inline]
     pub(super) fn progress(
         &mut self,
@@ -236,8 +245,9 @@ impl Direct {
         Ok(any | self.owed.send(frames))
     }
 
-    /// Returns whether there is work that only continues with calls to [`progress`](Self::progress): a queue pair being made, or dead, frames to be
-    /// sent, accesses that were given back.
+    /// Returns whether there is work that only continues with calls to [`progress`](Self::progress): a queue pair that
+    /// is being created, a device that accepts no requests, frames to send, or accesses that were returned to the
+    /// engine.
     #[inline]
     pub(super) fn has_chores(&self) -> bool {
         !self.owed.0.is_empty()
@@ -246,19 +256,20 @@ impl Direct {
             || self.target.as_ref().is_some_and(|target| target.has_chores())
     }
 
-    /// Returns whether nothing is under way that needs this side.
+    /// Returns whether there is no work or outstanding access that needs this side.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         !self.has_chores() && self.initiator.as_ref().is_none_or(|initiator| initiator.is_calm())
     }
 
-    /// Returns whether an access can be posted. If the peer was never asked about the region, it is.
+    /// Returns whether an access can be posted. Sends a request to the peer if there is no entry for the region.
     pub(super) fn reaches(&mut self, wire: &WireParts, remote: &RemoteMemory, writes: bool) -> bool {
         let initiator = self.initiator.get_or_insert_with(|| Box::new(Initiator::new(&self.pins)));
         initiator.reaches(wire, remote, writes, &mut self.owed)
     }
 
-    /// Posts an access, or a part of one, to what is [reached](Self::reaches). The sink reports its end, with `token`.
+    /// Posts an access, or a part of one, for which [`reaches`](Self::reaches) returned true. Its end is reported to
+    /// the sink with `token`.
     pub(super) fn post(
         &mut self,
         writes: bool,
@@ -269,12 +280,12 @@ impl Direct {
         self.initiator.as_mut().ok_or(Unposted::Unreachable)?.post(writes, remote, local, token)
     }
 
-    /// Bytes of one request at most.
+    /// Returns the maximum number of bytes of one request.
     pub(super) fn longest(&self) -> u64 {
         self.initiator.as_ref().map_or(1, |initiator| initiator.longest())
     }
 
-    /// In words, how accesses to the peer's regions are made, and those to ours.
+    /// Describes as text how accesses to the peer's regions and to local regions are made.
     pub(super) fn describe(&self) -> String {
         let ours = self.initiator.as_ref().map_or_else(|| "no accesses".to_owned(), |initiator| initiator.describe());
         match self.target.as_ref().and_then(|target| target.describe()) {
@@ -294,7 +305,7 @@ impl Direct {
     }
 }
 
-/// What of a wire queue pairs for accesses are made with.
+/// The parts of a wire that are needed to create queue pairs for accesses.
 #[derive(Clone, Debug)]
 pub(super) struct WireParts {
     pub(super) adapter: Arc<super::Adapter>,

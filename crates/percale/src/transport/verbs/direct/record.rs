@@ -1,9 +1,11 @@
-//! The grants of a target to one peer, by number, and their revocation. The owner of the record holds a lock around each call.
+//! The grants of a target to one peer, by number, and their revocation. The owner of the record holds a lock during
+//! each call.
 //!
-//! An *entry* is what is known of a grant. A window's grant *leaves* while the device takes its window back, which is checked for again and again.
-//! Once no access comes through it any more, the peer is notified; until the peer has answered, the entry stays, and no other grant is made under the
-//! same remote key. A grant's *number* carries a generation ([`Table`]), and is the only way to its entry: a late number, from the peer or from a
-//! region that is closed, finds nothing instead of another grant.
+//! An *entry* is the state of a grant. The grant of a window is *leaving* while the device unbinds its window, which is
+//! polled. Once no access through the grant is possible any more, the peer is notified. The entry stays until the peer
+//! has answered, and until then no other grant is made with the same remote key. The *number* of a grant contains a
+//! generation ([`Table`]) and is the only way to find its entry. So a late number, from the peer or from a region that
+//! is closed, finds nothing, and never another grant.
 
 use std::sync::{Arc, Weak};
 
@@ -13,19 +15,19 @@ use super::windows::{Request, Taking, Unbound, Windows};
 use crate::region::Registered;
 use crate::table::Table;
 
-/// Grants to one peer that there may be at a time, those that it has yet to forget among them.
+/// The maximum number of grants to one peer, including those that the peer has not confirmed to be unused.
 pub(super) const GRANTS: usize = 4096;
 
-/// A number that no grant has. It stands for memory that was never offered to the peer.
+/// A number that is never used for a grant. It stands for memory that was never offered to the peer.
 pub(super) const NOBODYS: u32 = u32::MAX;
 
-// Its slot is never used.
+// The slot of this number is never used.
 const _: () = assert!(GRANTS < crate::table::WIRE_SLOTS);
 
-/// What is known of a grant.
+/// The state of a grant.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// It is being made.
+    /// The grant is being made.
     Taken,
     Granted {
         key: u64,
@@ -36,12 +38,12 @@ pub(super) enum Entry {
     Beneath {
         region: Weak<Registered>,
         registration: Arc<Registration>,
-        /// How many are bound.
+        /// The number of windows bound to it.
         windows: u32,
-        /// It ends with the last of them, for the region was closed.
+        /// The registration ends with the last window, because the region was closed.
         ends: bool,
     },
-    /// A window that the device is asked to take back: accesses may still come through it.
+    /// A window that is being unbound. Accesses through it are still possible.
     Leaving {
         key: u64,
         remote_key: u32,
@@ -49,7 +51,7 @@ pub(super) enum Entry {
         under: Under,
         request: Request,
     },
-    /// No access comes through it any more. The peer was notified, or has to be notified.
+    /// No access through the grant is possible any more. `told` is true if the peer was notified.
     Gone {
         key: u64,
         remote_key: u32,
@@ -64,31 +66,31 @@ pub(super) enum Way {
     Window { window: Window, under: Under },
 }
 
-/// What a window is bound to.
+/// The registration to which a window is bound.
 #[derive(Debug)]
 pub(super) enum Under {
-    /// What ends with the window.
+    /// A registration that ends with the window.
     Own(Arc<Registration>),
-    /// The entry of its region's registration.
+    /// The number of the entry with the registration of the window's region.
     Shared(u32),
 }
 
 /// The grants of one peer, by number.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// The end of the peer's queue pair, while the link stands.
+    /// The target's end of the peer's queue pair, while the link exists.
     pair: Option<Arc<QueuePair>>,
     entries: Table<Entry>,
     pub(super) windows: Option<Windows>,
-    /// Entries that are leaving.
+    /// The numbers of the entries that are leaving.
     leaving: Vec<u32>,
-    /// What the device would not end.
+    /// Objects that the device failed to end.
     stuck: Stuck,
-    /// Grants are gone, and the peer has to be notified of them.
+    /// There are grants that are gone and of which the peer has to be notified.
     pub(super) any_gone: bool,
-    /// The queue pair was put in error because something does not end.
+    /// The queue pair was set to the error state, because a window or registration does not end.
     failed: bool,
-    /// The peer was notified that the queue pair is in error.
+    /// The peer was notified that the queue pair is in the error state.
     told: bool,
 }
 
@@ -122,18 +124,18 @@ impl Record {
         }
     }
 
-    /// The end of the peer's queue pair.
+    /// Returns the target's end of the peer's queue pair.
     #[cfg(all(test, not(loom)))]
     pub(super) const fn pair(&self) -> Option<&Arc<QueuePair>> {
         self.pair.as_ref()
     }
 
-    /// A number for a grant.
+    /// Reserves a number for a grant.
     pub(super) fn take(&mut self) -> Option<u32> {
         (self.entries.len() < GRANTS).then(|| self.entries.insert(Entry::Taken).to_wire())
     }
 
-    /// What has this number.
+    /// Returns the entry with this number.
     pub(super) fn get(&self, number: u32) -> Option<&Entry> {
         self.entries.get(self.entries.find_wire(number)?)
     }
@@ -142,14 +144,14 @@ impl Record {
         self.entries.get_mut(self.entries.find_wire(number)?)
     }
 
-    /// Enters what was made under a number that was [taken](Self::take).
+    /// Stores the entry of a number that was [reserved](Self::take).
     pub(super) fn put(&mut self, number: u32, made: Entry) {
         if let Some(entry) = self.get_mut(number) {
             *entry = made;
         }
     }
 
-    /// All, with their numbers.
+    /// Returns all entries with their numbers.
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, &Entry)> {
         self.entries.iter().map(|(id, entry)| (id.to_wire(), entry))
     }
@@ -158,14 +160,14 @@ impl Record {
         self.entries.iter_mut().map(|(id, entry)| (id.to_wire(), entry))
     }
 
-    /// Frees a number that was never sent to the peer, or that the peer has forgotten.
+    /// Releases a number that was never sent to the peer, or that the peer has confirmed to be unused.
     pub(super) fn give_back(&mut self, number: u32) {
         if let Some(id) = self.entries.find_wire(number) {
             self.entries.remove(id);
         }
     }
 
-    /// Finds the registration beneath this region's windows, and counts one more window on it.
+    /// Finds the registration for this region's windows, and counts one more window on it.
     pub(super) fn beneath(&mut self, of: &Arc<Registered>) -> Option<(u32, Arc<Registration>)> {
         self.all_mut().find_map(|(number, entry)| match entry {
             Entry::Beneath { region, registration, windows, .. } if std::ptr::eq(region.as_ptr(), Arc::as_ptr(of)) => {
@@ -176,7 +178,7 @@ impl Record {
         })
     }
 
-    /// Returns whether a grant that the peer has yet to forget was made under this key.
+    /// Returns whether this key was used for a grant that the peer has not confirmed to be unused.
     pub(super) fn was_used(&self, key: u32) -> bool {
         was_used(&self.entries, key)
     }
@@ -193,17 +195,18 @@ impl Record {
         })
     }
 
-    /// Returns whether no windows are bound for the peer now.
+    /// Returns whether no windows are bound for the peer at the moment.
     pub(super) fn refuses(&self) -> bool {
         self.windows.as_ref().is_some_and(Windows::refuses)
     }
 
-    /// Returns whether something stands that should have ended.
+    /// Returns whether the device has failed to end a window or registration.
     pub(super) const fn is_stuck(&self) -> bool {
         !self.stuck.windows.is_empty() || !self.stuck.registrations.is_empty()
     }
 
-    /// Takes a grant back, or begins to: a window [leaves](Self::go_on). Or what lies beneath windows, once none is bound.
+    /// Revokes a grant, or starts to: a window [leaves](Self::go_on). For a registration with windows, ends it once no
+    /// window is bound to it.
     pub(super) fn revoke(&mut self, number: u32) {
         let Some(slot) = self.get_mut(number) else { return };
         match std::mem::replace(slot, Entry::Taken) {
@@ -213,7 +216,7 @@ impl Record {
                 self.end_registration(registration);
             }
             Entry::Granted { key, way: Way::Window { window, under }, .. } => {
-                // Of type 1 it has another one as soon as it is asked for.
+                // A window of type 1 has a different key as soon as the unbind is posted.
                 let remote_key = window.remote_key();
                 *slot = Entry::Leaving { key, remote_key, window, under, request: Request::new() };
                 self.leaving.push(number);
@@ -230,7 +233,7 @@ impl Record {
         }
     }
 
-    /// Looks once how far an entry is that leaves.
+    /// Polls once whether a leaving entry is unbound.
     pub(super) fn go_on(&mut self, number: u32) {
         let Self { pair, entries, windows, .. } = self;
         let entry = entries.find_wire(number).and_then(|id| entries.get_mut(id));
@@ -244,8 +247,8 @@ impl Record {
         }
     }
 
-    /// What was leaving is gone, once its window is deallocated if the device has not `unbound` it. If it does neither, the queue pair is put in
-    /// error, so that nothing comes over it.
+    /// Completes the revocation of a leaving entry. If the device has not `unbound` its window, the window is
+    /// deallocated. If that fails too, the queue pair is set to the error state, so that no access over it is possible.
     fn left(&mut self, number: u32, unbound: bool) {
         let Some(slot) = self.get_mut(number) else { return };
         let (window, under) = match std::mem::replace(slot, Entry::Taken) {
@@ -277,7 +280,7 @@ impl Record {
         matches!(self.get(number), Some(Entry::Leaving { .. }))
     }
 
-    /// A window is bound no more to what lay under it.
+    /// Called when a window is no longer bound to a registration.
     pub(super) fn leave(&mut self, under: Under) {
         let number = match under {
             Under::Own(registration) => return self.end_registration(registration),
@@ -290,8 +293,8 @@ impl Record {
         }
     }
 
-    /// Ends a registration, so that it lets no access through any more. Its only other users are windows that do not end either. If the device
-    /// refuses, the queue pair is put in error.
+    /// Ends a registration, so that no access through it is possible any more. It can be in use otherwise only by
+    /// windows that failed to end. If the device refuses, the queue pair is set to the error state.
     pub(super) fn end_registration(&mut self, registration: Arc<Registration>) {
         let error = match Arc::try_unwrap(registration).map(Registration::end) {
             Ok(Ok(())) => return,
@@ -317,7 +320,7 @@ impl Record {
         }
     }
 
-    /// Another queue pair takes the place of the former, which is returned.
+    /// Replaces the queue pair and returns the former one.
     pub(super) fn change_pair(&mut self, pair: Option<Arc<QueuePair>>) -> Option<Arc<QueuePair>> {
         (self.failed, self.told) = (false, false);
         if let Some(windows) = &mut self.windows {
@@ -326,20 +329,21 @@ impl Record {
         std::mem::replace(&mut self.pair, pair)
     }
 
-    /// Returns whether the queue pair is known to be in error, and the peer was not notified.
+    /// Returns whether the queue pair is in the error state and the peer was not notified.
     pub(super) fn is_over_untold(&self) -> bool {
         let is_over = self.failed || self.windows.as_ref().is_some_and(Windows::is_broken);
         is_over && !self.told && self.pair.is_some()
     }
 
-    /// Returns whether the peer has to be notified that the queue pair is in error; true only once for each queue pair.
+    /// Returns whether the peer has to be notified that the queue pair is in the error state. Returns true only once
+    /// for each queue pair.
     pub(super) fn tell_over(&mut self) -> bool {
         let tell = self.is_over_untold();
         self.told |= tell;
         tell
     }
 
-    /// Tries again to end what did not end.
+    /// Tries again to end the objects that the device failed to end.
     pub(super) fn end_stuck(&mut self) {
         let Stuck { windows, registrations } = std::mem::take(&mut self.stuck);
         let still = windows.into_iter().filter_map(|one| one.end().err()).map(|(one, _)| one);
@@ -353,13 +357,13 @@ impl Record {
         }
     }
 
-    /// Called when the queue pair is over: deallocates all windows that were bound over it, because no window may be bound any more when the queue
-    /// pair ends. Returns the grants that this revoked, with their regions, which are not being revoked themselves; the peer has to be notified of
-    /// them.
+    /// Deallocates all windows that were bound over the queue pair. Called when the queue pair is about to be
+    /// destroyed, because no window may be bound over it then. Returns the grants that this revoked and that are not
+    /// being revoked otherwise, with their regions. The peer has to be notified of them.
     pub(super) fn end_windows(&mut self) -> Vec<(u32, Weak<Registered>)> {
         let Some(windows) = &mut self.windows else { return Vec::new() };
         windows.change_pair(true);
-        // Windows that are leaving are deallocated: no request is posted any more.
+        // Leaving windows are deallocated, because no request is posted any more.
         self.leaving.clone().into_iter().for_each(|number| self.go_on(number));
         let is_one = |entry: &Entry| matches!(entry, Entry::Granted { way: Way::Window { .. }, .. });
         let numbers: Vec<u32> = self.all().filter(|(_, entry)| is_one(entry)).map(|(number, _)| number).collect();
@@ -373,7 +377,7 @@ impl Record {
         all
     }
 
-    /// How many regions and windows are granted.
+    /// Returns the number of granted regions and of granted windows.
     pub(super) fn granted(&self) -> (usize, usize) {
         self.all().fold((0, 0), |(regions, windows), (_, entry)| match entry {
             Entry::Granted { way: Way::Registration(_), .. } => (regions + 1, windows),

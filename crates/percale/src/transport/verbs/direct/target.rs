@@ -1,4 +1,5 @@
-//! A target's side of a link: it makes the other end of the peer's queue pair for accesses, and answers where regions lie.
+//! A target's side of a link: creates the other end of the peer's queue pair for accesses, and answers requests for the
+//! location of regions.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -31,7 +32,7 @@ impl Drop for Target {
 }
 
 impl Target {
-    /// The peer has a queue pair for accesses, and wants another end to it; the former one is over.
+    /// Handles the peer's request for the other end of its queue pair for accesses. A former queue pair ends.
     pub(super) fn asked(
         &mut self,
         allowed: bool,
@@ -42,13 +43,14 @@ impl Target {
         if self.making.is_some() {
             return Err("it asks for a queue pair while one is made for it");
         }
-        // At another address than the frames' queue pair reached, the kernel might look for a port for long.
+        // If the address differs from that of the frames' queue pair, the kernel might search for a port for a long
+        // time.
         if wire.peer.is_some_and(|gid| gid != peer.gid) {
             owed.offer(ANSWERS, &Err(libc::EADDRNOTAVAIL.cast_unsigned()));
             return Ok(());
         }
         let former = self.grantee.as_ref().and_then(|grantee| grantee.change_pair(None));
-        // What does not end may be reached over another one.
+        // The peer could access memory whose grant failed to end over a new queue pair.
         let stuck = self.grantee.as_ref().is_some_and(|grantee| grantee.is_stuck());
         if !allowed || stuck {
             makers::end(wire.adapter.makers(), former);
@@ -70,17 +72,17 @@ impl Target {
         Ok(())
     }
 
-    /// Advances the queue pair that is being made, and reports to the peer which grants are gone, and whether the queue pair is in error. Returns
-    /// whether anything happened.
+    /// Advances the creation of the queue pair, and reports to the peer which grants are gone, and whether the queue
+    /// pair is in the error state. Returns whether anything happened.
     pub(super) fn go_on(&mut self, wire: &WireParts, owed: &mut Owed) -> bool {
         let mut any = false;
-        // First: what went with the former queue pair is not looked for over the next.
+        // First, so that the peer does not try to use grants that ended with the former queue pair over the next one.
         if let Some(grantee) = self.grantee.as_ref().filter(|grantee| grantee.has_news()) {
             let (gone, is_over) = grantee.take_news();
             for (id, key) in gone {
                 owed.push(Head { kind: Kind::Revoked, tag: GONE, data: key, id, ..Head::default() }, &[]);
             }
-            // Last: accesses by grants that are gone may be made again.
+            // Last, so that the peer can repeat accesses with grants that are gone.
             if is_over {
                 owed.push(Head { kind: Kind::Revoked, tag: OVER, ..Head::default() }, &[]);
             }
@@ -103,7 +105,7 @@ impl Target {
         Ok(made.ours)
     }
 
-    /// Says where a region lies.
+    /// Returns the answer to a request for the location of a region.
     pub(super) fn locate(&self, keys: Option<&Keys>, via: Via, key: u64) -> LocatedBytes {
         let region = keys.map(|keys| keys.find(key, via));
         LocatedBytes::of(&match (region, &self.grantee) {
@@ -113,12 +115,12 @@ impl Target {
         })
     }
 
-    /// The peer names a grant no more.
+    /// Handles the peer's confirmation that a grant is no longer used.
     pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
         self.grantee.as_ref().ok_or("it forgets what was never granted")?.forgotten(number)
     }
 
-    /// In words, what the peer reaches.
+    /// Describes as text what the peer can access.
     pub(super) fn describe(&self) -> Option<String> {
         self.grantee.as_ref().map(|grantee| grantee.describe())
     }
@@ -128,7 +130,7 @@ impl Target {
         self.grantee.as_ref().expect("a peer with a queue pair").fail();
     }
 
-    /// Returns whether a queue pair is being made, or the peer has to be notified of something.
+    /// Returns whether a queue pair is being created, or there is something to report to the peer.
     pub(super) fn has_chores(&self) -> bool {
         self.making.is_some() || self.grantee.as_ref().is_some_and(|grantee| grantee.has_news())
     }

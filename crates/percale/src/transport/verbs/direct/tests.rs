@@ -1,4 +1,4 @@
-//! What a target grants, on a device if there is one.
+//! Tests of the grants of a target, on a device if there is one.
 
 #![expect(unsafe_code, reason = "makes regions of the test's own memory; each block states its own reason")]
 
@@ -21,7 +21,8 @@ fn grantee() -> Option<Arc<VerbsGrantee>> {
 }
 
 fn region(memory: &mut [u8]) -> Arc<Registered> {
-    // SAFETY: no peer reaches it: there is no queue pair. Its registration is looked at while the memory is there.
+    // SAFETY: no peer can access the memory, because there is no queue pair. Its registration is used only while the
+    // memory exists.
     Registered::for_test(Segments::one(unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) }))
 }
 
@@ -35,7 +36,7 @@ fn number(located: Located) -> u32 {
 #[test]
 fn what_the_device_does_not_register_is_executed() {
     let Some(grantee) = grantee() else { return };
-    // SAFETY: it is not written: the device is not to have it.
+    // SAFETY: the memory is not written, because it must not be registered with the device.
     let fixed = unsafe { Segment::new(FIXED.as_ptr().cast_mut(), FIXED.len()) };
     assert_eq!(grantee.grant(&Registered::for_test(Segments::one(fixed))), Located::Executed, "it cannot be written");
     let mut memory = vec![0; 100];
@@ -64,10 +65,10 @@ fn rev_001_a_grants_number_and_key_are_not_used_again_before_the_peer_forgot_the
     assert_eq!(grantee.take_news().0.into_iter().map(|(number, _)| number).collect::<Vec<_>>(), numbers);
     assert!(!grantee.has_news() && grantee.take_news().0.is_empty());
     grantee.forgotten(numbers[5]).expect("it was told");
-    // Late, and about nothing: no matter.
+    // Late confirmations and those of unknown numbers are ignored.
     grantee.forgotten(numbers[5]).expect("late");
     grantee.forgotten(1000).expect("nobody's");
-    // Its place is used again, under another number: a late revocation of the old number revokes nothing.
+    // The slot is reused under a different number. A late revocation of the old number has no effect.
     let anew = region(&mut memory);
     let again = number(grantee.grant(&anew));
     assert_eq!((again % WIRE_SLOTS as u32, numbers.contains(&again)), (numbers[5] % WIRE_SLOTS as u32, false));

@@ -1,11 +1,14 @@
-//! The device's windows of one peer: bound over its queue pair, and taken back.
+//! The device's windows of one peer, which are bound over its queue pair, and their revocation.
 //!
-//! Requests are posted to the target's end of the peer's queue pair, where nothing else is posted. They are executed by this device alone, so no
-//! thread waits for a peer. A bind is waited for; a request that takes a window back is posted, and looked at again later. A queue pair that does not
-//! answer in time, or is in error, gets no more requests: deallocating a window takes it back as well, and needs no queue pair.
+//! Requests are posted to the target's end of the peer's queue pair, where nothing else is posted. The local device
+//! alone executes them, so no thread waits for a peer. A bind is waited for. A request that unbinds a window is posted,
+//! and its completion is polled later. A queue pair that does not answer in time, or is in the error state, gets no
+//! more requests: deallocating a window revokes its rights as well, and needs no queue pair.
 //!
-//! Invariants: no window is invalidated that is not known to be bound, and none is bound any more when its queue pair is ended. No more
-//! requests are under way than the queue pair and its completion queue have room for.
+//! Invariants:
+//! 1. A window is invalidated only if it is known to be bound.
+//! 2. No window is bound over a queue pair when the queue pair is destroyed.
+//! 3. There are never more outstanding requests than the queue pair and its completion queue have room for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,50 +16,51 @@ use std::time::{Duration, Instant};
 use super::super::window_use::Using;
 use super::super::{Binding, ProtectionDomain, QueuePair, VerbsError, Window, abi};
 
-/// Requests that take windows back which may be under way at a time. Others wait for room.
+/// The maximum number of outstanding requests that unbind windows. Others wait for room.
 const TAKING: u32 = 15;
-/// Requests of windows that may be under way: those, and a bind.
+/// The maximum number of outstanding requests: those, and one bind.
 pub(super) const REQUESTS: u32 = TAKING + 1;
 
-/// How long a completion is waited for; a device that does not answer in this time never will.
+/// The time to wait for a completion. A device that does not answer in this time never will.
 const ANSWERS: Duration = Duration::from_secs(5);
-/// How long no windows are bound for a peer after a request of one failed that nothing is wrong with; twice as long after the next, and so on.
+/// The time for which no windows are bound for a peer after a valid request has failed. It doubles with each further
+/// failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often that is doubled at most.
+/// The maximum number of times that the pause is doubled.
 const DOUBLED: u32 = 6;
-/// Windows that are kept for the next binds.
+/// The maximum number of windows that are kept for later binds.
 const SPARE: usize = 64;
 
-/// Why a window was not bound.
+/// The reason why a window was not bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unbound {
-    /// The queue pair is in error, or late accesses may name the keys that there are: another time.
+    /// The queue pair is in the error state, or late accesses may use the available keys. Try again later.
     Later,
     /// The device has no window, or does not bind it.
     Never,
 }
 
-/// How far it is to take a window back.
+/// The state of the unbinding of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taking {
-    /// It has to be looked at again.
+    /// Not complete. Poll again.
     Waits,
-    /// The device lets no access through any more, and the window may be bound anew.
+    /// No access through the window is possible any more, and it may be bound again.
     Over,
-    /// The device is not asked, or has not done it: the window is to be deallocated.
+    /// The device was not requested to unbind the window, or did not do it. The window has to be deallocated.
     Failed,
 }
 
-/// What was posted to take a window back.
+/// The request that unbinds a window.
 #[derive(Debug)]
 pub(super) struct Request {
     since: Instant,
-    /// Once there was room for it.
+    /// The number of the request, once there was room to post it.
     id: Option<u64>,
 }
 
 impl Request {
-    /// One that has yet to be posted.
+    /// Creates a request that has not been posted.
     pub(super) fn new() -> Self {
         Self { since: Instant::now(), id: None }
     }
@@ -70,16 +74,16 @@ pub(super) struct Windows {
     spare: Vec<Window>,
     /// The number of the next request.
     next: u64,
-    /// How many binds there were.
+    /// The number of binds so far.
     pub(super) binds: u64,
-    /// The queue pair is asked no more.
+    /// No more requests are posted to the queue pair.
     broken: bool,
-    /// Requests that failed with nothing wrong with them since a bind went well, and until when no other is made.
+    /// The number of valid requests that failed since the last successful bind, and the end of the pause.
     failures: u32,
     refuses: Option<Instant>,
-    /// Requests over it that have not completed.
+    /// The number of outstanding requests on the queue pair.
     under_way: u32,
-    /// Completions that were not asked for yet: number and status.
+    /// Completions that have not been queried yet: number and status.
     done: Vec<(u64, i32)>,
 }
 
@@ -98,31 +102,32 @@ impl Windows {
         }
     }
 
-    /// From here on requests are posted to another queue pair, or to none: `broken`.
+    /// Changes to a new queue pair, or to none if `broken` is true.
     pub(super) fn change_pair(&mut self, broken: bool) {
         (self.broken, self.under_way) = (broken, 0);
         self.done.clear();
     }
 
-    /// Returns whether the queue pair is in error, or was put there.
+    /// Returns whether the queue pair is in the error state.
     pub(super) const fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Returns whether the device is asked to take windows back.
+    /// Returns whether requests may be posted.
     const fn may_ask(&self) -> bool {
         !self.broken
     }
 
-    /// Returns whether no windows are bound now, for the device has failed lately over this peer's queue pair.
+    /// Returns whether no windows are bound at the moment, because a request over this peer's queue pair has failed
+    /// recently.
     pub(super) fn refuses(&self) -> bool {
         self.refuses.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Binds a window over the queue pair, under a key that is not `used`.
+    /// Binds a window over the queue pair, under a key for which `used` returns false.
     ///
     /// # Errors
-    /// With the window, if it may be bound and the device does not even deallocate it.
+    /// The reason, and the window if it may be bound and the device does not even deallocate it.
     pub(super) fn bind(
         &mut self,
         (domain, pair): (&Arc<ProtectionDomain>, &Arc<QueuePair>),
@@ -144,13 +149,13 @@ impl Windows {
             return Err((Unbound::Later, None));
         }
         if let Err(why) = self.ask(pair, |id| window.bind(pair, id, binding)) {
-            // It is unknown whether the window is bound, but it is bound no more once it is deallocated.
+            // It is unknown whether the window is bound. Deallocating it ends any binding.
             return Err((why, Self::deallocate(window).err()));
         }
         self.binds += 1;
         self.failures = 0;
         if used(window.remote_key()) {
-            // Of type 1, where the driver chose.
+            // This happens for type 1, where the driver chose the key.
             if self.ask(pair, |id| window.unbind(pair, id)).is_err() {
                 return Err((Unbound::Later, Self::deallocate(window).err()));
             }
@@ -160,7 +165,7 @@ impl Windows {
         Ok(window)
     }
 
-    /// Begins to take a window's right back, or looks how far that is.
+    /// Starts to unbind a window, or polls for the result.
     pub(super) fn take_back(
         &mut self,
         window: &Window,
@@ -185,7 +190,7 @@ impl Windows {
             return Taking::Failed;
         }
         if self.under_way >= TAKING {
-            // Perhaps no thread looks at the requests before this one, so the wait for them is limited.
+            // It is possible that no thread polls for the requests before this one, so the wait for them is limited.
             if request.since.elapsed() <= ANSWERS {
                 return Taking::Waits;
             }
@@ -201,12 +206,14 @@ impl Windows {
         }
     }
 
-    /// A window is bound no more, and may be bound anew. Every request of its has completed.
+    /// Keeps a window that is no longer bound, so that it can be bound again. All its requests have completed.
     pub(super) fn give_back(&mut self, window: Window) {
         window.let_go();
         self.keep(window);
     }
 
+    /// Deallocates a window.
+    ///
     /// # Errors
     /// The window, if the device does not deallocate it.
     pub(super) fn deallocate(window: Window) -> Result<(), Window> {
@@ -222,7 +229,7 @@ impl Windows {
         }
     }
 
-    /// Posts a request; its number.
+    /// Posts a request, and returns its number.
     fn post(&mut self, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<u64, Unbound> {
         self.next += 1;
         if let Err(error) = post(self.next) {
@@ -233,11 +240,11 @@ impl Windows {
         Ok(self.next)
     }
 
-    /// Posts a request and waits until it is done.
+    /// Posts a request and waits for its completion.
     fn ask(&mut self, pair: &Arc<QueuePair>, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<(), Unbound> {
         let id = self.post(post)?;
         let (under_way, done) = (&mut self.under_way, &mut self.done);
-        // The others are of windows that are being taken back.
+        // Other completions belong to requests that unbind windows.
         let finished = pair.queue().finish(id, ANSWERS, |one| {
             *under_way = under_way.saturating_sub(1);
             done.push((one.id, one.status));
@@ -252,7 +259,7 @@ impl Windows {
         }
     }
 
-    /// Takes what has completed.
+    /// Reads available completions.
     fn look(&mut self, pair: &Arc<QueuePair>) {
         let (under_way, done) = (&mut self.under_way, &mut self.done);
         let polled = pair.queue().poll(|one| {
@@ -264,7 +271,7 @@ impl Windows {
         }
     }
 
-    /// A request has completed in error.
+    /// Handles a request that completed with an error.
     fn failed(&mut self, pair: &Arc<QueuePair>, status: i32) -> Unbound {
         if status == abi::WC_WR_FLUSH_ERR {
             self.broken = true;
@@ -273,7 +280,7 @@ impl Windows {
         self.give_up(pair, &pair.queue().explain(status))
     }
 
-    /// A request was not answered in time.
+    /// Handles a request that was not answered in time.
     fn silent(&mut self, pair: &Arc<QueuePair>) -> Unbound {
         self.give_up(pair, &format!("no answer in {ANSWERS:?}"))
     }
@@ -283,7 +290,7 @@ impl Windows {
         crate::later::later!(error: why, ?pause, "a window's request failed: this peer's accesses through windows are executed");
         self.failures += 1;
         (self.refuses, self.broken) = (Some(Instant::now() + pause), true);
-        // What was posted must not be done later.
+        // The posted requests must not be executed later.
         if let Err(error) = pair.fail() {
             crate::later::later!(error: %error, "its queue pair does not go into error");
         }
@@ -291,7 +298,7 @@ impl Windows {
     }
 }
 
-/// Returns whether a completion that never comes is given up.
+/// Returns whether waiting for a completion that never arrives ends with a timeout.
 #[cfg(all(test, not(loom)))]
 pub(super) fn never_comes(pair: &QueuePair) -> bool {
     pair.queue().finish(1, ANSWERS, |_| {}) == Ok(None)

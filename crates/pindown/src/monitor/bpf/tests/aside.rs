@@ -1,4 +1,4 @@
-//! A helper on a kernel that cannot refuse descriptors: as before Linux 6.16.
+//! A helper on a kernel that cannot refuse descriptors, like those before Linux 6.16.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use super::super::wire::{self, Message};
 use super::super::{Helper, Limits, Monitor};
 use super::{alone, monitor};
 
-/// A connection with unsent bytes. Its last close takes as long as the test.
+/// Returns a connection with unsent bytes, whose last close takes as long as the test.
 fn slow() -> (TcpListener, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
@@ -20,7 +20,7 @@ fn slow() -> (TcpListener, TcpStream) {
     (listener, stream)
 }
 
-/// How many seconds the last close of the stream may take.
+/// Sets how many seconds the last close of the stream may take.
 fn linger(stream: &TcpStream, seconds: i32) {
     let linger = libc::linger { l_onoff: i32::from(seconds > 0), l_linger: seconds };
     let (level, option, len) = (libc::SOL_SOCKET, libc::SO_LINGER, size_of::<libc::linger>() as u32);
@@ -38,7 +38,7 @@ fn mon_034_a_descriptor_that_is_slow_to_close_is_closed_aside() {
     let path = std::env::temp_dir().join(format!("pindown-aside-{}", std::process::id()));
     let mut helper = Helper::open(&path, Limits { per_user: 6, ..Limits::default() }).expect("it listens");
     helper.accept_descriptors();
-    // It serves as long as this process lives.
+    // The helper serves as long as this process lives.
     std::thread::spawn(move || helper.serve());
     let open = || {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -50,7 +50,7 @@ fn mon_034_a_descriptor_that_is_slow_to_close_is_closed_aside() {
         .map(|messages| {
             let (listener, stream) = slow();
             let socket = open();
-            // The first message is read with its descriptor; after a wrong one it is left unread.
+            // The first message is read with its descriptor; a message after an invalid one is left unread.
             for fds in [&[][..], &[stream.as_fd()][..]].iter().skip(2 - messages) {
                 let hello = Message::Hello { version: if fds.is_empty() { 77 } else { wire::VERSION } };
                 if wire::send(socket.as_fd(), hello, fds, SendFlags::empty()).is_err() {
@@ -58,18 +58,19 @@ fn mon_034_a_descriptor_that_is_slow_to_close_is_closed_aside() {
                     linger(&stream, 0);
                 }
             }
-            // Its last copy is the helper's from here on; unless the helper has closed the connection meanwhile, and its own copy with it.
+            // From here on the helper has the last copy, unless it has closed the connection and with it its copy
+            // meanwhile.
             (listener, std::thread::spawn(|| drop(stream)))
         })
         .into_iter()
         .unzip();
     let served = Monitor::from_helper(&path).expect("a helper that is busy closing serves");
     assert!(!served.page().busy());
-    // What is not closed yet stays charged; the limit leaves room for this.
+    // Descriptors that are not closed yet stay charged; the limit leaves room for this.
     drop(Monitor::from_helper(&path).expect("within the limit"));
-    // A listener that goes away resets the connections: the closes end.
+    // Dropping a listener resets its connections, so the closes end.
     drop(listeners);
     closing.into_iter().for_each(|thread| thread.join().expect("it closes"));
-    // The helper's thread ends with the process, without removing it.
+    // The helper's thread ends with the process, without removing the socket.
     std::fs::remove_file(&path).expect("it is the socket");
 }

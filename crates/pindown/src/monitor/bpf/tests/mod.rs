@@ -1,4 +1,4 @@
-//! The programs against the running kernel. Without privilege each test prints why it does nothing.
+//! The programs on the running kernel. Without privileges, each test prints why it does nothing.
 #![expect(unsafe_code, reason = "the tests make the memory changes that are to be reported")]
 
 mod aside;
@@ -15,23 +15,23 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::{Change, Monitor, Source, page, sys};
 
-/// Bytes of a page of memory.
+/// The page size in bytes.
 const PAGE: u64 = 4096;
 
-/// One test at a time: all share the address space.
+/// Runs one test at a time, since all share the address space.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The process's monitor, or the reason why there is none, printed.
+/// Returns the process's monitor, or prints the reason why there is none.
 fn monitor() -> Option<&'static Monitor> {
     static MONITOR: OnceLock<Option<Monitor>> = OnceLock::new();
     let made = || Monitor::in_process().map_err(|why| eprintln!("skipped: {why}")).ok();
     MONITOR.get_or_init(made).as_ref()
 }
 
-/// A system call as it is, past the C library; what it returned, or the error.
+/// Makes a raw system call, without the C library's wrapper. Returns its result or its errno.
 fn call(number: c_long, arguments: [u64; 6]) -> Result<u64, i32> {
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: the tests pass memory that they made for this, and calls that the program survives.
@@ -39,22 +39,22 @@ fn call(number: c_long, arguments: [u64; 6]) -> Result<u64, i32> {
     if answer == -1 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(answer as u64) }
 }
 
-/// Like [`call`], but must succeed.
+/// Like [`call`], but the call must succeed.
 fn must(number: c_long, arguments: [u64; 6]) -> u64 {
     call(number, arguments).unwrap_or_else(|error| panic!("system call {number} failed with {error}"))
 }
 
-/// Like [`must`], but without a result.
+/// Like [`must`], but discards the result.
 fn done(number: c_long, arguments: [u64; 6]) {
     must(number, arguments);
 }
 
-/// A system call that some kernels refuse: then nothing happened, either.
+/// Makes a system call that some kernels refuse, in which case nothing has changed.
 fn attempt(number: c_long, arguments: [u64; 6]) {
     call(number, arguments).ok();
 }
 
-/// A mapping of some pages, surrounded by nothing that the tests use, and unmapped at the end.
+/// A mapping of some pages between unmapped pages. It is unmapped when the value is dropped.
 struct Memory {
     start: u64,
     pages: u64,
@@ -65,7 +65,7 @@ const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
 impl Memory {
     fn new(pages: u64, flags: i32, fd: i64) -> Self {
-        // A page of nothing before and after, so that no two tests' mappings grow together.
+        // An unmapped page before and after, so that the mappings of two tests never merge.
         let hole = must(libc::SYS_mmap, [0, (pages + 2) * PAGE, 0, ANONYMOUS as u64, u64::MAX, 0]);
         let start = hole + PAGE;
         let flags = (flags | libc::MAP_FIXED) as u64;
@@ -75,7 +75,7 @@ impl Memory {
         memory
     }
 
-    /// A few pages lie where no huge page can begin: the kernel rounds ranges of calls that name one up to its end.
+    /// Maps a few pages where no huge page can begin: the kernel extends ranges that touch a huge page to its end.
     fn anonymous(pages: u64) -> Self {
         let mut elsewhere = Vec::new();
         loop {
@@ -119,7 +119,7 @@ impl Drop for Memory {
     }
 }
 
-/// The changes that were reported while `work` ran.
+/// Returns the changes that were reported while `work` ran.
 fn during(monitor: &Monitor, work: impl FnOnce()) -> Vec<Change> {
     let seen = monitor.page().head();
     work();
@@ -128,7 +128,7 @@ fn during(monitor: &Monitor, work: impl FnOnce()) -> Vec<Change> {
     changes
 }
 
-/// Whether `range` may have changed.
+/// Returns whether `range` may have changed.
 fn touched(changes: &[Change], range: &Range<u64>) -> bool {
     changes.iter().any(|change| match change {
         Change::Everything => true,
@@ -145,7 +145,7 @@ fn mon_034_nobody_writes_to_a_page_but_the_kernel() {
     let (_, map) = kernel.page(*space).expect("this process has one");
     let fd = map.as_raw_fd() as u64;
     let shared = libc::MAP_SHARED as u64;
-    // Not even root, through the descriptor that clients get.
+    // Not even root can write, through the descriptor that clients get.
     assert_eq!(call(libc::SYS_mmap, [0, PAGE, READ_WRITE, shared, fd, 0]), Err(libc::EPERM));
     let value = vec![0; page::SIZE];
     let error = sys::update(map, &0_u32.to_ne_bytes(), &value, false).expect_err("it is frozen");

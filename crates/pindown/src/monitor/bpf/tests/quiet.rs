@@ -1,4 +1,4 @@
-//! What leaves pinned pages where they are is not reported: an ordinary program must not empty its cache.
+//! Calls that leave pinned pages where they are are not reported: an ordinary program must not empty its cache.
 
 use std::hint::black_box;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use super::super::Change;
 use super::{ANONYMOUS, Memory, PAGE, READ_WRITE, alone, attempt, call, done, during, monitor, must, touched};
 
-/// Runs `work` and expects that `memory` was not said to have changed.
+/// Runs `work` and checks that no change of `memory` was reported.
 fn quiet(what: &str, memory: &Memory, work: impl FnOnce()) {
     let Some(monitor) = monitor() else { return };
     let changes = during(monitor, work);
@@ -28,7 +28,7 @@ fn mon_006_mon_007_neighbours_of_what_was_unmapped() {
 #[test]
 fn mon_008_growth_in_place() {
     let _alone = alone();
-    // Else what opening it maps may lie in the hole.
+    // Opened before, since the mappings that opening makes might otherwise lie in the hole.
     if monitor().is_none() {
         return;
     }
@@ -47,7 +47,7 @@ fn mon_012_advice_that_leaves_pages() {
     // DODUMP WIPEONFORK KEEPONFORK COLD PAGEOUT POPULATE_READ POPULATE_WRITE COLLAPSE GUARD_REMOVE
     for advice in [0, 1, 2, 3, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 25, 103] {
         memory.touch();
-        // Some kernels refuse some: then nothing happened, either.
+        // Some kernels refuse some of these, in which case nothing has changed.
         quiet(&format!("advice {advice}"), &memory, || {
             call(libc::SYS_madvise, [memory.start, 512 * PAGE, advice, 0, 0, 0]).ok();
         });
@@ -110,7 +110,7 @@ fn mon_019_mon_020_fork_and_exec() {
     });
 }
 
-/// Memory that no page lies in yet.
+/// Maps memory that has no page yet.
 fn untouched(pages: u64) -> u64 {
     let start = must(libc::SYS_mmap, [0, pages * PAGE, READ_WRITE, ANONYMOUS as u64, u64::MAX, 0]);
     attempt(libc::SYS_madvise, [start, pages * PAGE, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0]);

@@ -1,4 +1,4 @@
-//! What takes pages away is reported, with its range where the call names one.
+//! Calls that remove pages are reported, with the range if the call specifies one.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
@@ -12,7 +12,8 @@ const MAYMOVE: u64 = libc::MREMAP_MAYMOVE as u64;
 const FIXED: u64 = libc::MREMAP_FIXED as u64;
 const DONTUNMAP: u64 = libc::MREMAP_DONTUNMAP as u64;
 
-/// Exactly these ranges, each at least once, and nothing else around them. (Elsewhere the test harness's threads live.)
+/// Checks that exactly these ranges were reported, each at least once, and nothing else around them. (The threads of
+/// the test harness make changes elsewhere.)
 fn exactly(changes: &[Change], expected: &[std::ops::Range<u64>]) {
     for range in expected {
         assert!(changes.contains(&Change::Range(range.clone())), "{range:x?} is missing in {changes:x?}");
@@ -53,17 +54,17 @@ fn mon_009_mon_010_mremap_in_all_its_forms() {
     let remap = |from: u64, old: u64, new: u64, flags: u64, to: u64| {
         during(monitor, || done(libc::SYS_mremap, [from, old * PAGE, new * PAGE, flags, to, 0]))
     };
-    // Shrink: only the tail.
+    // Shrinking: only the tail is removed.
     let memory = Memory::anonymous(4);
     exactly(&remap(memory.start, 4, 2, 0, 0), &[memory.part(2..4)]);
-    // Away, onto another mapping.
+    // Moving onto another mapping.
     let (memory, other) = (Memory::anonymous(2), Memory::anonymous(2));
     exactly(&remap(memory.start, 2, 2, MAYMOVE | FIXED, other.start), &[memory.all(), other.all()]);
-    // Away, leaving the addresses mapped.
+    // Moving while leaving the addresses mapped.
     let memory = Memory::anonymous(2);
     let other = Memory::anonymous(2);
     exactly(&remap(memory.start, 2, 2, MAYMOVE | FIXED | DONTUNMAP, other.start), &[memory.all(), other.all()]);
-    // Growth that has to move: the next page is taken.
+    // Growing that has to move, since the next page is mapped.
     let memory = Memory::anonymous(2);
     let seen = monitor.page().head();
     let moved = must(libc::SYS_mremap, [memory.at(1), PAGE, 3 * PAGE, MAYMOVE, 0, 0]);
@@ -78,7 +79,7 @@ fn mon_015_the_break_is_lowered() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let now = must(libc::SYS_brk, [0; 6]).next_multiple_of(PAGE);
-    // The heap is the C library's: grow above it, and go back to where it was.
+    // The C library owns the heap: grow above it, and shrink back to the old break.
     let before = must(libc::SYS_brk, [0; 6]);
     assert_eq!(must(libc::SYS_brk, [now + 4 * PAGE, 0, 0, 0, 0, 0]), now + 4 * PAGE);
     let changes = during(monitor, || done(libc::SYS_brk, [before, 0, 0, 0, 0, 0]));
@@ -104,7 +105,8 @@ fn mon_012_advice_that_takes_pages() {
         exactly(&changes, &[memory.part(1..3)]);
         assert!(!monitor.page().busy(), "the call has ended");
     }
-    // The same for oneself by descriptor: the ranges lie in memory that may change, so anything may have.
+    // The same with a descriptor of the own process. The ranges are in memory that may change, so everything is
+    // reported.
     let memory = Memory::anonymous(4);
     let me = must(libc::SYS_pidfd_open, [u64::from(std::process::id()), 0, 0, 0, 0, 0]);
     let vector = [memory.at(1), 2 * PAGE];
@@ -118,7 +120,7 @@ fn mon_012_advice_that_takes_pages() {
     }
 }
 
-/// The slot that watches `memory`, and its number before and after `work`.
+/// Returns the slot that watches `memory`, and its count before and after `work`.
 fn watched(monitor: &Monitor, memory: &Memory, work: impl FnOnce()) -> (u64, u64) {
     let watch = monitor.watch(memory.all());
     let Ok(Watch::Inode(slot)) = watch else { panic!("a shared mapping has an inode: {watch:?}") };
@@ -148,7 +150,7 @@ fn mon_012_mon_018_mon_023_pages_leave_a_shared_file() {
     let (before, after) = watched(monitor, &memory, || done(libc::SYS_madvise, remove));
     assert_eq!(after, before + 2, "two pages left");
     memory.touch();
-    // Another process.
+    // Another process makes the change.
     let shorten = || {
         let status = Command::new("truncate").args(["-s", "0", &path]).status().expect("truncate runs");
         assert!(status.success());
@@ -233,7 +235,7 @@ fn mon_012_mon_029_a_hole_made_by_io_urings_worker() {
     let Some(monitor) = monitor() else { return };
     let mut ring = IoUring::new(8).expect("io_uring is there");
     let mut submit = |entry: io_uring::squeue::Entry| {
-        // SAFETY: what the entry points to lives until the completion, which is waited for.
+        // SAFETY: the memory that the entry points to lives until the completion, for which this function waits.
         unsafe { ring.submission().push(&entry) }.expect("there is room");
         ring.submit_and_wait(1).expect("it is submitted");
         ring.completion().next().expect("one completion").result()
@@ -260,7 +262,7 @@ fn mon_012_what_cannot_be_watched_is_refused_by_name() {
     must(libc::SYS_munmap, [shared.start, PAGE, 0, 0, 0, 0]);
     let path = format!("/proc/self/fd/{fd}\0");
     let again = must(libc::SYS_open, [path.as_ptr() as u64, libc::O_RDONLY as u64, 0, 0, 0, 0]);
-    // SAFETY: opened above, for this alone.
+    // SAFETY: the descriptor was opened above, for this value alone.
     let again = unsafe { OwnedFd::from_raw_fd(again as i32) };
     let read_only = [shared.start, PAGE, 1, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, again.as_raw_fd() as u64, 0];
     must(libc::SYS_mmap, read_only);
@@ -288,7 +290,7 @@ fn mon_012_more_files_than_slots_are_refused() {
     }
 }
 
-/// A file handle as open_by_handle_at(2) takes it.
+/// A file handle, as passed to open_by_handle_at(2).
 #[repr(C, align(8))]
 struct FileHandle {
     bytes: u32,
@@ -342,7 +344,7 @@ fn mon_012_what_a_call_does_that_is_not_known_may_be_anything() {
     let [reader, writer] = pipe.map(|fd| fd as u64);
     let file = c"/proc/self/exe".as_ptr() as u64;
     let file = must(libc::SYS_open, [file, libc::O_RDONLY as u64, 0, 0, 0, 0]);
-    // Each reads or writes at a fresh page, `AT`, and does next to nothing else.
+    // Each call reads or writes at a fresh page, `AT`, and has almost no other effect.
     const AT: u64 = u64::MAX;
     const FIGETBSZ: u64 = 2;
     let calls: [(&str, i64, [u64; 6], bool); 6] = [
@@ -380,7 +382,7 @@ fn mon_012_a_device_is_no_file_of_memory_wherever_its_name_lies() {
     assert!(matches!(monitor.watch(shared.all()), Ok(Watch::Inode(slot)) if { monitor.unwatch(slot); true }));
     must(libc::SYS_close, [zero, 0, 0, 0, 0, 0]);
     let Ok(memory) = open(c"/dev/mem") else { return eprintln!("skipped: /dev/mem cannot be opened") };
-    // What the firmware left, which every kernel lets root read.
+    // Memory that the firmware left, which every kernel allows root to read.
     let arguments = [0, PAGE, READ_WRITE, libc::MAP_SHARED as u64, memory, 0xf_0000];
     match call(libc::SYS_mmap, arguments) {
         Ok(at) => {

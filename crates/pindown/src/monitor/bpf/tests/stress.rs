@@ -1,11 +1,13 @@
-//! Changes race with a small cache; io_uring's fixed buffers are the pinned memory, and show which pages they hold.
+//! Changes race with a small cache. The fixed buffers of io_uring are the pinned memory, and show which pages they
+//! contain.
 //!
-//! A writer stores growing numbers into a page and then publishes each; a changer replaces the page, in all ways that
-//! leave an address mapped; a user looks its registration up as a cache does, and reads *through the registration*. A
-//! page that is mapped holds 0 (it is new) or at least what was published before the look-up. A smaller number is an old
-//! page's: then the writer had already written to the new one, and the look-up should have missed. Such a hit is stale.
+//! A writer stores growing numbers into a page and publishes each number after storing it. A changer replaces the page,
+//! in all ways that leave an address mapped. A user looks its registration up as a cache does, and reads *through the
+//! registration*. A page that is mapped contains 0 (it is new) or at least the number that was published before the
+//! look-up. A smaller number shows an old page: the writer had already written to the new page, and the look-up should
+//! have missed. Such a hit is stale.
 //!
-//! `PINDOWN_STRESS_SECONDS` makes it longer.
+//! `PINDOWN_STRESS_SECONDS` sets a longer duration.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,10 +19,10 @@ use super::super::kernel::Kernel;
 use super::super::{Monitor, Slot, Watch, load, object};
 use super::{ANONYMOUS, PAGE, READ_WRITE, alone, attempt, call, done, monitor, must, touched};
 
-/// A page table's worth: the kernel frees the table only when all of it is advised away.
+/// The size that one page table maps: the kernel frees the table only when the advice covers all of it.
 const REGION: u64 = 512 * PAGE;
 
-/// Memory of which the last page is registered and replaced.
+/// Memory whose last page is registered and replaced.
 struct Region {
     start: u64,
     fd: Option<u64>,
@@ -54,7 +56,7 @@ impl Region {
     }
 
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: the address is mapped for as long as the test runs, whatever pages lie there.
+        // SAFETY: the address stays mapped while the test runs, whichever pages are there.
         unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(self.page() as usize)) }
     }
 
@@ -70,9 +72,9 @@ impl Region {
             (Some(_), 2) => one(libc::MADV_REMOVE),
             (Some(_), 3) => whole(libc::MADV_REMOVE),
             (Some(fd), _) => {
-                // By a worker of io_uring's.
+                // An io_uring worker makes the change.
                 let hole = opcode::Fallocate::new(types::Fd(fd as i32), PAGE).offset(REGION - PAGE).mode(3).build();
-                // SAFETY: the entry points to nothing.
+                // SAFETY: the entry contains no pointer.
                 unsafe { ring.submission().push(&hole) }.expect("there is room");
                 ring.submit_and_wait(1).expect("it is submitted");
                 assert_eq!(ring.completion().next().map(|completion| completion.result()), Some(0));
@@ -89,13 +91,13 @@ impl Region {
     }
 }
 
-/// One registration, in slot 0 of a ring's table, as a cache would keep it.
+/// One registration, in slot 0 of a ring's buffer table, held as a cache would hold it.
 struct Cache<'a> {
     monitor: &'a Monitor,
     region: &'a Region,
     slot: Option<Slot>,
     seen: u64,
-    /// The inode's number when the memory was pinned.
+    /// The inode's count when the memory was pinned.
     entry: Option<u64>,
     ring: IoUring,
     out: u64,
@@ -153,7 +155,7 @@ impl<'a> Cache<'a> {
         }
     }
 
-    /// The number in the page that is registered.
+    /// Returns the number in the registered page.
     fn through_registration(&mut self) -> u64 {
         let from = std::ptr::with_exposed_provenance::<u8>(self.region.page() as usize);
         let entry = opcode::WriteFixed::new(types::Fd(self.out as i32), from, 8, 0).build();

@@ -1,11 +1,11 @@
-//! Waiting threads are woken by a change, and changes cost nothing more while no thread waits.
+//! A change wakes waiting threads, and changes cost no more than usual while no thread waits.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Memory, PAGE, alone, done, monitor};
 use crate::journal::{Bell, Waiting};
 
-/// Whether the bell rings within so many seconds; other threads' changes make it ring as well.
+/// Returns whether the bell rings within so many seconds. Changes by other threads also ring it.
 fn rings(waiting: &Waiting<'_>, seconds: i64) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(waiting.descriptor(), PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).expect("it can be polled") == 1
@@ -37,7 +37,7 @@ fn mon_048_pages_that_leave_a_file_wake_too() {
         super::super::Watch::Inode(slot) => slot,
         super::super::Watch::Records => panic!("a shared mapping"),
     };
-    // Not mapped here any more, so that only the file reports it.
+    // The memory is no longer mapped here, so that only the file reports the change.
     done(libc::SYS_munmap, [memory.start, 2 * PAGE, 0, 0, 0, 0]);
     let waiting = Waiting::on(monitor.bell());
     let before = monitor.page().inode(slot);
@@ -57,14 +57,14 @@ fn mon_049_nobody_waits_nothing_is_rung() {
         done(libc::SYS_madvise, [memory.start, PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0]);
         memory.touch();
     };
-    // At most one ring, for the last thread that waited.
+    // The bell rings at most once, for the last thread that waited.
     change();
     let rung = monitor.bell().rung();
     for _ in 0..1000 {
         change();
     }
     assert_eq!(monitor.bell().rung(), rung);
-    // And nothing is lost for threads that wait later.
+    // Nothing is lost for threads that wait later.
     monitor.bell().silence();
     for _ in 0..1000 {
         change();

@@ -10,19 +10,19 @@ use crate::transport::testing::Lent;
 const LEN: usize = 512 << 10;
 const KEY: u64 = 0xABCD;
 
-/// Registers a region under a key that is used again.
+/// Registers a region under `KEY`, which is used repeatedly.
 fn region(two: &Two, value: u8) -> Region {
     let mut memory = crate::local_memory::sealed::allocate(LEN).unwrap();
     memory.fill(value);
     two.domain.registration(BOTH).key(KEY).own(memory).unwrap()
 }
 
-/// The bytes to write. They stay allocated for a target that helps later.
+/// Returns the bytes to write. They stay allocated for a target that helps later.
 fn nines() -> Lent {
     Lent::new(vec![9; LEN])
 }
 
-/// Writes all of it. The target does not help, because it makes no progress.
+/// Writes all of `from`. The target does not help, because it makes no progress.
 fn write(two: &mut Two, grant: GrantIndex, from: &Lent) -> Result<bool, DirectError> {
     let local = &from.whole();
     two.initiator.direct_long(&LongAccess { grant, key: KEY, address: 0, local, writes: true, token: 1 })
@@ -36,8 +36,8 @@ fn rev_004_a_key_of_another_region_is_asked_for_anew_before_the_target_is_asked_
     two.turn();
     drop(old.close().unwrap());
     let new = region(&two, 0);
-    // The error is returned at once, not after a target that copies to the new region is done: then the access could not
-    // be repeated.
+    // The error is returned at once, not after the target has copied to the new region: in that case the access could
+    // not be repeated.
     assert_eq!(write(&mut two, grant, &nines()), Err(DirectError::Stale));
     assert!(!two.initiator.is_assisted() && two.target.is_quiet(), "the target was asked to help");
     assert_eq!(bytes_of(&new), [0; LEN]);
@@ -58,7 +58,7 @@ fn rev_004_a_target_does_not_help_with_another_region_than_the_initiator_copies(
         } else {
             region_now.write(0, &[0; LEN]);
         }
-        // As if the initiator had claimed nothing yet when the target reads its request.
+        // Simulates an initiator that has claimed nothing yet when the target reads its request.
         let (direct, side) = two.initiator.direct();
         assert!(direct.initiator().is_some());
         let (pair, number) = (Arc::clone(side.pair), 1);
@@ -78,7 +78,7 @@ fn a_request_for_help_with_memory_that_was_freed_meanwhile_is_not_held_against_t
     let grant = two.grant(KEY);
     two.turn();
     for _ in 0..3 {
-        // The target is busy: it reads the request after the arena that it names was taken back.
+        // The target is busy: it reads the request after the arena that the request names was taken back.
         let mut from = crate::local_memory::sealed::allocate(LEN).unwrap();
         from.fill(9);
         let local = &Segments::one(from.segment());

@@ -13,7 +13,8 @@ use crate::transport::shm::direct::{ASKED, ENTRIES, PAGE_BYTES};
 use crate::transport::shm::transfer::Sharing;
 use crate::wire::head::{Flags, Head, Kind};
 
-/// Returns how the initiator handles this answer (of `bytes` bytes, to the request with number `id`) to its first request.
+/// Returns the initiator's result for this answer (of `bytes` bytes, to the request with number `id`) to its first
+/// request.
 fn answered(bytes: usize, id: u32, change: impl FnOnce(&mut Resolution)) -> Result<Lookup, String> {
     let mut two = Two::new(true);
     let region = two.region(1 << 20, true, BOTH);
@@ -48,7 +49,7 @@ fn answered(bytes: usize, id: u32, change: impl FnOnce(&mut Resolution)) -> Resu
         Ok(()) => {
             let known = two.initiator.look_up(region.key());
             if let Lookup::Ready(grant) = known {
-                // Whatever the answer, nothing is touched beyond the arena.
+                // No answer leads to an access beyond the arena.
                 for address in [0, (1 << 20) - 8, 1 << 20, u64::MAX - 8] {
                     Segments::lend(&[1; 8], |from| two.initiator.direct_write(grant, address, from)).ok();
                 }
@@ -94,12 +95,12 @@ fn answers_that_may_be_late_are_void() {
     let all = size_of::<Resolution>();
     // The arena may have been taken back in the meantime.
     assert_eq!(answered(all, 1, |it| it.arena = 0xFFFF_FFF0.into()), Ok(Lookup::Unknown));
-    // So may the page; the region is then reached through its owner.
+    // The page may have been taken back as well. The region is then reached through its owner.
     assert_eq!(answered(all, 1, |it| it.page = (it.page.get() + 1000).into()), Ok(Lookup::Executed));
     assert_eq!(answered(all, 1, |it| it.page = it.arena), Ok(Lookup::Executed));
-    // Given for writing, but announced for reading: it is not there.
+    // The arena was given for writing but is announced for reading, so it is not found.
     assert_eq!(answered(all, 1, |it| it.rights = 1), Ok(Lookup::Unknown));
-    // A generation that does not hold, or an entry that is not in use: granted, and found stale.
+    // A generation that does not hold, or an entry that is not in use: the region is granted, and found stale.
     assert!(matches!(answered(all, 1, |it| it.generation = u64::MAX.into()), Ok(Lookup::Ready(_))));
     assert!(matches!(answered(all, 1, |it| it.entry = (ENTRIES as u32 - 1).into()), Ok(Lookup::Ready(_))));
 }
@@ -191,7 +192,7 @@ fn nonsense_on_the_control_socket_breaks_the_link() {
     let domain = domain();
     let (initiator, target) = (ShmLink::new(initiator).unwrap(), ShmLink::new(target).unwrap());
     let mut two = Two { initiator, target, domain };
-    // An arena shared in a way that does not exist.
+    // The kind of sharing does not exist.
     let mut announcement = [0u8; 16];
     (announcement[0], announcement[4], announcement[8]) = (9, 2, 1);
     rustix::net::send(&control, &announcement, SendFlags::empty()).unwrap();

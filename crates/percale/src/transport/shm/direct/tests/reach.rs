@@ -193,7 +193,7 @@ fn what_is_made_in_place_is_checked_as_all_else() {
     let counted = two.domain.registration(all).counter(&Arc::new(Counter::new())).own(allocate(64).unwrap()).unwrap();
     two.grant(counted.key());
     assert_eq!(in_place(&mut two, counted.key(), 0), [zeroes, None, None]);
-    // Memory that is not mapped, and a peer that is gone.
+    // Memory that is not mapped, and a peer that has ended.
     // SAFETY: only the kernel uses this address, and it refuses the copy.
     let nowhere = unsafe { Segment::new(std::ptr::without_provenance_mut(4096), 4096) };
     // SAFETY: not backed, so only the kernel touches it.

@@ -28,7 +28,7 @@ fn mr_067_a_closed_region_is_not_reached() {
         let mut bytes = [0; 17];
         memory.copy_to(0, &mut bytes);
         assert_eq!(bytes, [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
-        // Returned once; then the target is asked again, and may have a region with this key.
+        // `NoKey` is returned once. Then a new request is sent to the target, which may have a region with this key.
         assert_eq!(two.look_up(key), Lookup::NoKey);
         let again = two.domain.registration(BOTH).key(key).own(memory).unwrap();
         assert_eq!(two.write(key, 0, &[3; 8]), Ok(()));
@@ -37,8 +37,8 @@ fn mr_067_a_closed_region_is_not_reached() {
     }
 }
 
-/// What the initiator knows of a key may belong to a region that is closed: an access that the new region allows is not
-/// refused because of it.
+/// The initiator's entry of a key may belong to a region that is closed. It must not cause the refusal of an access
+/// that the new region allows.
 #[test]
 fn mr_067_a_key_that_is_used_again_has_the_new_rights_and_length() {
     for mapped in [true, false] {
@@ -74,7 +74,7 @@ fn a_peer_that_asks_again_gets_the_same_grant() {
     assert_eq!(Arc::strong_count(&registered), held, "grants hold no regions");
 }
 
-/// Regions are registered and closed; entries and the initiator's table do not grow.
+/// Regions are registered and closed, but the entries and the initiator's table do not grow.
 #[test]
 fn what_is_void_is_forgotten() {
     let mut two = Two::new(true);
@@ -139,7 +139,7 @@ fn hammer(mapped: bool, rounds: u64) {
             }
             region.write(0, &[0; LEN]);
             memory = region.close().expect("a busy writer does not keep a region from being closed");
-            // The memory is ours again: its content does not change any more.
+            // The memory belongs to the owner again: its content does not change any more.
             let mut then = vec![0; LEN];
             memory.copy_to(0, &mut then);
             for _ in 0..3 {
@@ -201,7 +201,7 @@ fn a_link_that_ends_takes_its_grants_with_it() {
     assert_eq!(Segments::lend(&[2; 8], |from| initiator.direct_write(grant, 0, from)), Err(DirectError::Stale));
     region.close().unwrap();
     drop(initiator);
-    // A region that lives on does not keep the record of a peer that is gone.
+    // A region that is still open does not keep the record of a peer that has ended.
     let (_pair, grantee, region, registered) = grantee(&domain, None);
     assert!(is_granted(&registered, &grantee));
     grantee.end();

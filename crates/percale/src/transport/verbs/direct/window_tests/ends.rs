@@ -1,4 +1,5 @@
-//! Windows that are taken back: accesses that come late, storms of them, many windows together, queue pairs in error.
+//! Tests of the revocation of windows: late accesses, many of them, many windows at once, and queue pairs in the error
+//! state.
 
 use super::*;
 use crate::local_memory::volatile::ViewExt as _;
@@ -20,7 +21,7 @@ fn mw_044_mw_048_rev_001_what_is_revoked_is_dead_and_other_windows_live() {
             let before = bytes_of(&region);
             assert!(!bench.writes(&grants[1], 99, 4000), "{how:?}: a dead key");
             assert_eq!(bytes_of(&region), before, "{how:?}: bytes landed through a dead key");
-            // With the queue pair all windows went; what is granted anew has another key.
+            // All windows ended with the queue pair. A new grant has a different key.
             bench.again();
             let again = bench.grant(&windows[0]);
             assert_ne!(again.remote_key, grants[0].remote_key);
@@ -41,9 +42,9 @@ fn rev_001_mw_044_more_windows_than_requests_are_taken_back_together() {
         let windows: Vec<_> = (0..50).map(|at| window(&region, at * 100, 100, ALL)).collect();
         let grants: Vec<_> = windows.iter().map(|window| bench.grant(window)).collect();
         assert!(bench.writes(&grants[49], 1, 100), "{how:?}");
-        // All are begun before any is looked at again; and then in another order.
+        // All revocations are started before any is polled. They are then polled in reverse order.
         let mut revocations: Vec<_> = windows.iter().map(|window| Revocation::start(Arc::clone(window))).collect();
-        // Meanwhile others are bound.
+        // Meanwhile another window is bound.
         let other = window(&region, 6000, 100, ALL);
         assert!(bench.writes(&bench.grant(&other), 2, 100), "{how:?}");
         assert!(revocations.iter_mut().rev().all(|revocation| revocation.wait(Some(PATIENCE))), "{how:?}");
@@ -81,7 +82,7 @@ fn mw_041_flt_001_a_queue_pair_in_error_holds_up_nobody() {
         assert_eq!(bench.grantee.grant(&unbound), Located::Unknown, "{how:?}: over a queue pair in error");
         assert!(!bench.grantee.has_news(), "{how:?}: it is told once");
         assert!(!bench.writes(&grants[0], 99, 100) && !bytes_of(&region).contains(&99), "{how:?}: a dead key");
-        // As far as is known, the third window is still bound.
+        // As far as this side can determine, the third window is still bound.
         bench.grantee.end();
         assert!(begun.elapsed() < Duration::from_secs(40), "{how:?}: it took {:?}", begun.elapsed());
         let me: Arc<dyn Grantee> = Arc::clone(&bench.grantee) as _;
@@ -101,7 +102,7 @@ fn flt_001_a_request_that_is_never_answered_is_not_waited_for() {
     assert!(begun.elapsed() < Duration::from_secs(30));
 }
 
-/// A peer writes without pause, and does not stop when its window is taken back.
+/// A peer writes continuously, and does not stop when its window is revoked.
 #[test]
 fn mw_050_rev_001_nothing_lands_after_a_window_was_taken_back() {
     const OWNERS: u8 = 200;
@@ -120,7 +121,7 @@ fn mw_050_rev_001_nothing_lands_after_a_window_was_taken_back() {
                 }
                 std::thread::sleep(Duration::from_micros(100 * u64::from(round)));
                 close(&window);
-                // From here on the memory is its owner's alone.
+                // From here on only the owner uses the memory.
                 let filled = vec![OWNERS; LEN];
                 assert_eq!(region.store(0, crate::local_memory::volatile::View::of(&filled)), Ok(()));
                 assert!(storm.join().expect("writes") > 0);

@@ -1,14 +1,15 @@
-//! Late answers, peers that invalidate what is another's, and requests that fail, on the double of libibverbs.
+//! Tests of late answers, of peers that invalidate another peer's windows, and of failing requests, on the double of
+//! libibverbs.
 
 use super::super::super::abi::SendWr;
 use super::super::super::double;
 use super::super::super::tests::sides;
 use super::*;
 
-/// A request of libibverbs that percale never makes: a message that invalidates one of its receiver's keys.
+/// An opcode that percale never uses: a message that invalidates a key of its receiver.
 const SEND_WITH_INVALIDATE: i32 = 9;
 
-/// A bench of another peer, on the same device.
+/// Creates a bench for another peer on the same device.
 fn other(bench: &Bench, using: Using) -> Bench {
     let domain = ProtectionDomain::new(bench.adapter.domain().context()).expect("a protection domain");
     let grantee = Arc::new(VerbsGrantee::new(domain, Some(using)));
@@ -17,7 +18,7 @@ fn other(bench: &Bench, using: Using) -> Bench {
     Bench { adapter: Arc::clone(&bench.adapter), grantee, queue, near }
 }
 
-/// The number of a grant that is gone does nothing to the next grant in its slot, whatever state that is in.
+/// The number of a grant that is gone does not affect the next grant in its slot, in any state of that grant.
 #[test]
 fn rev_001_a_late_number_takes_nothing_from_the_next_grant() {
     const TAKES: Duration = Duration::from_millis(500);
@@ -39,24 +40,24 @@ fn rev_001_a_late_number_takes_nothing_from_the_next_grant() {
             let late: &dyn Grantee = &*bench.grantee;
             let has_retired =
                 |number| late.has_retired(number, crate::local_memory::rundown::Line::default().snapshot());
-            // While the next grant is in use.
+            // The next grant is in use.
             bench.grantee.forgotten(number).expect("it was forgotten before");
             late.revoke(number);
             assert!(has_retired(number) && bench.writes(&next, 1, 100), "{how:?}: the next grant was taken back");
-            // While the device has not taken its window back.
+            // The device has not unbound the window of the next grant yet.
             let begun = Instant::now();
             let mut revocation = Revocation::start(Arc::clone(&second));
             let answer = has_retired(number);
             if begun.elapsed() < TAKES {
                 assert!(answer, "{how:?}: the answer was the next grant's");
             }
-            // And when the device has, before its owner looks.
+            // The device has unbound it, but the owner has not polled.
             std::thread::sleep(2 * TAKES);
             assert!(has_retired(number));
             late.revoke(number);
             assert!(!bench.grantee.has_news(), "{how:?}: the completion was taken in the name of another grant");
             assert!(revocation.wait(Some(PATIENCE)));
-            // While the peer has yet to forget it.
+            // The peer has not confirmed yet that the grant is unused.
             assert_eq!(bench.grantee.take_news().0, [(next.number, 7)]);
             bench.grantee.forgotten(number).expect("it was forgotten before");
             let third = window(&region, 200, 100, ALL);
@@ -72,7 +73,7 @@ fn rev_001_a_late_number_takes_nothing_from_the_next_grant() {
     });
 }
 
-/// A request that fails is the end of one peer's windows, for a while.
+/// A failing request disables windows for one peer for a while.
 #[test]
 fn flt_002_a_request_that_fails_costs_no_other_peer_its_windows() {
     double::on("device double0 windows=6", || {
@@ -89,7 +90,7 @@ fn flt_002_a_request_that_fails_costs_no_other_peer_its_windows() {
         assert_eq!(bench.grantee.grant(&two), Located::Executed, "its device has failed");
         let second = other(&bench, using);
         assert!(second.writes(&second.grant(&two), 3, 100), "another peer's is none of this one's matter");
-        // And with another queue pair, a moment later, the first has windows again.
+        // With another queue pair, the first peer gets windows again after a while.
         bench.again();
         let until = Instant::now() + PATIENCE;
         while bench.grantee.grant(&two) == Located::Executed {
@@ -104,7 +105,7 @@ fn flt_002_a_request_that_fails_costs_no_other_peer_its_windows() {
     });
 }
 
-/// Soft-RoCE lets any peer's message invalidate any window of type 2.
+/// Soft-RoCE executes an invalidation by any peer's message for any window of type 2.
 #[test]
 fn mw_044_a_peer_invalidates_no_window_of_another() {
     double::on("device double0 vendor=16777215 lax=1", || {
@@ -119,7 +120,7 @@ fn mw_044_a_peer_invalidates_no_window_of_another() {
         let (peer, ours) = sides(&bench.adapter);
         let mut request = SendWr::new(5, SEND_WITH_INVALIDATE);
         request.imm_data = grant.remote_key;
-        // SAFETY: it names no memory, and a key of the target's.
+        // SAFETY: the request names no memory, only a key of the target.
         unsafe { peer.pair.post(&mut request) }.expect("it is posted");
         println!("it got {:?}, we {:?}", peer.next(), ours.next());
         assert!(bench.writes(&grant, 2, 100), "another peer took it back");

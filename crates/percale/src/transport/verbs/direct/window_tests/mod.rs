@@ -1,5 +1,6 @@
-//! Windows that a target grants, by what the device lets through, on a device if there is one: a peer that keeps to nothing posts accesses
-//! of its own making. With windows of both types, bound to registrations of both extents.
+//! Tests of the windows that a target grants, on a device if there is one. They check which accesses of a peer that
+//! does not follow any rules are allowed by the device. All tests use windows of both types, bound to registrations of
+//! both extents.
 
 #![expect(unsafe_code, reason = "makes regions of the test's own memory; the block states its reason")]
 
@@ -25,7 +26,7 @@ use crate::transport::verbs::{
 use crate::wire::located::{Grant, Located};
 
 const LEN: usize = 20_000;
-/// How long the device may take for one request.
+/// The time that the device may take for one request.
 const PATIENCE: Duration = Duration::from_secs(30);
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const EVERY: [(WindowKind, Extent); 4] = [
@@ -35,7 +36,7 @@ const EVERY: [(WindowKind, Extent); 4] = [
     (WindowKind::Two, Extent::Region),
 ];
 
-/// A target, and its peer's queue pair.
+/// A target and its peer's queue pair.
 struct Bench {
     adapter: Arc<Adapter>,
     grantee: Arc<VerbsGrantee>,
@@ -43,7 +44,7 @@ struct Bench {
     near: QueuePair,
 }
 
-/// A device with windows of this type.
+/// Creates a bench for windows of this type. Returns `None` if the device has none.
 fn bench((kind, extent): (WindowKind, Extent)) -> Option<Bench> {
     let adapter = adapter()?;
     let (one, a2, b2) = adapter.domain().context().limits().expect("limits").windows;
@@ -58,7 +59,7 @@ fn bench((kind, extent): (WindowKind, Extent)) -> Option<Bench> {
     Some(Bench { adapter, grantee, queue, near })
 }
 
-/// The peer's queue pair, and the target's end of it.
+/// Creates the peer's queue pair and the target's end of it.
 fn pairs(adapter: &Adapter, domain: &Arc<ProtectionDomain>) -> (Arc<CompletionQueue>, QueuePair, QueuePair) {
     let channel = CompletionChannel::new(adapter.domain().context()).expect("a channel");
     let queues = [(); 2].map(|()| CompletionQueue::new(&channel, REQUESTS + 1).expect("a queue"));
@@ -77,8 +78,8 @@ fn pairs(adapter: &Adapter, domain: &Arc<ProtectionDomain>) -> (Arc<CompletionQu
 }
 
 fn region(memory: &mut [u8]) -> Arc<Registered> {
-    // SAFETY: the tests' peers are queue pairs of the test's own; it ends all that it granted before the memory goes, and looks at that
-    // through raw copies only.
+    // SAFETY: the peers of the tests are queue pairs of the same test. The test ends all grants before the memory is
+    // freed, and reads the memory only through raw copies.
     Registered::for_test(Segments::one(unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) }))
 }
 
@@ -98,13 +99,14 @@ impl Bench {
         }
     }
 
-    /// Returns whether the device makes an access of the peer's. If not, the queue pair is over.
+    /// Returns whether the device allows an access of the peer. If not, the queue pair is in the error state.
     fn passes(&self, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> bool {
         post(&self.near).expect("it is posted");
         self.queue.finish(1, PATIENCE, |_| {}).expect("a queue that works").expect("an answer") == 0
     }
 
-    /// Returns whether the device is known to keep to registrations only, and to what was let in before an invalidation completed.
+    /// Returns whether the device is known to enforce only the bounds of registrations, and to execute accesses that
+    /// arrived before an invalidation completed.
     fn checks_registrations_alone(&self) -> bool {
         let limits = self.adapter.domain().context().limits().expect("limits");
         Using::of(&limits).is_some_and(|using| using.extent == Extent::Window)
@@ -120,7 +122,7 @@ impl Bench {
         self.passes(|pair| pair.post_write(1, 0, len, (grant.address, grant.remote_key)))
     }
 
-    /// The peer's queue pair broke: it gets another one.
+    /// Replaces the peer's queue pair after it has failed.
     fn again(&mut self) {
         drop(self.grantee.change_pair(None));
         let (queue, near, far) = pairs(&self.adapter, self.grantee.domain());
@@ -133,7 +135,7 @@ fn bytes_of(region: &Registered) -> Vec<u8> {
     let mut bytes = vec![0; region.place().len()];
     let room = &mut bytes[..];
     region.place().as_slice().iter().for_each(|piece| {
-        // SAFETY: the piece is memory of this test's, which lives.
+        // SAFETY: the segment is memory of this test that is still allocated.
         let view = unsafe { crate::local_memory::volatile::View::new(piece.as_ptr(), piece.len()) };
         assert_eq!(view.read_into(room), piece.len());
     });
@@ -183,7 +185,8 @@ fn mw_019_a_window_of_the_devices_is_exactly_its_range() {
             let grant = bench.grant(&window);
             assert!(bench.reads(&grant, 0, 5000) && bench.reads(&grant, 4999, 1), "{how:?}: inside");
             let passes = bench.reads(&grant, from, len);
-            // Such a device checks registrations alone: the region's here, of which these bytes are.
+            // Such a device enforces only the bounds of registrations. Here this is the registration of the region,
+            // which contains these bytes.
             assert_eq!(
                 passes,
                 how.1 == Extent::Region && bench.checks_registrations_alone(),
@@ -194,7 +197,7 @@ fn mw_019_a_window_of_the_devices_is_exactly_its_range() {
             }
             close(&window);
         }
-        // Nor does any device let accesses through that leave what is registered beneath.
+        // No device allows accesses outside the registration to which the window is bound.
         for (from, len) in [(-1002, 1), (LEN as i64 - 1001, 1), (LEN as i64 - 1002, 2)] {
             let window = window(&region, 1001, 5000, Access::REMOTE_READ);
             let grant = bench.grant(&window);
@@ -250,7 +253,7 @@ fn mw_003_mw_004_a_region_stays_registered_while_windows_are_bound() {
         let region = region(&mut memory);
         let windows = [0, 50].map(|offset| window(&region, offset, 100, ALL));
         let grants = windows.each_ref().map(|window| bench.grant(window));
-        // It is dropped: its memory stays until no window is bound.
+        // The region is dropped. Its memory stays until no window is bound.
         close(&region);
         assert!(bench.reads(&grants[0], 0, 100) && bench.writes(&grants[1], 4, 100), "{how:?}");
         let late = window(&region, 60, 10, ALL);
@@ -259,7 +262,7 @@ fn mw_003_mw_004_a_region_stays_registered_while_windows_are_bound() {
             assert_eq!(bench.grantee.beneath(), usize::from(how.1 == Extent::Region));
             close(one);
         }
-        // Nothing is registered beneath any more, nor will be: its own bytes are.
+        // The region is not registered any more and will not be again, so only the range of the window is registered.
         let last = window(&region, 70, 10, ALL);
         let grant = bench.grant(&last);
         assert!(
@@ -301,7 +304,7 @@ fn mw_034_devices_without_windows_grant_none() {
     grantee.end();
 }
 
-/// No time is asserted: the figures are printed for the reader.
+/// Prints the times, and asserts nothing about them.
 #[test]
 fn mw_027_what_binding_and_registering_cost_a_peer_is_printed() {
     const ROUNDS: u32 = 300;
