@@ -379,7 +379,7 @@ impl<'d> EndpointBuilder<'d> {
         let shared = self.shared_receive.as_ref().filter(|_| !matches!(purpose, Purpose::Listener(_)));
         let pool = shared.map(|shared| shared.pool.join(vector.as_ref().filter(|_| !single), doorbell.bell()));
         Core {
-            peers: Peers::new(vector, single),
+            peers: Peers::new(vector, single, settings.unexpected_cap),
             messages: Matching::new(),
             tagged: Matching::new(),
             claims: HashMap::new(),
@@ -402,13 +402,10 @@ impl<'d> EndpointBuilder<'d> {
             vectors: Table::new(),
             multis: Table::new(),
             multi_minimum: self.multi_minimum,
-            outbox: VecDeque::new(),
             reporting: Reporting::new(targets, !many || self.shared_receive.is_some()),
             pool,
             heir: None,
             operations: Operations::default(),
-            unexpected_cap: settings.unexpected_cap,
-            left_messages: VecDeque::new(),
             gate: if many { Gate::default() } else { Gate::closed() },
             submissions: Arc::new(Submissions::new(Arc::clone(doorbell.bell()))),
             due: VecDeque::new(),

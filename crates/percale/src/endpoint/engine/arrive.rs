@@ -3,10 +3,10 @@
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 use super::access::{PART, SERVE};
-use super::budget::charge_of;
 use super::core::Core;
 use super::gate::STRANGER;
 use super::kinds::{envelope, is_collective, is_eager, is_tagged};
+use super::peers::charge_of;
 use super::types::{
     Action, Arrival, Body, Multi, Notify, Payload, Place, Pull, Receive, Request, SendState, Short, Unexpected,
 };
@@ -49,7 +49,7 @@ impl Core {
 
     /// Gives an arrived or offered message to its receive.
     pub(crate) fn fill(&mut self, message: Unexpected, receive: Receive) {
-        self.release(message.from, charge_of(&message));
+        self.peers.release(message.from, charge_of(&message));
         let Unexpected { from, head, len, body } = message;
         match body {
             Body::Short(short) => {
@@ -70,14 +70,14 @@ impl Core {
         let into = self.segments(receive.place).slice(0, usize::try_from(offer.len.get()).unwrap_or(usize::MAX));
         if into.is_empty() {
             // Nothing to fetch: a message of no bytes, or a receive with no room.
-            self.reply(from, Kind::Pulled, head.id, 0);
+            self.peers.reply(from, Kind::Pulled, head.id, 0);
             self.received(from, &head, offer.len.get(), &receive);
             return;
         }
         let pull = Pull::Message { from, head, len: offer.len.get(), receive };
         let token = self.pulls.insert(pull).to_wire();
         let into = Lease::own(&into);
-        self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
+        self.peers.push(from, Action::Pull { id: head.id, offer: *offer, into, token });
     }
 
     /// Delivers a message of the most common kind, on a fast path: it carries a tag and data at most, has a receive of one segment, fits
@@ -153,7 +153,7 @@ impl Core {
             Kind::Ack => self.acknowledged(from, head.id, head.tag),
             Kind::Offers => self.peers.set_offers_only(from, head.id != 0),
             Kind::Control => self.control(from, &head, payload),
-            Kind::Counts => self.peers.get_mut(from).counts = Counts::from_bits_truncate(head.id),
+            Kind::Counts => self.peers.set_counts(from, Counts::from_bits_truncate(head.id)),
             Kind::Data
             | Kind::Bye
             | Kind::Nothing
@@ -182,7 +182,7 @@ impl Core {
     /// Keeps a message until its receive is posted.
     fn hold(&mut self, message: Unexpected) -> crate::endpoint::matching::Held {
         // The charge comes first: a shared receive that was posted meanwhile takes the message, and releases the charge, at once.
-        self.charge(message.from, charge_of(&message));
+        self.peers.charge(message.from, charge_of(&message));
         let envelope = envelope(message.from, &message.head);
         let kind = message.head.kind;
         let held = self.table_of(kind).hold(envelope, message);
@@ -267,7 +267,7 @@ impl Core {
             }
         };
         let request = Request::of(payload);
-        self.outbox.push_back((from, Action::Push { id: head.id, token: head.tag, request, source }));
+        self.peers.push(from, Action::Push { id: head.id, token: head.tag, request, source });
     }
 
     /// Returns the payload of a local send, and marks it as being read by a transport.
@@ -377,7 +377,7 @@ impl Sink for Core {
                 let mut heap = Buffer::from(vec![0; head.len as usize]);
                 let into = heap.segment_for_receive().map_or(Segments::EMPTY, Segments::one);
                 arrival.heap = Some(heap);
-                self.charge(from, head.len as usize);
+                self.peers.charge(from, head.len as usize);
                 into
             }
         };
@@ -407,7 +407,7 @@ impl Sink for Core {
             (Some(receive), Some(heap)) => {
                 let bytes = heap.into_vec();
                 self.put(View::of(&bytes), receive.place);
-                self.release(from, bytes.len());
+                self.peers.release(from, bytes.len());
                 self.received(from, &head, len, &receive);
             }
             (None, Some(heap)) => {
@@ -417,9 +417,9 @@ impl Sink for Core {
                 } else {
                     // Discarded while it arrived.
                     if head.flags.contains(Flags::ACK) {
-                        self.reply(from, Kind::Ack, head.id, 0);
+                        self.peers.reply(from, Kind::Ack, head.id, 0);
                     }
-                    self.release(from, head.len as usize);
+                    self.peers.release(from, head.len as usize);
                 }
             }
             (None, None) => {}
@@ -439,7 +439,7 @@ impl Sink for Core {
             Err(error) => {
                 let (code, why) = pull_error(error);
                 if head.flags.contains(Flags::ACK) {
-                    self.reply(from, Kind::Ack, head.id, code.errno() as u64);
+                    self.peers.reply(from, Kind::Ack, head.id, code.errno() as u64);
                 }
                 self.receive_failed(from, &head, &receive, code, why);
             }

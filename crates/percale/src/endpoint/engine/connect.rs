@@ -97,9 +97,7 @@ impl Engine {
         let attempt = self.next_attempt;
         self.next_attempt += 1;
         self.attempts.insert(attempt, slot);
-        let peer = self.core.peers.get_mut(slot);
-        peer.state = State::Connecting(attempt);
-        let (address, context) = (peer.address, peer.context);
+        let (address, context) = self.core.peers.connecting(slot, attempt);
         match &mut self.connector {
             // Reported like every other end of an attempt, after the caller is done with the slot.
             Connector::Service { mailbox, answer_only: true, .. } => {
@@ -126,7 +124,7 @@ impl Engine {
     #[inline]
     pub(super) fn look_at_slot(&mut self, slot: Connection) {
         let peer = self.core.peers.get(slot);
-        if self.role.is_none() && peer.lost && peer.state == State::Idle && peer.sender.is_none() {
+        if self.role.is_none() && peer.is_lost() && peer.is_idle() && peer.sender().is_none() {
             self.start_connecting(slot);
         }
     }
@@ -157,7 +155,7 @@ impl Engine {
             Notice::Failed { attempt, error } => self.attempt_failed(attempt, &error),
             Notice::Aliased { attempt, incarnation } => {
                 let Some(slot) = self.attempts.remove(&attempt) else { return };
-                if self.core.peers.get(slot).state != State::Connecting(attempt) {
+                if self.core.peers.get(slot).state() != State::Connecting(attempt) {
                     return; // The peer connected to us meanwhile.
                 }
                 if self.role.is_some() {
@@ -170,7 +168,7 @@ impl Engine {
                         if slot != real {
                             self.core.shared_alias(slot, real, had_address);
                             self.core.redirect_receives(slot, real);
-                            self.core.misnamed(slot, self.core.peers.get(real).address);
+                            self.core.misnamed(slot, self.core.peers.get(real).address());
                         }
                         self.drain(real);
                     }
@@ -205,12 +203,12 @@ impl Engine {
             link.connection_end().set(&reason);
             for _ in 0..1 << 20 {
                 // Bounded: a ring has a fixed size, and the peer no longer fills it.
-                if !self.poll_link(slot) || self.core.peers.get(slot).state != State::Up {
+                if !self.poll_link(slot) || !self.core.peers.get(slot).is_up() {
                     break;
                 }
             }
         }
-        if self.core.peers.get(slot).state == State::Up {
+        if self.core.peers.get(slot).is_up() {
             self.down(slot, &Broken::Died(reason));
         }
     }
@@ -234,9 +232,7 @@ impl Engine {
                 return self.give_up(slot, ErrorCode::Io, error.to_string());
             }
         };
-        let peer = self.core.peers.get_mut(slot);
-        peer.serial = serial;
-        peer.bit = bit.unwrap_or(0);
+        self.core.peers.met(slot, serial, bit.unwrap_or(0));
         self.attach(slot, link, incarnation);
         self.stands(slot, transport, reason);
     }
@@ -253,7 +249,7 @@ impl Engine {
             }
             None => self.welcome(at, incarnation, proven)?,
         };
-        if self.core.peers.get(slot).state != State::Up {
+        if !self.core.peers.get(slot).is_up() {
             return Some(slot);
         }
         self.down(slot, &Broken::Died("it connected afresh".into()));
@@ -263,7 +259,7 @@ impl Engine {
 
     /// Reports that a link is in use, and hands it the operations that waited.
     fn stands(&mut self, slot: Connection, transport: TransportKind, reason: &str) {
-        self.core.peers.get_mut(slot).reason = reason.into();
+        self.core.peers.set_reason(slot, reason);
         if self.role.is_some() {
             self.link_stands(slot, transport);
         } else {
@@ -314,10 +310,8 @@ impl Engine {
         if self.links.len() <= slot as usize {
             self.links.resize_with(slot as usize + 1, || None);
         }
-        let peer = self.core.peers.get_mut(slot);
-        (peer.state, peer.lost) = (State::Up, false);
-        peer.incarnation = incarnation;
-        let bit = peer.bit;
+        self.core.peers.connected(slot, incarnation);
+        let bit = self.core.peers.get(slot).bit();
         match &link {
             AnyLink::Shm(_) => self.poller.add_shm(slot, bit),
             AnyLink::Tcp(tcp) => {
@@ -341,9 +335,9 @@ impl Engine {
         self.cool();
         let counts = self.core.reporting.counters().remote();
         if !counts.is_empty() {
-            self.core.reply(slot, Kind::Counts, counts.bits(), 0);
+            self.core.peers.reply(slot, Kind::Counts, counts.bits(), 0);
         }
-        self.core.begin_budget(slot);
+        self.core.peers.begin_budget(slot);
         // Before any request of the peer is answered.
         self.act();
     }
@@ -359,7 +353,7 @@ impl Engine {
         }
         let (peer, address) = self.core.peers.identify(slot);
         self.forget_connection(slot, error, &reason);
-        self.core.peers.get_mut(slot).lost = true;
+        self.core.peers.set_lost(slot);
         if self.role.is_some() {
             self.link_over(slot, error, &reason);
         } else {
@@ -370,7 +364,7 @@ impl Engine {
 
     /// Returns whether the connection to a peer is established.
     pub(crate) fn is_connected(&mut self, peer: PeerAddress) -> bool {
-        self.core.peers.resolve(peer).is_ok_and(|slot| self.core.peers.get(slot).state == State::Up)
+        self.core.peers.resolve(peer).is_ok_and(|slot| self.core.peers.get(slot).is_up())
     }
 
     /// Ends the connection to a peer at the request of the application. Returns whether there was one.
@@ -378,7 +372,7 @@ impl Engine {
         let Ok(slot) = self.core.peers.resolve(peer) else { return false };
         // An endpoint's connection to itself lasts as long as the endpoint.
         let own = matches!(self.links.get(slot as usize), Some(Some(AnyLink::Loopback(_))));
-        let up = self.role.is_none() && !own && self.core.peers.get(slot).state == State::Up;
+        let up = self.role.is_none() && !own && self.core.peers.get(slot).is_up();
         if up {
             self.down(slot, &Broken::Closed);
         }
@@ -416,7 +410,7 @@ impl Engine {
 
     fn attempt_failed(&mut self, attempt: u64, error: &ConnectError) {
         let Some(slot) = self.attempts.remove(&attempt) else { return };
-        if self.core.peers.get(slot).state != State::Connecting(attempt) {
+        if self.core.peers.get(slot).state() != State::Connecting(attempt) {
             return; // The peer connected to us meanwhile.
         }
         self.give_up(slot, connect_code(error), error.to_string());

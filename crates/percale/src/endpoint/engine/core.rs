@@ -1,6 +1,6 @@
 //! The state of the protocol: everything about an endpoint except its links.
 //!
-//! Links hand frames to the core while they are borrowed, so the core never touches a link: actions for a link go to `outbox`, which the
+//! Links hand frames to the core while they are borrowed, so the core never touches a link: actions for a link go to the outbox, which the
 //! engine empties afterwards. Invariants:
 //! 1. An operation completes exactly once: it is in exactly one of `sends`, a peer's `pending`, a matching table, `arrivals` or `pulls`,
 //!    and completing it removes it there. A send that failed while its peer owes an answer keeps its number, and nothing else.
@@ -21,8 +21,7 @@ use super::reporting::Reporting;
 use super::residue::Left;
 use super::triggered::Triggered;
 use super::types::{
-    Action, Arrival, Identity, Multi, Notify, OpenSend, Payload, Place, Pull, Receive, Send, SendState, Serve, Side,
-    Unexpected,
+    Arrival, Identity, Multi, Notify, OpenSend, Payload, Place, Pull, Receive, Send, SendState, Serve, Side, Unexpected,
 };
 use super::unsent::Unsent;
 use super::windows::told;
@@ -92,8 +91,6 @@ pub(crate) struct Core {
     pub(crate) multis: Table<Multi>,
     /// A multi-receive buffer with less than this left takes no more messages.
     pub(crate) multi_minimum: usize,
-    /// The actions that links are to do next.
-    pub(crate) outbox: VecDeque<(Connection, Action)>,
     /// Where the endpoint reports.
     pub(crate) reporting: Reporting,
     /// The shared receive context, if there is one.
@@ -103,11 +100,6 @@ pub(crate) struct Core {
     pub(crate) heir: Option<Arc<Pool>>,
     /// Safe operations.
     pub(crate) operations: Operations,
-    /// The cap on the bytes of unexpected messages that are held for one peer. Above it the peer is asked to offer messages rather than to
-    /// send them.
-    pub(crate) unexpected_cap: usize,
-    /// Peers that are gone and left messages, in the order in which they left.
-    pub(crate) left_messages: VecDeque<Connection>,
     /// The peers that the endpoint accepts.
     pub(crate) gate: Gate,
     /// Operations that waited for a counter and are due.
@@ -224,13 +216,6 @@ impl Core {
         self.reporting.has_room()
     }
 
-    /// Queues a frame without payload.
-    #[inline]
-    pub(crate) fn reply(&mut self, to: Connection, kind: Kind, id: u32, tag: u64) {
-        let head = Head { kind, flags: Flags::ID, len: 0, tag, data: 0, id };
-        self.outbox.push_back((to, Action::Frame(head)));
-    }
-
     /// Ends the receive of a message that is in its buffer and that is `len` bytes long at its sender: answers the sender and reports the
     /// message.
     #[inline]
@@ -239,7 +224,7 @@ impl Core {
             if head.flags.contains(Flags::INVALIDATE) && !self.may_report(from, head, len, receive) {
                 return; // Reported later: the key that it invalidated is still in use.
             }
-            self.reply(from, Kind::Ack, head.id, 0);
+            self.peers.reply(from, Kind::Ack, head.id, 0);
         }
         let room = receive.place.len() as u64;
         let mut entry = self.received_entry(from, head, len.min(room), receive);
@@ -364,7 +349,7 @@ impl Core {
     fn send_over(&mut self, to: Connection, notify: Notify) {
         self.peers.finished(to);
         if notify == Notify::Collective {
-            self.peers.finished_for_group(to);
+            self.peers.get_mut(to).finished_for_group();
         }
     }
 
@@ -383,7 +368,7 @@ impl Core {
     /// Fails everything that waited for a connection that is gone. Each operation ends once.
     #[cold]
     pub(crate) fn down(&mut self, from: Connection, error: ErrorCode, why: &str) {
-        self.outbox.retain(|(to, _)| *to != from);
+        self.peers.drop_actions_for(from);
         for pending in self.peers.take_pending(from) {
             let Some(entry) = pending.entry() else { continue }; // It ends below.
             self.fail(Side::Transmit, pending.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
@@ -406,7 +391,7 @@ impl Core {
         for id in gone {
             let Some(arrival) = self.arrivals.remove(id) else { continue };
             if arrival.heap.is_some() && is_eager(arrival.head.kind) {
-                self.release(from, arrival.head.len as usize);
+                self.peers.release(from, arrival.head.len as usize);
             }
             if let Some(receive) = arrival.receive {
                 self.receive_failed(from, &arrival.head, &receive, error, why);
@@ -419,7 +404,12 @@ impl Core {
         self.sender_down(from);
         self.collectives_down(from, error, why);
         self.peers.reset(from);
-        self.end_budget(from);
+        self.peers.end_budget(from);
+        for overdue in self.peers.take_overdue(from) {
+            for kind in [Kind::Message, Kind::Tagged, Kind::Collective] {
+                self.drop_held(kind, |from, _, _| from == overdue);
+            }
+        }
         self.windows_still_wait(from);
     }
 

@@ -66,7 +66,7 @@ impl Engine {
         let counts = self.core.reporting.counters().remote();
         if !counts.is_empty() {
             for slot in self.core.peers.up().collect::<Vec<_>>() {
-                self.core.reply(slot, Frame::Counts, counts.bits(), 0);
+                self.core.peers.reply(slot, Frame::Counts, counts.bits(), 0);
             }
             self.act();
         }

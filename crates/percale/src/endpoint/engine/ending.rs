@@ -70,7 +70,7 @@ impl Core {
             self.down(slot, ErrorCode::Canceled, why);
         }
         self.claims.clear();
-        self.outbox.clear();
+        self.peers.drop_actions();
         // Last, so that buffers of which peers hold parts are released together with those parts.
         if !links.is_empty() {
             self.end_held(links, until);

@@ -52,7 +52,7 @@ impl Core {
     /// Takes the control frames that have arrived.
     pub(super) fn take_heard(&mut self) -> Vec<(Connection, Control)> {
         let heard = self.gate.heard.as_mut().map(std::mem::take).unwrap_or_default();
-        heard.iter().for_each(|(from, _)| self.peers.get_mut(*from).heard = 0);
+        heard.iter().for_each(|(from, _)| self.peers.heard(*from));
         heard
     }
 
@@ -109,16 +109,16 @@ impl Core {
         let Some(heard) = &mut self.gate.heard else {
             return self.peers.accuse(from, "a control frame to an endpoint that takes none");
         };
-        let peer = self.peers.get_mut(from);
-        if peer.accused.is_some() {
+        let peer = self.peers.get(from);
+        if peer.accused().is_some() {
             return;
         }
-        if peer.heard == HEARD_LIMIT {
+        if peer.control_frames() == HEARD_LIMIT {
             return self.peers.accuse(from, "more control frames than a peer may send before they are looked at");
         }
         match Control::parse(head, payload) {
             Ok(control) => {
-                peer.heard = peer.heard.saturating_add(1);
+                self.peers.hear(from);
                 heard.push((from, control));
             }
             Err(why) => self.peers.accuse(from, why),

@@ -19,7 +19,10 @@ impl Engine {
     /// This only polls: it makes no system call and writes nothing.
     #[inline(never)]
     pub(crate) fn linger(&mut self, at_most: Duration) -> bool {
-        if !self.process.is_here() || !self.core.has_room() || !self.core.outbox.is_empty() || !self.poller.may_linger()
+        if !self.process.is_here()
+            || !self.core.has_room()
+            || self.core.peers.has_actions()
+            || !self.poller.may_linger()
         {
             return false;
         }

@@ -13,8 +13,8 @@
 //! * `staged`: operations on a device's memory
 //! * `counting`: where results go, and which counters count them
 //! * `pooled`: receives shared with other endpoints
-//! * [`peers`]: the peers of the endpoint; `parted`: slots of permanently disconnected peers
-//! * `known`: maps addresses of a vector to slots; `sockets`: maps network addresses to slots
+//! * [`peers`]: the peers of the endpoint, and the decision whether a frame may leave for one of them now; `parted`: slots of permanently
+//!   disconnected peers
 //! * `senders`: peers that are sending halves of contexts
 //! * [`poller`]: which links to poll, and when; `linger`: spinning on rings for messages that are about to arrive
 //! * `rdma`: links over verbs in the endpoint's epoll
@@ -27,14 +27,12 @@
 //! * [`sleep`]: going to sleep
 //! * `triggered`: operations that a counter begins; `collective`: operations of groups
 //! * `windows`: binding and invalidating windows; `bound`: windows that were bound lately
-//! * `budget`: limits for the memory that one peer can make the endpoint keep
 //! * [`ticks`]: detection of silent TCP peers; `residue`: memory that the peer of a broken connection may still write
 
 pub(crate) mod access;
 mod arrive;
 pub(crate) mod aside;
 mod bound;
-mod budget;
 mod closing;
 mod collective;
 mod connect;
@@ -46,7 +44,6 @@ mod ending;
 pub(crate) mod gate;
 mod in_place;
 mod kinds;
-mod known;
 mod linger;
 pub(crate) mod listening;
 mod parted;
@@ -65,7 +62,6 @@ mod send;
 mod senders;
 pub(crate) mod single;
 pub(super) mod sleep;
-mod sockets;
 pub(crate) mod staged;
 mod target;
 #[cfg(all(test, not(loom)))]
@@ -161,7 +157,7 @@ impl Engine {
         // A closed endpoint has no links.
         let any = self.poll_hot();
         if any && self.poller.chores_can_wait() {
-            if !self.core.outbox.is_empty() {
+            if self.core.peers.has_actions() {
                 self.act();
             }
             return true;
@@ -235,13 +231,13 @@ impl Engine {
         if !self.poller.busy.is_empty() {
             any |= self.poll_busy();
         }
-        if !self.core.outbox.is_empty() {
+        if self.core.peers.has_actions() {
             self.act();
         }
         if self.attentive {
             any |= self.attend();
         }
-        if self.core.peers.any_accused {
+        if self.core.peers.any_accused() {
             self.judge();
         }
         if !self.core.left.is_empty() {
@@ -382,16 +378,15 @@ impl Engine {
         let busy = self.poller.take_busy();
         for &slot in &busy {
             any |= self.poll_link(slot);
-            let waited = self.core.peers.get(slot).pending.len();
-            if self.core.peers.get(slot).budget.owes() {
+            let waited = self.core.peers.get(slot).waiting();
+            if self.core.peers.get(slot).is_owed() {
                 self.perform_owed(slot);
             }
             self.drain(slot);
             // An operation that no longer waits may have completed: a thread that is about to sleep checks the results once more.
-            any |= self.core.peers.get(slot).pending.len() != waited;
+            any |= self.core.peers.get(slot).waiting() != waited;
             let waits = self.links.get(slot as usize).is_some_and(|link| link.as_ref().is_some_and(|l| !l.is_idle()));
-            let peer = self.core.peers.get(slot);
-            let owes = !peer.pending.is_empty() || peer.budget.owes();
+            let owes = self.core.peers.get(slot).has_something_to_send();
             if waits || (self.links[slot as usize].is_some() && owes) {
                 self.poller.waits(slot);
             }
@@ -404,13 +399,13 @@ impl Engine {
     #[inline(never)]
     pub(crate) fn act(&mut self) {
         let mut advance = false;
-        while let Some((slot, action)) = self.core.outbox.pop_front() {
+        while let Some((slot, action)) = self.core.peers.next_action() {
             if matches!(action, Action::Advance) {
                 advance = true;
-            } else if self.core.peers.any_owing() && self.core.peers.get(slot).budget.owes() {
-                self.core.owe(slot, action); // Behind what the link refused: in order.
+            } else if !self.core.peers.may_answer(slot) {
+                self.core.peers.owe(slot, action); // Behind what the link refused: in order.
             } else if let Some(refused) = self.perform(slot, action) {
-                self.core.owe(slot, refused);
+                self.core.peers.owe(slot, refused);
                 self.poller.waits(slot);
             }
         }
@@ -429,10 +424,7 @@ impl Engine {
         };
         // A byte stream may hold back the second and later frames of a call until the next call, which may never come. So all frames of a
         // sequence leave with the last one.
-        let follows = |next: &(Connection, Action)| {
-            next.0 == slot && matches!(next.1, Action::Frame(_) | Action::Bytes(..) | Action::Notice(..))
-        };
-        let more = link.is_stream() && self.core.outbox.front().is_some_and(follows);
+        let more = link.is_stream() && self.core.peers.next_is_frame_for(slot);
         let result = match &action {
             Action::Advance => return None,
             Action::Frame(head) => link.send(head, &Segments::EMPTY, more),
@@ -457,9 +449,9 @@ impl Engine {
     /// Hands a link the answers that it refused before, until it refuses one again.
     #[cold]
     fn perform_owed(&mut self, slot: Connection) {
-        while let Some(action) = self.core.next_owed(slot) {
+        while let Some(action) = self.core.peers.next_owed(slot) {
             if let Some(refused) = self.perform(slot, action) {
-                return self.core.owe_first(slot, refused);
+                return self.core.peers.owe_first(slot, refused);
             }
         }
     }
@@ -467,9 +459,9 @@ impl Engine {
     /// Closes the connections of peers that broke the protocol.
     #[cold]
     fn judge(&mut self) {
-        self.core.peers.any_accused = false;
+        self.core.peers.judge();
         for slot in 0..self.core.peers.len() as Connection {
-            if let Some(why) = self.core.peers.get(slot).accused {
+            if let Some(why) = self.core.peers.get(slot).accused() {
                 self.down(slot, &Broken::Protocol(why.into()));
             }
         }
@@ -499,7 +491,7 @@ impl Engine {
         self.owe_progress();
         self.core.post_any_receive(work, notify)?;
         self.look_for(work.from);
-        if !self.core.outbox.is_empty() {
+        if self.core.peers.has_actions() {
             self.act();
         }
         Ok(())
@@ -512,13 +504,13 @@ impl Engine {
             let peer = self.core.peers.get(slot);
             let how = match self.links.get(slot as usize) {
                 Some(Some(AnyLink::Loopback(_))) => "loopback: this endpoint itself".to_owned(),
-                Some(Some(AnyLink::Shm(link))) => format!("shm: {}; {}", peer.reason, link.describe()),
-                Some(Some(AnyLink::Tcp(_))) => format!("tcp: {}", peer.reason),
-                Some(Some(AnyLink::Verbs(link))) => format!("verbs: {}; {}", peer.reason, link.describe()),
+                Some(Some(AnyLink::Shm(link))) => format!("shm: {}; {}", peer.reason(), link.describe()),
+                Some(Some(AnyLink::Tcp(_))) => format!("tcp: {}", peer.reason()),
+                Some(Some(AnyLink::Verbs(link))) => format!("verbs: {}; {}", peer.reason(), link.describe()),
                 Some(Some(AnyLink::Sim(_))) => "sim".to_owned(),
                 _ => continue,
             };
-            all.push((peer.address, how));
+            all.push((peer.address(), how));
         }
         all
     }

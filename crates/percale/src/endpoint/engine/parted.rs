@@ -7,7 +7,6 @@
 //! members of groups and users of shared receives keep their slots.
 
 use super::Engine;
-use super::peers::State;
 use crate::transport::Connection;
 use crate::wire::head::Kind;
 
@@ -20,7 +19,7 @@ impl Engine {
         self.core.peers.part(slot);
         for _ in 0..LOOKS {
             let Some(slot) = self.core.peers.next_parted() else { return };
-            if self.core.peers.get(slot).state != State::Idle {
+            if !self.core.peers.get(slot).is_idle() {
                 continue; // It is connected again, or being connected, and is queued again when that is over.
             }
             if self.is_meant(slot) {
@@ -34,19 +33,19 @@ impl Engine {
     /// Returns whether messages of a peer without a connection wait to be received. No more messages come, so once the result is false it
     /// stays false.
     fn has_left_messages(&mut self, slot: Connection) -> bool {
-        if self.core.peers.get(slot).left {
+        if self.core.peers.get(slot).may_have_left() {
             let left = [Kind::Message, Kind::Tagged, Kind::Collective]
                 .into_iter()
                 .any(|kind| self.core.table_of(kind).holds_of(slot.into()));
-            self.core.peers.get_mut(slot).left = left;
+            self.core.peers.set_left(slot, left);
         }
-        self.core.peers.get(slot).left
+        self.core.peers.get(slot).may_have_left()
     }
 
     /// Returns whether a receive is directed at a peer without a connection.
     fn has_directed_receives(&mut self, slot: Connection) -> bool {
         let peer = self.core.peers.get(slot);
-        if peer.lost && !peer.directed {
+        if peer.is_lost() && !peer.is_directed() {
             return false; // Receives that were posted before its connection ended have ended too.
         }
         [false, true].into_iter().any(|tagged| self.core.table(tagged).is_directed_at(slot.into()))
@@ -58,7 +57,7 @@ impl Engine {
         kept || !self.core.peers.get(slot).is_free()
             || self.links.get(slot as usize).is_some_and(Option::is_some)
             || self.attempts.values().any(|its| *its == slot)
-            || self.core.outbox.iter().any(|(to, _)| *to == slot)
+            || self.core.peers.has_actions_for(slot)
             || !self.core.left.is_empty()
             || !self.core.collectives.is_idle()
             || self.has_directed_receives(slot)

@@ -46,7 +46,7 @@ impl Core {
     /// Returns the peer of a slot in the form in which the pool knows it.
     pub(super) fn sender(&self, slot: Connection) -> Sender {
         let peer = self.peers.get(slot);
-        Sender { slot, at: peer.has_address().then(|| peer.at()), incarnation: peer.incarnation }
+        Sender { slot, at: peer.has_address().then(|| peer.at()), incarnation: peer.incarnation() }
     }
 
     /// Notifies the pool of a connection.
@@ -186,7 +186,7 @@ impl Core {
     pub(super) fn fail_shared(&mut self, from: Connection, error: ErrorCode, why: &str) {
         let Some(pool) = &self.pool else { return };
         let peer = self.sender(from);
-        let receives = match (self.peers.get(from).state, peer.at) {
+        let receives = match (self.peers.get(from).state(), peer.at) {
             (State::Up, _) => pool.disconnected(peer),
             (_, Some(at)) => pool.not_met(at),
             (_, None) => return,
@@ -303,7 +303,7 @@ impl Engine {
                 note => self.core.read_note(note),
             }
         }
-        if !self.core.outbox.is_empty() {
+        if self.core.peers.has_actions() {
             self.act();
         }
         true

@@ -1,9 +1,8 @@
 //! Posting receives, looking for messages, cancelling.
 
-use super::budget::charge_of;
 use super::core::Core;
-use super::kinds::envelope;
-use super::peers::Unresolved;
+use super::kinds::{envelope, is_tagged};
+use super::peers::{Unresolved, charge_of};
 use super::triggered::Triggered;
 use super::types::{Body, Identity, Multi, Notify, Pending, Place, Receive, Side, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
@@ -101,14 +100,11 @@ impl Core {
     #[inline]
     fn pattern(&mut self, work: &ReceiveWork) -> Result<Pattern, PostError> {
         let (tag, ignore) = work.tag.unwrap_or((0, 0));
-        let source = if work.from == PeerAddress::UNSPECIFIED || self.peers.single {
+        let source = if work.from == PeerAddress::UNSPECIFIED || self.peers.is_single() {
             Source::Any // An endpoint of one connection has one sender only, and may post receives before it knows its peer.
         } else {
             let slot = self.peers.resolve(work.from).map_err(|error| unresolved(error, work.from))?;
-            self.peers.get_mut(slot).directed = true;
-            let slot = self.peers.get(slot).sender.unwrap_or(slot);
-            self.peers.get_mut(slot).directed = true;
-            Source::From(u64::from(slot))
+            Source::From(u64::from(self.peers.direct_receive(slot)))
         };
         Ok(Pattern { tag, ignore, source })
     }
@@ -204,18 +200,18 @@ impl Core {
 
     /// Drops a message that no receive will take, and answers its sender if it wants an answer.
     pub(super) fn throw_away(&mut self, message: Unexpected) {
-        self.release(message.from, charge_of(&message));
+        self.peers.release(message.from, charge_of(&message));
         let Unexpected { from, head, body, .. } = message;
         match body {
             Body::Short(_) | Body::Whole(_) => {
                 if head.flags.contains(Flags::ACK) {
-                    self.reply(from, Kind::Ack, head.id, 0);
+                    self.peers.reply(from, Kind::Ack, head.id, 0);
                 }
             }
             Body::Offered(_) => {
-                self.reply(from, Kind::Pulled, head.id, 0);
+                self.peers.reply(from, Kind::Pulled, head.id, 0);
                 if head.flags.contains(Flags::ACK) {
-                    self.reply(from, Kind::Ack, head.id, 0);
+                    self.peers.reply(from, Kind::Ack, head.id, 0);
                 }
             }
             Body::Arriving(arrival) => self.arrivals[arrival].held = None,
@@ -271,6 +267,25 @@ impl Core {
         CompletionFlags::empty()
     }
 
+    /// Drops the held messages of this kind for which `unwanted` returns true. Returns how many there were.
+    pub(super) fn drop_held(&mut self, kind: Kind, unwanted: impl Fn(Connection, u64, &Unexpected) -> bool) -> usize {
+        let held =
+            self.table_of(kind).extract_held(|envelope, _, message| unwanted(message.from, envelope.tag, message));
+        let dropped: Vec<Unexpected> = held.map(|(_, message)| message).collect();
+        for message in &dropped {
+            self.peers.release(message.from, charge_of(message));
+            if let Body::Arriving(arrival) = message.body
+                && let Some(arrival) = self.arrivals.get_mut(arrival)
+            {
+                arrival.held = None;
+            }
+        }
+        if !dropped.is_empty() && self.pool.is_some() && kind != Kind::Collective {
+            self.withdraw_gone(is_tagged(kind));
+        }
+        dropped.len()
+    }
+
     /// Drops the unexpected messages of a peer with a payload that will never arrive. Complete messages stay and can be received.
     pub(super) fn drop_unfinished(&mut self, from: Connection) {
         for kind in [Kind::Message, Kind::Tagged, Kind::Collective] {
@@ -279,7 +294,7 @@ impl Core {
             });
             crate::later::later!(debug: dropped, "unexpected messages will never arrive");
         }
-        self.peers.get_mut(from).left = true; // Assumed here; `has_left_messages` checks whether it is true.
+        self.peers.set_left(from, true); // Assumed here; `has_left_messages` checks whether it is true.
     }
 
     /// Gives the messages of a peer that are here to receives directed at any of its slots, now that its connection has ended.
@@ -289,7 +304,7 @@ impl Core {
         }
         let names = self.peers.other_slots(from);
         for name in &names {
-            self.peers.get_mut(*name).left = true;
+            self.peers.set_left(*name, true);
         }
         let names: Vec<u64> = names.into_iter().map(u64::from).collect();
         self.messages.leave(from.into(), &names);
@@ -299,7 +314,7 @@ impl Core {
     /// Fails the receives that only this peer could have satisfied: a wait for a dead peer must end.
     pub(super) fn fail_directed(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.fail_shared(from, error, why);
-        if self.peers.single {
+        if self.peers.is_single() {
             return; // All its receives end together, when the gate closes.
         }
         for tagged in [false, true] {
@@ -339,10 +354,8 @@ impl Core {
             }
         }
         for slot in 0..self.peers.len() as u32 {
-            let pending = &mut self.peers.get_mut(slot).pending;
             let wanted = |send: &Pending| send.entry().is_some_and(|entry| ours(entry.context, send.notify));
-            let first = pending.iter().position(wanted);
-            let Some(send) = first.and_then(|at| pending.remove(at)) else { continue };
+            let Some(send) = self.peers.get_mut(slot).take_where(wanted) else { continue };
             let Some(entry) = send.entry() else { continue };
             let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it was sent");
             self.fail(Side::Transmit, send.notify, error);

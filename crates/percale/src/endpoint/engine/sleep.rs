@@ -304,7 +304,7 @@ impl Engine {
 
     /// Returns whether some operation makes progress only when a thread polls.
     fn needs_naps(&self) -> bool {
-        self.core.has_answers()
+        self.core.peers.has_answers()
             || !self.core.left.is_empty()
             || self.core.watched.any()
             || self.poller.is_working(&self.links)
@@ -314,7 +314,7 @@ impl Engine {
     /// Returns whether the first operation that waits for this peer binds or invalidates a window. Such an operation waits for accesses of
     /// other peers to end, which does not ring the bell.
     fn waits_for_window(&self, slot: Connection) -> bool {
-        matches!(self.core.peers.get(slot).pending.front(), Some(Pending { work: Work::Window(..), .. }))
+        matches!(self.core.peers.get(slot).first(), Some(Pending { work: Work::Window(..), .. }))
     }
 
     /// Makes sure that whatever the peer of a hot link publishes from now on is published after the peer could see the mark. Returns false

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::core::Core;
-use super::peers::State;
+use super::peers::{Leaving, Queuing};
 use super::receive::unresolved;
 use super::residue::Left;
 use super::types::{Notify, Pending, Receive, Side, Work};
@@ -85,7 +85,7 @@ impl Core {
     /// Returns the identity under which a peer's accesses are made.
     #[inline]
     pub(crate) fn via(&self, from: Connection) -> Via {
-        Via { endpoint: self.endpoint, peer: self.peers.get(from).incarnation, authority: self.authority }
+        Via { endpoint: self.endpoint, peer: self.peers.get(from).incarnation(), authority: self.authority }
     }
 
     /// Binds a window, or begins to invalidate a key. Returns `None` if an earlier key of the window is still in use, or is being invalidated.
@@ -161,7 +161,7 @@ impl Core {
             Err(error) => {
                 // The answer is the same for every error, so a peer that guesses keys learns nothing.
                 crate::later::later!(debug: %error, "a peer's message invalidates what it must not");
-                self.reply(from, Kind::Ack, head.id, ErrorCode::KeyRejected.errno() as u64);
+                self.peers.reply(from, Kind::Ack, head.id, ErrorCode::KeyRejected.errno() as u64);
                 false
             }
         }
@@ -247,22 +247,21 @@ impl Engine {
         self.owe_progress();
         let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;
         let peer = self.core.peers.get(slot);
-        if self.core.peers.single && peer.state != State::Up {
+        if self.core.peers.is_single() && !peer.is_up() {
             return Err(PostError::NotConnected);
         }
-        if notify != Notify::Operation && peer.pending.len() >= super::send::PENDING_LIMIT {
+        let (invalidates, fenced) = (matches!(work.what, What::Invalidate(_)), work.flags.contains(OpFlags::FENCE));
+        if !peer.may_queue(Queuing::Window, notify, fenced) {
             return Err(PostError::Again);
         }
         // A key can be invalidated although its peer is not connected.
-        let idle = peer.state == State::Idle;
-        let first = peer.pending.is_empty();
-        let (binds, fenced) = (matches!(work.what, What::Bind { .. }), work.flags.contains(OpFlags::FENCE));
-        let stands = peer.state == State::Up || (idle && !binds);
-        if first && stands && !fenced && self.core.do_window(slot, work, notify).is_some() {
+        let idle = peer.is_idle();
+        if peer.may_leave(Leaving::Window { invalidates, fenced }) && self.core.do_window(slot, work, notify).is_some()
+        {
             return Ok(());
         }
         let pending = Pending { work: Work::Window(Box::new(work.keep())), notify };
-        self.core.peers.get_mut(slot).pending.push_back(pending);
+        self.core.peers.get_mut(slot).queue(pending);
         if idle {
             self.start_connecting(slot);
         }
@@ -272,7 +271,7 @@ impl Engine {
 
     /// Starts the first waiting operation, if it is one on a window and its turn has come. Returns false otherwise.
     pub(super) fn start_window(&mut self, slot: Connection) -> bool {
-        let front = self.core.peers.get_mut(slot).pending.pop_front();
+        let front = self.core.peers.get_mut(slot).take_first();
         let Some(Pending { work: Work::Window(mut work), notify }) = front else { return false };
         if self.core.do_window(slot, &work.post(), notify).is_some() {
             return true;
@@ -282,7 +281,7 @@ impl Engine {
             return true;
         }
         let pending = Pending { work: Work::Window(work), notify };
-        self.core.peers.get_mut(slot).pending.push_front(pending);
+        self.core.peers.get_mut(slot).put_back(pending);
         false
     }
 

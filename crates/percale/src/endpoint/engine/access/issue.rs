@@ -4,9 +4,10 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 use super::super::core::Core;
+use super::super::peers::Leaving;
 use super::super::send::offer_of;
 use super::super::types::Notify;
-use super::{Execution, LONG_BYTES, Long, PART, PARTS_LIMIT, Part, Waiting, What, atomic_kind};
+use super::{Execution, Long, PART, Part, Waiting, What, atomic_kind};
 use crate::endpoint::remote_work::AtomicWork;
 use crate::local_memory::atomic::{AtomicOp, KindWireExt as _};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _};
@@ -32,8 +33,7 @@ pub(in super::super) fn execute(
         let tell = what.part(1).is_some().then(|| what.tell(what.counts()));
         if let Some(posted) = waiting.start(core.accesses.next_id()) {
             core.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) });
-            core.peers.started(slot);
-            core.peers.get_mut(slot).executed += 1;
+            core.peers.get_mut(slot).execution_started();
         }
     }
     let Some((access, execution)) = waiting.started().and_then(|id| Some((id, core.accesses.get(id)?))) else {
@@ -45,10 +45,10 @@ pub(in super::super) fn execute(
         if core.accesses[access].error.is_some() {
             break; // A refused part ends the access: the others are not requested.
         }
-        let is_much = core.peers.get(slot).parts >= PARTS_LIMIT || core.long_bytes(slot) + remote.len > LONG_BYTES;
-        let sent = match is_much {
-            true => Err(Refused::Full),
-            false => send_part(link, core, slot, access, &what, remote, offset as usize, several),
+        let long_bytes = core.long_bytes(slot) + remote.len;
+        let sent = match core.peers.get(slot).may_leave(Leaving::Part { long_bytes }) {
+            false => Err(Refused::Full),
+            true => send_part(link, core, slot, access, &what, remote, offset as usize, several),
         };
         if let Err(refused) = sent {
             if waiting.sent == 0 {
@@ -56,7 +56,7 @@ pub(in super::super) fn execute(
             }
             return Err(refused);
         }
-        core.peers.get_mut(slot).parts += 1;
+        core.peers.get_mut(slot).part_left();
         core.accesses[access].left += 1;
         waiting.sent += 1;
     }
@@ -126,7 +126,7 @@ fn send_part(
     let access = &mut core.accesses[access];
     if long && !access.long {
         access.long = true;
-        core.peers.get_mut(slot).long_writes += 1;
+        core.peers.get_mut(slot).long_write_started();
     }
     if what.data().is_some() && what.changes() && (long || !matches!(what, What::Write(_))) {
         // The notice that reports a write also counts it, so a target that sees the count finds the report.

@@ -50,12 +50,6 @@ use crate::wire::head::{Counts, Flags, Head, Kind, Notice, Offer, RMA_EAGER, Rea
 /// The maximum length of a part, in bytes: the amount that a target may have to hold for it.
 pub(crate) const PART_LIMIT: u64 = 32 << 20;
 
-/// The maximum number of parts that wait for answers of one peer.
-pub(super) const PARTS_LIMIT: u32 = 1024;
-
-/// The maximum number of bytes of long parts that one peer is asked to transfer at a time: at least two parts.
-pub(super) const LONG_BYTES: u64 = 2 * PART_LIMIT;
-
 /// Bits in the numbers by which peers name operations other than sends. They select the table.
 pub(crate) const PART: u32 = 1 << 31;
 pub(crate) const SERVE: u32 = 1 << 30;
@@ -273,7 +267,7 @@ impl Core {
         part.pushing = true; // A transport uses its memory.
         let into = Lease::own(&part.local);
         let token = self.pulls.insert(super::types::Pull::Fetch { from, part: id }).to_wire();
-        self.outbox.push_back((from, Action::Pull { id: head.tag as u32, offer, into, token }));
+        self.peers.push(from, Action::Pull { id: head.tag as u32, offer, into, token });
     }
 
     /// Ends the part of a long read that was fetched, or that could not be.
@@ -306,8 +300,7 @@ impl Core {
     fn part_over(&mut self, id: Id<Part>, result: Result<(), Refusal>) {
         let Some(part) = self.parts.remove(id) else { return };
         self.long.retain(|long| long.part != id); // Not when its access ends: that may have parts that wait for this one.
-        let peer = self.peers.get_mut(part.to);
-        peer.parts = peer.parts.saturating_sub(1);
+        self.peers.get_mut(part.to).part_ended();
         self.access_step(part.access, result.map_err(|refusal| (refused_code(refusal), refusal.to_string().into())));
     }
 
@@ -338,10 +331,11 @@ impl Core {
     fn access_ended(&mut self, id: Id<Execution>) -> Option<Execution> {
         let access = self.accesses.remove(id)?;
         let peer = self.peers.get_mut(access.to);
-        let count = if access.direct { &mut peer.direct } else { &mut peer.executed };
-        *count = count.saturating_sub(1);
-        peer.long_writes -= u32::from(access.long).min(peer.long_writes);
-        self.peers.finished(access.to);
+        if access.direct {
+            peer.rdma_ended(access.long)
+        } else {
+            peer.execution_ended(access.long)
+        }
         Some(access)
     }
 
@@ -349,7 +343,7 @@ impl Core {
     /// counts, and the data.
     fn tell(&mut self, to: Connection, tell: &Tell) {
         let regions = tell.regions();
-        let counted = self.peers.get(to).counts & tell.counts;
+        let counted = self.peers.get(to).counts() & tell.counts;
         for (at, region) in regions.iter().enumerate() {
             let (told, counted) = if at + 1 == regions.len() { (tell.told, counted) } else { (None, Counts::empty()) };
             self.wrote(to, *region, tell.counts & Counts::REGION | counted, told);
@@ -363,12 +357,12 @@ impl Core {
         }
         let mut flags = Flags::ID;
         flags.set(Flags::DATA, told.is_some());
-        self.peers.get_mut(to).notices += 1;
+        self.peers.get_mut(to).notice_queued();
         let Told { data, len } = told.unwrap_or(Told { data: 0, len: 0 });
         let head =
             Head { kind: Kind::Wrote, flags, len: size_of::<Notice>() as u32, tag: key, data, id: counts.bits() };
         let notice = Notice { generation: U64::new(generation), len: U64::new(len) };
-        self.outbox.push_back((to, Action::Notice(head, notice)));
+        self.peers.push(to, Action::Notice(head, notice));
     }
 
     /// Begins a long access that this endpoint makes itself with the target's help. Returns its number, or `None` if it had begun already.
@@ -386,8 +380,7 @@ impl Core {
             what.pieces().iter().for_each(|piece| tell.learn(piece.key, generation));
             tell
         });
-        self.peers.started(slot);
-        self.peers.get_mut(slot).executed += 1;
+        self.peers.get_mut(slot).execution_started();
         Some(self.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) }))
     }
 
@@ -396,9 +389,7 @@ impl Core {
         if let Some(access) = self.accesses.remove(id) {
             waiting.begin_anew(access.posted);
         }
-        let peer = self.peers.get_mut(slot);
-        peer.executed = peer.executed.saturating_sub(1);
-        self.peers.finished(slot);
+        self.peers.get_mut(slot).execution_ended(false);
     }
 
     /// Ends such an access.

@@ -2,13 +2,14 @@
 //!
 //! One way at a time, as [elsewhere](super): an access by RDMA begins when no executed access is under way, and an executed access, or a
 //! message after a write, begins when no access by RDMA is under way. An access that closely follows an executed access is executed as
-//! well, and does not wait; but only for a bounded number of accesses in a row ([`PATIENCE`]).
+//! well, and does not wait; but only for a bounded number of accesses in a row (`peers::sending`).
 //!
 //! An access is made by RDMA only if the target need not be notified of it: no atomic operations, no completion data, nothing that the
 //! target counts, no write that is complete only when its bytes are visible at the target. An access that the device refused, and those
 //! behind it, come back ([`Core::give_back`]), first in the queue, to be executed.
 
 use super::super::core::Core;
+use super::super::peers::Leaving;
 use super::super::types::{Notify, Pending, Work};
 use super::{Execution, Waiting, What};
 use crate::endpoint::work::OpFlags;
@@ -16,9 +17,6 @@ use crate::region::RemoteMemory;
 use crate::transport::Connection;
 use crate::transport::verbs::{Unposted, VerbsLink};
 use crate::wire::head::Counts;
-
-/// Consecutive accesses that are executed because others are. After that, an access waits until the executed ones are over.
-const PATIENCE: u32 = 16;
 
 /// The way in which an access can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +75,7 @@ pub(in super::super) fn by_rdma(
     if let Some(execution) = core.access_ended(access) {
         waiting.begin_anew(execution.posted);
     }
-    if core.peers.get(slot).direct > 0 { Course::Waits } else { Course::Executed }
+    if core.peers.get(slot).may_leave(Leaving::ExecutedAccess) { Course::Executed } else { Course::Waits }
 }
 
 /// Posts a part of an access. `offset` is where the part starts in the local memory.
@@ -101,19 +99,18 @@ fn begin(
 ) -> Result<(), Course> {
     let Some(&what) = waiting.what() else { return Err(Course::Executed) };
     let peer = core.peers.get_mut(slot);
-    let executed = if peer.direct > 0 { Course::Waits } else { Course::Executed };
+    let executed = if peer.may_leave(Leaving::ExecutedAccess) { Course::Executed } else { Course::Waits };
     let reached = !waiting.executed_only
-        && is_plain(&what, peer.counts)
+        && is_plain(&what, peer.counts())
         && what.pieces().iter().all(|piece| link.reaches(piece, what.changes()));
     let Some((remote, offset)) = what.part_of(0, link.longest_access()).filter(|_| reached) else {
-        peer.impatience = 0;
+        peer.forget_executed_instead();
         return Err(executed);
     };
-    if peer.executed > 0 {
-        peer.impatience = peer.impatience.saturating_add(1);
-        return Err(if peer.impatience > PATIENCE { Course::Waits } else { Course::Executed });
+    if !peer.may_leave(Leaving::DirectAccess) {
+        return Err(if peer.count_executed_instead() { Course::Executed } else { Course::Waits });
     }
-    peer.impatience = 0;
+    peer.forget_executed_instead();
     let id = core.accesses.next_id();
     match post(link, &what, &remote, offset, id.to_wire()) {
         Ok(()) => {}
@@ -128,9 +125,7 @@ fn begin(
     // The posted part, and one more while not all parts have left.
     let access = Execution { direct: true, long: what.changes(), left: 2, ..Execution::new(slot, notify, posted) };
     core.accesses.insert(access);
-    peer.direct += 1;
-    peer.long_writes += u32::from(what.changes());
-    core.peers.started(slot);
+    peer.rdma_started(what.changes());
     Ok(())
 }
 
@@ -151,13 +146,13 @@ impl Core {
     pub(in super::super) fn give_back(&mut self, from: Connection, wire: u32) {
         let Some(id) = self.access_of(from, wire).filter(|id| self.accesses[*id].direct) else { return };
         let Some(Execution { notify, posted, .. }) = self.access_ended(id) else { return };
-        let pending = &mut self.peers.get_mut(from).pending;
-        match pending.front_mut() {
+        let peer = self.peers.get_mut(from);
+        match peer.first_mut() {
             // Not all of it was posted, so it is still in the queue.
             Some(Pending { work: Work::Access(waiting), .. }) if waiting.started() == Some(id) => {
                 waiting.begin_anew(posted);
             }
-            _ => pending.push_front(Pending { work: Work::Access(Waiting::new(posted)), notify }),
+            _ => peer.put_back(Pending { work: Work::Access(Waiting::new(posted)), notify }),
         }
     }
 }

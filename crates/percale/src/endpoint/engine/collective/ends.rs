@@ -30,7 +30,7 @@ impl Core {
     /// Schedules a group that can go on.
     fn collective_ready(&mut self, index: Id<Group>) {
         self.collectives.ready.push_back(Ready::Group(index));
-        self.outbox.push_back((0, Action::Advance));
+        self.peers.push(0, Action::Advance);
     }
 
     /// Delivers a message of a group of the most common kind, on a fast path: it has a receive, which it fills. Returns false, and does
@@ -176,7 +176,7 @@ impl Core {
             return true;
         }
         if head.kind == Kind::CollectiveOffer {
-            self.reply(from, Kind::Pulled, head.id, 0);
+            self.peers.reply(from, Kind::Pulled, head.id, 0);
         }
         false
     }

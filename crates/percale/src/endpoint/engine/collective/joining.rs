@@ -10,7 +10,6 @@ use super::groups::Ready;
 use crate::collective::{Deed, Digest};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::engine::core::Core;
-use crate::endpoint::engine::peers::State;
 use crate::endpoint::engine::types::{Action, GroupMessage};
 use crate::table::Id;
 use crate::transport::Connection;
@@ -37,7 +36,7 @@ impl Engine {
     pub(super) fn start_joining(&mut self, index: Id<Group>) {
         let collectives = &mut *self.core.collectives;
         let mut name = Digest::default();
-        name.add(&self.core.peers.get(super::OWN).incarnation.to_le_bytes());
+        name.add(&self.core.peers.get(super::OWN).incarnation().to_le_bytes());
         name.add(&collectives.stamp().to_le_bytes());
         let group = &collectives.groups[index];
         collectives.joins.join(group.list, index.to_u64(), name.end(), &group.members, group.rank);
@@ -51,7 +50,7 @@ impl Engine {
         while let Some(deed) = self.core.collectives.joins.deeds.pop_front() {
             match deed {
                 Deed::Reach(slot) => {
-                    if self.core.peers.get(slot).state == State::Idle {
+                    if self.core.peers.get(slot).is_idle() {
                         self.start_connecting(slot);
                     }
                 }
@@ -83,13 +82,13 @@ impl Core {
     /// Schedules the actions that joins ask for.
     pub(super) fn joins_ready(&mut self) {
         self.collectives.ready.push_back(Ready::Joins);
-        self.outbox.push_back((0, Action::Advance));
+        self.peers.push(0, Action::Advance);
     }
 
     /// Handles a peer that advertises another address than the one at which it was found. The other members name it by the advertised
     /// address, so no member joins a list with the address at which it was found.
     pub(in crate::endpoint::engine) fn misnamed(&mut self, slot: Connection, advertised: SocketAddr) {
-        let address = self.peers.get(slot).address;
+        let address = self.peers.get(slot).address();
         let why = format!("a member is named by {address}, but advertises {advertised}; that is known from now on");
         self.collectives.joins.misnamed(slot, &why);
         if !self.collectives.joins.deeds.is_empty() {

@@ -24,7 +24,7 @@ use self::joining::NOBODY;
 pub(super) use self::running::Scratch;
 use self::running::{Running, own_memory};
 use super::Engine;
-use super::peers::State;
+use super::peers::Leaving;
 use super::send::transmit_collective;
 use super::types::{GroupMessage, Notify, Pending, Place as Into, Receive, Side, Work};
 use crate::collective::{Collective, CollectiveWork, GroupId, MEMBER_LIMIT, Plan, Step, combines};
@@ -54,7 +54,7 @@ impl Engine {
         if !self.process.is_here() {
             return Err(self.refusal());
         }
-        if self.role.is_some() || self.core.peers.single {
+        if self.role.is_some() || self.core.peers.is_single() {
             return Err(PostError::Collective("groups are of endpoints that exchange messages with anybody"));
         }
         if members.len() > MEMBER_LIMIT {
@@ -253,11 +253,8 @@ impl Engine {
 
     /// Sends a message for the operation that runs in a group. The end of the send is reported to the operation unless the send ends at once.
     fn send_to_member(&mut self, slot: Connection, message: &GroupMessage, of: Option<Id<Group>>) {
-        let peer = self.core.peers.get(slot);
         let mut sent = None;
-        if peer.state == State::Up
-            && peer.pending.is_empty()
-            && !peer.must_wait()
+        if self.core.peers.get(slot).may_leave(Leaving::GroupMessage)
             && let Some(Some(link)) = self.links.get_mut(slot as usize)
             && let Ok(over) = transmit_collective(link, &mut self.core, slot, message)
         {
@@ -278,8 +275,8 @@ impl Engine {
     #[cold]
     fn send_to_member_later(&mut self, slot: Connection, message: &GroupMessage) {
         let pending = Pending { work: Work::Collective(*message), notify: Notify::Collective };
-        self.core.peers.queue_for_group(slot, pending);
-        if self.core.peers.get(slot).state == State::Idle {
+        self.core.peers.get_mut(slot).queue_for_group(pending);
+        if self.core.peers.get(slot).is_idle() {
             self.start_connecting(slot);
         }
         self.drain(slot);
@@ -291,7 +288,7 @@ impl Engine {
         let messages = &mut self.core.collectives.messages;
         if let Some(message) = messages.find(&pattern).and_then(|held| messages.take(held)) {
             self.core.fill(message, receive);
-            if !self.core.outbox.is_empty() {
+            if self.core.peers.has_actions() {
                 self.act();
             }
             return;
@@ -303,7 +300,7 @@ impl Engine {
         }
         self.core.collectives.messages.post(pattern, receive);
         // The endpoint notices the death of a member for which it waits only over a connection.
-        if self.core.peers.get(slot).state == State::Idle {
+        if self.core.peers.get(slot).is_idle() {
             self.start_connecting(slot);
         }
     }
@@ -319,7 +316,7 @@ impl Engine {
             let message = GroupMessage::bare(tag, ABORT | ErrorCode::Closed.errno() as u64, NOBODY);
             for slot in members {
                 // Members without a connection are notified by the others.
-                if slot != OWN && self.core.peers.get(slot).state == State::Up {
+                if slot != OWN && self.core.peers.get(slot).is_up() {
                     self.send_to_member(slot, &message, None);
                 }
             }
@@ -339,14 +336,14 @@ impl Engine {
             self.core.collectives.remember_broken(tag);
             for (_, slot) in members.iter().enumerate().filter(|(member, _)| *member != rank) {
                 let peer = self.core.peers.get(*slot);
-                if peer.state == State::Idle && peer.lost {
+                if peer.is_idle() && peer.is_lost() {
                     continue; // This is the member that died, or it was notified before.
                 }
                 self.send_to_member(*slot, &GroupMessage::bare(tag, ABORT | code.errno() as u64, NOBODY), None);
             }
         }
         self.core.withdraw(index);
-        if !self.core.outbox.is_empty() {
+        if self.core.peers.has_actions() {
             self.act();
         }
         let group = &mut self.core.collectives.groups[index];

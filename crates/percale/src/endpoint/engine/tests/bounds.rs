@@ -44,7 +44,7 @@ fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> S
     }
     let why = ended.unwrap_or_else(|| until(&[&victim], || victim.ended()));
     victim.engine(|engine| {
-        let held = engine.core.outbox.len();
+        let held = engine.core.peers.actions();
         assert!(held < 100, "{held} answers to a peer that is gone");
     });
     connect(&victim, &honest);

@@ -40,7 +40,7 @@ fn injected_messages_that_become_offers_keep_their_bytes() {
             a.endpoint.tagged_inject(to_b, number, &[number as u8; 2000]).unwrap();
         }
         let slot = a.slot(&b);
-        let waits = || a.engine(|engine| !engine.core.peers.get(slot).pending.is_empty());
+        let waits = || a.engine(|engine| engine.core.peers.get(slot).waiting() > 0);
         until(&[&a, &b], || (!waits()).then_some(()));
         let offered = a.engine(|engine| engine.core.sends.len());
         assert!(offered > 0, "{transport}: no message became an offer, so this shows nothing");
@@ -404,7 +404,7 @@ proptest! {
                     }
                 }
                 model.step(what);
-                core.outbox.clear();
+                core.peers.drop_actions();
                 while let Some(result) = next(&mut core.reporting) {
                     let (context, well) = match result {
                         Ok(Entry { context, .. }) => (context, true),
