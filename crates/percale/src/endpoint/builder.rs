@@ -387,10 +387,7 @@ impl<'d> EndpointBuilder<'d> {
             unsent: Default::default(),
             arrivals: Table::new(),
             pulls: Table::new(),
-            accesses: Table::new(),
-            parts: Table::new(),
-            serves: Table::new(),
-            long: Vec::new(),
+            remote: Default::default(),
             left: Vec::new(),
             endpoint: 0, // A placeholder: the engine knows the number.
             windows: Default::default(),

@@ -2,13 +2,13 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use super::access::{PART, SERVE};
 use super::core::Core;
 use super::gate::STRANGER;
 use super::kinds::{envelope, is_collective, is_eager, is_tagged};
 use super::peers::charge_of;
+use super::remote::{PART, SERVE};
 use super::types::{
-    Action, Arrival, Body, Multi, Notify, Payload, Place, Pull, Receive, Request, SendState, Short, Unexpected,
+    Action, Arrival, Asked, Body, Multi, Notify, Payload, Place, Pull, Receive, Request, SendState, Short, Unexpected,
 };
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::{Envelope, Keep};
@@ -255,8 +255,8 @@ impl Core {
             return self.peers.accuse(from, "a pull request longer than pull requests are");
         }
         let asked = match head.id {
-            id if id & PART != 0 => self.write_asked(from, id),
-            id if id & SERVE != 0 => self.serve_asked(from, id),
+            id if id & PART != 0 => self.remote.write_asked(from, id),
+            id if id & SERVE != 0 => self.remote.serve_asked(from, id),
             id => self.send_asked(from, id),
         };
         let source = match asked {
@@ -285,16 +285,6 @@ impl Core {
             Some(arriving) => Lease::arriving(arriving),
         })
     }
-}
-
-/// The result of a pull request.
-pub(super) enum Asked {
-    /// The bytes of a local operation.
-    Source(Lease),
-    /// An operation that is gone: the request is late.
-    Gone,
-    /// An operation that offers nothing, or that was asked before.
-    Nothing,
 }
 
 /// Takes the next part of a multi-receive buffer, for a message of `len` bytes.

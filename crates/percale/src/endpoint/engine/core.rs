@@ -11,17 +11,17 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::access::{Execution, Long, Part};
 use super::bound::BoundWindows;
 use super::collective::Collectives;
 use super::gate::Gate;
 use super::kinds::{is_eager, is_tagged};
 use super::peers::Peers;
+use super::remote::Remote;
 use super::reporting::Reporting;
 use super::residue::Left;
 use super::triggered::Triggered;
 use super::types::{
-    Arrival, Identity, Multi, Notify, OpenSend, Payload, Place, Pull, Receive, Send, SendState, Serve, Side, Unexpected,
+    Arrival, Identity, Multi, Notify, OpenSend, Payload, Place, Pull, Receive, Send, SendState, Side, Unexpected,
 };
 use super::unsent::Unsent;
 use super::windows::told;
@@ -61,14 +61,8 @@ pub(crate) struct Core {
     pub(crate) arrivals: Table<Arrival>,
     /// Payloads being fetched.
     pub(crate) pulls: Table<Pull>,
-    /// Accesses to peers' memory that they execute.
-    pub(crate) accesses: Table<Execution>,
-    /// The parts of these accesses.
-    pub(crate) parts: Table<Part>,
-    /// The parts that are long.
-    pub(crate) long: Vec<Long>,
-    /// Bytes of local regions that peers are to fetch.
-    pub(crate) serves: Table<Serve>,
+    /// Accesses to the memory of peers in progress, and transfers from local regions.
+    pub(crate) remote: Remote,
     /// Operations that wait until another process lets go of memory (see [`residue`](super::residue)).
     pub(crate) left: Vec<Left>,
     /// This endpoint's number in the process.
@@ -386,7 +380,7 @@ impl Core {
             }
         }
         self.accesses_down(from, error, why);
-        self.target_down(from);
+        self.remote.drop_serves(from);
         let gone: Vec<_> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
         for id in gone {
             let Some(arrival) = self.arrivals.remove(id) else { continue };

@@ -1,13 +1,12 @@
 //! Posting one-sided operations: they are made within the call if the peer's memory can be reached, else queued behind the operations that wait.
 
 use super::Engine;
-use super::access::{
-    Course, Told, Waiting, What, atomic_entry, atomic_kind, by_rdma, execute, refused_code, rma_entry,
-};
+use super::access::{Course, by_rdma, execute, refused_code};
 use super::core::Core;
 use super::counting::counts_of_atomic;
 use super::peers::{Leaving, Queuing};
 use super::receive::unresolved;
+use super::remote::{Told, Waiting, What, atomic_entry, atomic_kind, rma_entry};
 use super::types::{Notify, Pending, Side, Work};
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::posted::Posted;

@@ -5,9 +5,9 @@
 //! the caller posts it on the general path. A write that failed may have been made in part, and is then made again.
 
 use super::Engine;
-use super::access::{rma_entry, word_entry};
 use super::core::Core;
 use super::peers::Leaving;
+use super::remote::{rma_entry, word_entry};
 use crate::completion::entry::Entry;
 use crate::completion::ring::Ring;
 use crate::endpoint::remote_work::{RmaOne, WordOne};

@@ -7,7 +7,7 @@
 //!
 //! * [`core`]: the protocol's state, which links see as their sink
 //! * [`arrive`], [`receive`], [`send`]: messages; `access`, `direct` and `in_place`: accesses to the memory of peers; `target`: accesses of
-//!   peers to local memory
+//!   peers to local memory; [`remote`]: these accesses while they are in progress
 //! * `types`: the state of operations under way; `kinds`: messages by the kind of their frames
 //! * `unsent`: sends of which some bytes have yet to leave
 //! * `staged`: operations on a device's memory
@@ -29,7 +29,7 @@
 //! * `windows`: binding and invalidating windows; `bound`: windows that were bound lately
 //! * [`ticks`]: detection of silent TCP peers; `residue`: memory that the peer of a broken connection may still write
 
-pub(crate) mod access;
+mod access;
 mod arrive;
 pub(crate) mod aside;
 mod bound;
@@ -53,6 +53,7 @@ mod pooled;
 mod rdma;
 mod read;
 mod receive;
+pub(crate) mod remote;
 pub(crate) mod reporting;
 mod residue;
 pub(crate) mod role;

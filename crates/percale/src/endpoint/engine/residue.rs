@@ -6,8 +6,8 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
-use super::access::Execution;
 use super::core::Core;
+use super::remote::Execution;
 use super::types::{Pull, Side};
 use super::windows::Dying;
 use crate::completion::entry::{ErrorCode, ErrorEntry};
@@ -61,20 +61,19 @@ impl Core {
     #[cold]
     pub(super) fn leave_behind(&mut self, from: Connection, residue: Residue, error: ErrorCode, why: &str) {
         let mut pulls = Vec::new();
-        let mut accesses: Vec<_> =
-            residue.held_access().and_then(|id| self.accesses.find_wire(id)).into_iter().collect();
+        let mut accesses: Vec<_> = residue.held_access().and_then(|id| self.remote.find(id)).into_iter().collect();
         let ours =
             |(id, pull): (Id<Pull>, &Pull)| (pull.from() == from && residue.holds_pull(id.to_wire())).then_some(id);
         let held: Vec<_> = self.pulls.iter().filter_map(ours).collect();
         for id in held {
             match self.pulls.remove(id) {
-                Some(Pull::Fetch { part, .. }) => accesses.extend(self.parts.get(part).map(|part| part.access)),
+                Some(Pull::Fetch { part, .. }) => accesses.extend(self.remote.access_of_part(part)),
                 Some(pull) => pulls.push(pull),
                 None => {}
             }
         }
         // An access of which several parts are held is found once.
-        let accesses = accesses.into_iter().filter_map(|id| self.accesses.remove(id)).collect();
+        let accesses = accesses.into_iter().filter_map(|id| self.remote.remove(id)).collect();
         let why = why.to_owned();
         self.left.push(Left::Link(Box::new(Broken { from, residue, pulls, accesses, error, why })));
     }

@@ -11,11 +11,10 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
-use super::access::{PART_LIMIT, SERVE, Told};
-use super::arrive::Asked;
 use super::core::Core;
 use super::counting::{counts_of_atomic, is_whole};
-use super::types::{Action, Notify, Pull, Request, Serve, Side};
+use super::remote::{PART_LIMIT, ServeMode, Told};
+use super::types::{Action, Notify, Pull, Request, Side};
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::local_memory::access::RefusalExt as _;
 use crate::local_memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, KindWireExt as _, Request as Atomic};
@@ -23,7 +22,6 @@ use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::region::{Access, Refusal, Registered};
-use crate::table::Id;
 use crate::transport::stream::{expected_pull, refused_pull};
 use crate::transport::{Connection, PullError};
 use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Notice, Offer, RMA_EAGER, ReadHead};
@@ -297,13 +295,12 @@ impl Core {
         // The offer names no memory: the region may be closed while the peer copies, so only this endpoint copies.
         let offer = Offer { len: (source.len() as u64).into(), ..Offer::default() };
         self.peers.get_mut(to).serving_started();
-        let serve = Serve { to, source, staged, asked: false, expected: false, counted };
-        let serve = self.serves.insert(serve).to_wire();
+        let serve = self.remote.serve(to, source, staged, ServeMode::Offered, counted);
         let head = Head {
             kind: Kind::ReadOffer,
             flags: Flags::ID,
             len: size_of::<Offer>() as u32,
-            tag: u64::from(serve | SERVE),
+            tag: u64::from(serve),
             data: 0,
             id: part,
         };
@@ -322,8 +319,7 @@ impl Core {
         let (token, wanted) = expected_pull(source.len() as u64, token);
         let request = Request::of(View::of(wanted.as_bytes()));
         self.peers.get_mut(to).serving_started();
-        let serve = Serve { to, source: source.clone(), staged, asked: true, expected: true, counted };
-        let id = self.serves.insert(serve).to_wire() | SERVE;
+        let id = self.remote.serve(to, source.clone(), staged, ServeMode::Expected, counted);
         Action::Push { id, token, request, source }
     }
 
@@ -346,30 +342,14 @@ impl Core {
         self.peers.push(to, Action::Bytes(head, bytes));
     }
 
-    /// The peer fetches what it asked to read.
-    pub(super) fn serve_asked(&mut self, from: Connection, wire: u32) -> Asked {
-        let Some(id) = self.serve_of(from, wire) else { return Asked::Gone };
-        let serve = &mut self.serves[id];
-        if std::mem::replace(&mut serve.asked, true) {
-            return Asked::Nothing;
-        }
-        Asked::Source(serve.source.clone())
-    }
-
-    fn serve_of(&self, from: Connection, wire: u32) -> Option<Id<Serve>> {
-        let id = self.serves.find_wire(wire & !SERVE)?;
-        (self.serves[id].to == from).then_some(id)
-    }
-
     /// Ends a transfer to a peer: its pull reported that it has all bytes, or that the transfer failed.
     pub(super) fn served(&mut self, from: Connection, id: u32, whole: bool) {
-        let Some(id) = self.serve_of(from, id) else { return };
-        let Some(Serve { staged, expected, counted, .. }) = self.serves.remove(id) else { return };
-        self.peers.get_mut(from).serving_ended(staged.as_ref());
-        if whole && counted {
+        let Some(serve) = self.remote.served(from, id) else { return };
+        self.peers.get_mut(from).serving_ended(serve.staged());
+        if whole && serve.is_counted() {
             self.count_access(None, Counts::READS);
         }
-        if expected {
+        if serve.mode() == ServeMode::Expected {
             self.peers.get_mut(from).reply_left();
         }
     }
@@ -413,11 +393,6 @@ impl Core {
             self.report_written(from, Told { data: head.data, len: len.get() });
         }
         self.count_access(Some(&region), counts);
-    }
-
-    /// Drops the transfers of a peer that were not finished when its connection ended.
-    pub(super) fn target_down(&mut self, from: Connection) {
-        self.serves.retain(|_, serve| serve.to != from);
     }
 }
 

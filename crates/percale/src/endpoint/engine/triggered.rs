@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::access::{atomic_entry, rma_entry};
 use super::aside::Memory;
 use super::collective::collective_entry;
 use super::core::{Core, send_flags, sent_entry};
+use super::remote::{atomic_entry, rma_entry};
 use super::staged::{Located, Staged, refused};
 use super::types::{Notify, Side};
 use crate::collective::CollectiveWork;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::access::Waiting;
 use super::core::{send_flags, sent_entry};
+use super::remote::Waiting;
 use crate::completion::entry::Entry;
 use crate::endpoint::pool::Many;
 use crate::endpoint::posted::Posted;
@@ -362,7 +362,7 @@ pub(crate) enum Pull {
         /// The peer that owns the memory.
         from: Connection,
         /// The part of the read.
-        part: Id<super::access::Part>,
+        part: Id<super::remote::Part>,
     },
 }
 
@@ -376,21 +376,14 @@ impl Pull {
     }
 }
 
-/// Bytes of a region that a peer is about to fetch.
-#[derive(Debug)]
-pub(crate) struct Serve {
-    /// The peer that asked for them.
-    pub(crate) to: Connection,
-    /// The bytes that it gets.
-    pub(crate) source: Lease,
-    /// The copy that `source` names, if this process must not touch the region's own memory.
-    pub(crate) staged: Option<Buffer>,
-    /// Whether the peer is fetching it.
-    pub(crate) asked: bool,
-    /// Whether the peer expected it. Then it counts as an answer until it has left.
-    pub(crate) expected: bool,
-    /// Whether it is all of a read, which is counted when it is over.
-    pub(crate) counted: bool,
+/// The result of a pull request.
+pub(super) enum Asked {
+    /// The bytes of a local operation.
+    Source(Lease),
+    /// An operation that is gone: the request is late.
+    Gone,
+    /// An operation that offers nothing, or that was asked before.
+    Nothing,
 }
 
 /// Something to do on a link. It was decided while the link was busy handing over frames.

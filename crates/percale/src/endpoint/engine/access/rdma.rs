@@ -10,8 +10,8 @@
 
 use super::super::core::Core;
 use super::super::peers::Leaving;
+use super::super::remote::{Waiting, What};
 use super::super::types::{Notify, Pending, Work};
-use super::{Execution, Waiting, What};
 use crate::endpoint::work::OpFlags;
 use crate::region::RemoteMemory;
 use crate::transport::Connection;
@@ -42,38 +42,37 @@ pub(in super::super) fn by_rdma(
     {
         return course;
     }
-    let begun = waiting.started().and_then(|id| Some((id, core.accesses.get(id)?)));
-    let Some((access, execution)) = begun.filter(|(_, execution)| execution.direct) else {
+    let Some((access, &what, true)) = core.remote.started(waiting) else {
         return Course::Executed; // It began as an executed access.
     };
-    let what = *execution.posted.work();
-    if execution.error.is_some() {
+    if core.remote.has_failed(access) {
         // It is unknown whether a part of it was made, so no other part is made.
         core.access_step(access, Ok(()));
         return Course::Posted;
     }
-    while !waiting.executed_only
-        && let Some((remote, offset)) = what.part_of(waiting.sent, link.longest_access())
+    while !waiting.is_executed_only()
+        && let Some((remote, offset)) = what.part_of(waiting.sent(), link.longest_access())
     {
         match post(link, &what, &remote, offset, access.to_wire()) {
             Ok(()) => {
-                core.accesses[access].left += 1;
-                waiting.sent += 1;
+                core.remote.count_part(access);
+                waiting.part_left();
             }
             Err(Unposted::Full | Unposted::Broken) => return Course::Waits,
-            Err(Unposted::Unreachable) => waiting.executed_only = true,
+            Err(Unposted::Unreachable) => waiting.execute_only(),
         }
     }
-    if !waiting.executed_only {
+    if !waiting.is_executed_only() {
         core.access_step(access, Ok(()));
         return Course::Posted;
     }
     // The parts that were posted have to end first, with or without success.
-    if core.accesses[access].left > 1 {
+    if core.remote.has_parts_under_way(access) {
         return Course::Waits;
     }
-    if let Some(execution) = core.access_ended(access) {
-        waiting.begin_anew(execution.posted);
+    if let Some(execution) = core.remote.remove(access) {
+        core.access_ended(&execution);
+        waiting.begin_anew(execution.into_posted());
     }
     if core.peers.get(slot).may_leave(Leaving::ExecutedAccess) { Course::Executed } else { Course::Waits }
 }
@@ -100,7 +99,7 @@ fn begin(
     let Some(&what) = waiting.what() else { return Err(Course::Executed) };
     let peer = core.peers.get_mut(slot);
     let executed = if peer.may_leave(Leaving::ExecutedAccess) { Course::Executed } else { Course::Waits };
-    let reached = !waiting.executed_only
+    let reached = !waiting.is_executed_only()
         && is_plain(&what, peer.counts())
         && what.pieces().iter().all(|piece| link.reaches(piece, what.changes()));
     let Some((remote, offset)) = what.part_of(0, link.longest_access()).filter(|_| reached) else {
@@ -111,20 +110,19 @@ fn begin(
         return Err(if peer.count_executed_instead() { Course::Executed } else { Course::Waits });
     }
     peer.forget_executed_instead();
-    let id = core.accesses.next_id();
+    let id = core.remote.next_access();
     match post(link, &what, &remote, offset, id.to_wire()) {
         Ok(()) => {}
         Err(Unposted::Full | Unposted::Broken) => return Err(Course::Waits),
         Err(Unposted::Unreachable) => {
-            waiting.executed_only = true;
+            waiting.execute_only();
             return Err(executed);
         }
     }
-    let Some(posted) = waiting.start(id) else { return Err(Course::Executed) };
-    waiting.sent = 1;
-    // The posted part, and one more while not all parts have left.
-    let access = Execution { direct: true, long: what.changes(), left: 2, ..Execution::new(slot, notify, posted) };
-    core.accesses.insert(access);
+    if core.remote.start_by_rdma(slot, waiting, notify).is_none() {
+        return Err(Course::Executed);
+    }
+    waiting.part_left();
     peer.rdma_started(what.changes());
     Ok(())
 }
@@ -144,8 +142,10 @@ fn is_plain(what: &What, counted: Counts) -> bool {
 impl Core {
     /// Puts an access that could not be completed by RDMA back into the queue. If there are several, the one that began last comes back first.
     pub(in super::super) fn give_back(&mut self, from: Connection, wire: u32) {
-        let Some(id) = self.access_of(from, wire).filter(|id| self.accesses[*id].direct) else { return };
-        let Some(Execution { notify, posted, .. }) = self.access_ended(id) else { return };
+        let Some(id) = self.remote.rdma_access_of(from, wire) else { return };
+        let Some(execution) = self.remote.remove(id) else { return };
+        self.access_ended(&execution);
+        let (notify, posted) = (execution.notify(), execution.into_posted());
         let peer = self.peers.get_mut(from);
         match peer.first_mut() {
             // Not all of it was posted, so it is still in the queue.

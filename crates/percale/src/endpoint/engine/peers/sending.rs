@@ -24,7 +24,7 @@ const PENDING_LIMIT: usize = 4096;
 pub(in super::super) const PARTS_LIMIT: u32 = 1024;
 
 /// The maximum number of bytes of long parts that one peer is asked to transfer at a time: at least two parts.
-pub(in super::super) const LONG_BYTES: u64 = 2 * super::super::access::PART_LIMIT;
+pub(in super::super) const LONG_BYTES: u64 = 2 * super::super::remote::PART_LIMIT;
 
 /// Consecutive accesses that are executed because others are. After that, an access waits until the executed ones are over.
 const PATIENCE: u32 = 16;

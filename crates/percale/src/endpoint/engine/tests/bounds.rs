@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::super::access::PART_LIMIT;
+use super::super::remote::PART_LIMIT;
 use super::*;
 use crate::local_memory::access::RefusalExt as _;
 use crate::local_memory::volatile::SegmentsExt as _;
