@@ -1,6 +1,6 @@
 //! Opening an endpoint.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use super::counted::Counted;
 use super::engine::core::Core;
 use super::engine::gate::Gate;
 use super::engine::listening::Listening;
+use super::engine::messages::Messages;
 use super::engine::peers::Peers;
 use super::engine::reporting::{Reporting, Targets};
 use super::engine::role::Role;
 use super::engine::single::Single;
 use super::engine::{Connector, Engine, Start};
-use super::matching::Matching;
 use super::operations::Operations;
 use super::ownership::reach::Reach;
 use super::ownership::{Owned, Shared};
@@ -380,13 +380,7 @@ impl<'d> EndpointBuilder<'d> {
         let pool = shared.map(|shared| shared.pool.join(vector.as_ref().filter(|_| !single), doorbell.bell()));
         Core {
             peers: Peers::new(vector, single, settings.unexpected_cap),
-            messages: Matching::new(),
-            tagged: Matching::new(),
-            claims: HashMap::new(),
-            sends: Table::new(),
-            unsent: Default::default(),
-            arrivals: Table::new(),
-            pulls: Table::new(),
+            messages: Messages::new(self.multi_minimum),
             remote: Default::default(),
             left: Vec::new(),
             endpoint: 0, // A placeholder: the engine knows the number.
@@ -396,9 +390,6 @@ impl<'d> EndpointBuilder<'d> {
             mapped: Arc::clone(&domain.mapped),
             trust: if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
             pins: domain.pins.clone(),
-            vectors: Table::new(),
-            multis: Table::new(),
-            multi_minimum: self.multi_minimum,
             reporting: Reporting::new(targets, !many || self.shared_receive.is_some()),
             pool,
             heir: None,

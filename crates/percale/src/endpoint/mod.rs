@@ -106,13 +106,13 @@ impl<A: Ownership> Endpoint<A> {
     /// ([`EndpointBuilder::multi_receive_minimum`]). For a buffer that is posted already, this takes effect when its next message
     /// comes.
     pub fn set_multi_receive_minimum(&self, bytes: usize) {
-        self.access.with(|engine| engine.core.multi_minimum = bytes);
+        self.access.with(|engine| engine.core.messages.set_multi_minimum(bytes));
     }
 
     /// Returns the minimum that [`set_multi_receive_minimum`](Self::set_multi_receive_minimum) sets.
     #[must_use]
     pub fn multi_receive_minimum(&self) -> usize {
-        self.access.with(|engine| engine.core.multi_minimum)
+        self.access.with(|engine| engine.core.messages.multi_minimum())
     }
 
     /// Closes the endpoint, as dropping its last handle does, unless windows of type 2A are bound through it (MW-039): then it is

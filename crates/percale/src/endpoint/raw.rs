@@ -177,7 +177,7 @@ impl<A: Ownership> Endpoint<A> {
     #[inline]
     #[must_use]
     pub fn has_receives(&self) -> bool {
-        self.access.with(|engine| engine.core.tagged.posted_len() + engine.core.messages.posted_len() > 0)
+        self.access.with(|engine| engine.core.messages.has_receives())
     }
 
     /// Makes progress; returns whether anything happened. With [`Progress::Manual`](crate::domain::Progress::Manual) nothing moves

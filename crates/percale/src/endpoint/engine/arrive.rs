@@ -5,17 +5,15 @@
 use super::core::Core;
 use super::gate::STRANGER;
 use super::kinds::{envelope, is_collective, is_eager, is_tagged};
+use super::messages::{SendAsked, refusal_of};
 use super::peers::charge_of;
 use super::remote::{PART, SERVE};
-use super::types::{
-    Action, Arrival, Asked, Body, Multi, Notify, Payload, Place, Pull, Receive, Request, SendState, Short, Unexpected,
-};
+use super::types::{Action, Arrival, Asked, Body, Pull, Receive, Request, Short, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
 use crate::endpoint::matching::{Envelope, Keep};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
-use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
+use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
-use crate::table::Id;
 use crate::transport::{Connection, Landing, PullError, Sink};
 use crate::wire::head::{Counts, Flags, Head, Kind, Offer};
 
@@ -24,26 +22,13 @@ impl Core {
     /// a part of it is returned.
     #[inline]
     pub(crate) fn match_posted(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
-        let Self { messages, tagged: tagged_table, collectives, multis, multi_minimum, .. } = self;
-        let table = match head.kind {
-            Kind::Collective | Kind::CollectiveOffer => &mut collectives.messages,
-            kind if is_tagged(kind) => tagged_table,
-            _ => messages,
-        };
-        let met = table.arrive_with(envelope(from, head), |_, receive| {
-            let Some(multi) = receive.multi else { return (Keep::Remove, None) };
-            let state = &mut multis[multi];
-            let part = take_part(state, multi, len);
-            if state.segments.len().saturating_sub(state.used) < (*multi_minimum).max(1) {
-                state.closed = true;
-                return (Keep::Remove, Some(part));
-            }
-            (Keep::Stay, Some(part))
-        });
-        match met {
-            Some((part, taken)) => part.or(taken),
-            None if self.pool.is_none() || is_collective(head.kind) => None,
-            None => self.match_shared(from, head, len),
+        if is_collective(head.kind) {
+            let met = self.collectives.messages.arrive_with(envelope(from, head), |_, _| (Keep::Remove, ()));
+            return met?.1;
+        }
+        match self.messages.match_posted(from, head, len) {
+            None if self.pool.is_some() => self.match_shared(from, head, len),
+            found => found,
         }
     }
 
@@ -53,21 +38,25 @@ impl Core {
         let Unexpected { from, head, len, body } = message;
         match body {
             Body::Short(short) => {
-                self.put(View::of(short.as_slice()), receive.place);
+                self.messages.memory().put(View::of(short.as_slice()), receive.place);
                 self.received(from, &head, len, &receive);
             }
             Body::Whole(bytes) => {
-                self.put(View::of(&bytes), receive.place);
+                self.messages.memory().put(View::of(&bytes), receive.place);
                 self.received(from, &head, len, &receive);
             }
             Body::Offered(offer) => self.start_pull(from, head, &offer, receive),
-            Body::Arriving(arrival) => self.arrivals[arrival].receive = Some(receive),
+            Body::Arriving(arrival) => self.messages.give_arrival(arrival, receive),
         }
     }
 
     /// Fetches an offer.
     fn start_pull(&mut self, from: Connection, head: Head, offer: &Offer, receive: Receive) {
-        let into = self.segments(receive.place).slice(0, usize::try_from(offer.len.get()).unwrap_or(usize::MAX));
+        let into = self
+            .messages
+            .memory()
+            .segments(receive.place)
+            .slice(0, usize::try_from(offer.len.get()).unwrap_or(usize::MAX));
         if into.is_empty() {
             // Nothing to fetch: a message of no bytes, or a receive with no room.
             self.peers.reply(from, Kind::Pulled, head.id, 0);
@@ -75,7 +64,7 @@ impl Core {
             return;
         }
         let pull = Pull::Message { from, head, len: offer.len.get(), receive };
-        let token = self.pulls.insert(pull).to_wire();
+        let token = self.messages.begin_pull(pull);
         let into = Lease::own(&into);
         self.peers.push(from, Action::Pull { id: head.id, offer: *offer, into, token });
     }
@@ -85,23 +74,13 @@ impl Core {
     /// of this does not hold.
     #[inline(always)]
     fn in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> Option<Entry> {
-        let Self { messages, tagged: tagged_table, peers, reporting, .. } = self;
+        let Self { messages, peers, reporting, .. } = self;
         if reporting.receives_take_detour() {
             return None;
         }
         let tagged = is_tagged(head.kind);
-        let table = if tagged { tagged_table } else { messages };
         let envelope = Envelope { tag: if tagged { head.tag } else { 0 }, source: u64::from(from) };
-        let met = table.meet(envelope)?;
-        let Receive { place: Place::One(segment), context, notify: Notify::Queue, multi: None } = *table.met(met)
-        else {
-            return None;
-        };
-        if payload.len() > segment.len() {
-            return None;
-        }
-        payload.copy_to_one(segment);
-        table.use_up(met);
+        let context = messages.deliver(tagged, envelope, payload)?;
         let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         let told = if head.flags.is_empty() { CompletionFlags::empty() } else { CompletionFlags::REMOTE_DATA };
         let (flags, len, source) = (CompletionFlags::RECEIVE | kind | told, payload.len() as u64, peers.source(from));
@@ -170,7 +149,7 @@ impl Core {
     fn message_by_parts(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let len = payload.len() as u64;
         if let Some(receive) = self.match_posted(from, head, len) {
-            self.put(payload, receive.place);
+            self.messages.memory().put(payload, receive.place);
             self.received(from, head, len, &receive);
         } else {
             let short = payload.len() <= Short::MAX;
@@ -207,46 +186,16 @@ impl Core {
 
     /// Handles the notice that the receiver wants none of the payload of a local offer.
     fn not_pulled(&mut self, from: Connection, wire: u32) {
-        let Some(id) = self.send_of(from, wire) else { return };
-        if let SendState::Open(send) = &self.sends[id].state
-            && matches!(send.payload, Payload::Leaving | Payload::LeavingRefused)
-        {
-            return self.peers.accuse(from, "it wants nothing of what it is pulling");
+        match self.messages.sends_mut().not_pulled(from, wire) {
+            Ok(end) => self.send_ended(end),
+            Err(why) => self.peers.accuse(from, why),
         }
-        self.send_step(id, |send| send.payload = Payload::Over);
     }
 
     /// Handles the acknowledgement that the receiver has delivered a message, or (with an error code) could not.
     fn acknowledged(&mut self, from: Connection, wire: u32, why: u64) {
-        let Some(id) = self.send_of(from, wire) else { return };
-        let SendState::Open(send) = &mut self.sends[id].state else {
-            self.sends.remove(id); // It was reported before. This was the last answer that the peer owed.
-            return;
-        };
-        if why == 0 {
-            return self.send_step(id, |send| send.ack = false);
-        }
-        match send.payload {
-            // It ends when nothing reads its source any more.
-            Payload::Leaving | Payload::LeavingRefused => send.payload = Payload::LeavingRefused,
-            Payload::Offered | Payload::Over => self.not_taken(id, why),
-        }
-    }
-
-    /// Fails a send because the receiver could not take its message. The receiver sends no further answer about it.
-    fn not_taken(&mut self, id: Id<super::types::Send>, why: u64) {
-        if let SendState::Open(send) = &mut self.sends[id].state {
-            send.ack = false;
-        }
-        let refused = why == ErrorCode::KeyRejected.errno() as u64;
-        let (code, why) = match refused {
-            true => (
-                ErrorCode::KeyRejected,
-                "the peer has no window with the key to be invalidated, or not for this endpoint",
-            ),
-            false => (ErrorCode::Io, "the peer could not take the message"),
-        };
-        self.send_failed(id, code, why);
+        let end = self.messages.sends_mut().acknowledged(from, wire, refusal_of(why));
+        self.send_ended(end);
     }
 
     /// Handles the peer's request for the payload of a local offer.
@@ -272,29 +221,15 @@ impl Core {
 
     /// Returns the payload of a local send, and marks it as being read by a transport.
     fn send_asked(&mut self, from: Connection, wire: u32) -> Asked {
-        let Some(id) = self.send_of(from, wire) else { return Asked::Gone };
-        let SendState::Open(send) = &mut self.sends[id].state else { return Asked::Gone };
-        if send.payload != Payload::Offered {
-            return Asked::Nothing;
+        match self.messages.sends_mut().asked(from, wire) {
+            SendAsked::Payload(notify, context, segments) => Asked::Source(match self.arriving(notify, context) {
+                None => Lease::own(&segments),
+                Some(arriving) => Lease::arriving(arriving),
+            }),
+            SendAsked::Gone => Asked::Gone,
+            SendAsked::Nothing => Asked::Nothing,
         }
-        send.payload = Payload::Leaving;
-        let (notify, work) = (send.notify, send.posted.work());
-        let (context, segments) = (work.context, work.segments);
-        Asked::Source(match self.arriving(notify, context) {
-            None => Lease::own(&segments),
-            Some(arriving) => Lease::arriving(arriving),
-        })
     }
-}
-
-/// Takes the next part of a multi-receive buffer, for a message of `len` bytes.
-pub(super) fn take_part(state: &mut Multi, multi: Id<Multi>, len: u64) -> Receive {
-    // The buffer has one segment, as was checked. An empty message has a place in it too.
-    let whole = state.segments.as_slice().first().copied().unwrap_or(Segment::EMPTY);
-    let part = whole.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
-    state.used = state.used.saturating_add(part.len());
-    state.in_flight = state.in_flight.saturating_add(1);
-    Receive { place: Place::One(part), context: state.context, notify: state.notify, multi: Some(multi) }
 }
 
 impl Core {
@@ -318,7 +253,7 @@ impl Core {
                 Lease::own(&Segments::EMPTY)
             }
         };
-        Landing { token: self.arrivals.insert(arrival).to_wire(), into }
+        Landing { token: self.messages.begin_arrival(arrival).to_wire(), into }
     }
 }
 
@@ -362,7 +297,7 @@ impl Sink for Core {
         let receive = self.match_posted(from, &head, len);
         let mut arrival = Arrival { from, head, receive, heap: None, held: None, region: None };
         let into = match &arrival.receive {
-            Some(receive) => self.segments(receive.place),
+            Some(receive) => self.messages.memory().segments(receive.place),
             None => {
                 let mut heap = Buffer::from(vec![0; head.len as usize]);
                 let into = heap.segment_for_receive().map_or(Segments::EMPTY, Segments::one);
@@ -372,17 +307,16 @@ impl Sink for Core {
             }
         };
         let expected = arrival.receive.is_some();
-        let id = self.arrivals.insert(arrival);
+        let id = self.messages.begin_arrival(arrival);
         if !expected {
             let held = self.hold(Unexpected { from, head, len, body: Body::Arriving(id) });
-            self.arrivals[id].held = Some(held);
+            self.messages.hold_arrival(id, held);
         }
         Landing { token: id.to_wire(), into: Lease::own(&into) }
     }
 
     fn landed(&mut self, from: Connection, token: u32) {
-        let arrival = self.arrivals.find_wire(token).and_then(|id| self.arrivals.remove(id));
-        let Some(arrival) = arrival else { return };
+        let Some(arrival) = self.messages.take_arrival(token) else { return };
         let Arrival { head, receive, heap, held, region, .. } = arrival;
         if let Some(region) = region {
             return self.write_landed(from, &head, region);
@@ -396,7 +330,7 @@ impl Sink for Core {
             (Some(receive), None) => self.received(from, &head, len, &receive),
             (Some(receive), Some(heap)) => {
                 let bytes = heap.into_vec();
-                self.put(View::of(&bytes), receive.place);
+                self.messages.memory().put(View::of(&bytes), receive.place);
                 self.peers.release(from, bytes.len());
                 self.received(from, &head, len, &receive);
             }
@@ -417,8 +351,7 @@ impl Sink for Core {
     }
 
     fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>) {
-        let Some(id) = self.pulls.find_wire(token).filter(|id| self.pulls[*id].from() == from) else { return };
-        let Some(pull) = self.pulls.remove(id) else { return };
+        let Some(pull) = self.messages.take_pull(from, token) else { return };
         let (head, len, receive) = match pull {
             Pull::Message { head, len, receive, .. } => (head, len, receive),
             Pull::Store(store) => return self.stored(store, result),
@@ -451,21 +384,9 @@ impl Sink for Core {
         if id & SERVE != 0 {
             return self.served(from, id, result.is_ok());
         }
-        let Some(id) = self.send_of(from, id) else { return };
-        let SendState::Open(send) = &mut self.sends[id].state else { return };
-        let refused = send.payload == Payload::LeavingRefused;
-        match result {
-            // The push was for an operation that is gone, or of another kind, and sent nothing of this one.
-            _ if !matches!(send.payload, Payload::Leaving | Payload::LeavingRefused) => {}
-            Ok(()) if refused => self.not_taken(id, 0),
-            Ok(()) => self.send_step(id, |send| send.payload = Payload::Over),
-            Err(error) => {
-                send.payload = Payload::Over;
-                send.ack &= !refused;
-                let (code, why) = pull_error(error);
-                self.send_failed(id, code, why);
-            }
-        }
+        let failure = result.err().map(pull_error);
+        let end = self.messages.sends_mut().pushed(from, id, failure);
+        self.send_ended(end);
     }
 }
 

@@ -8,22 +8,20 @@
 //!    of an entry that is gone is late: it is ignored, or answered as gone.
 //! 3. Messages of one peer are matched in the order in which they were sent.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::bound::BoundWindows;
 use super::collective::Collectives;
 use super::gate::Gate;
 use super::kinds::{is_eager, is_tagged};
+use super::messages::{Messages, SendEnd};
 use super::peers::Peers;
 use super::remote::Remote;
 use super::reporting::Reporting;
 use super::residue::Left;
 use super::triggered::Triggered;
-use super::types::{
-    Arrival, Identity, Multi, Notify, OpenSend, Payload, Place, Pull, Receive, Send, SendState, Side, Unexpected,
-};
-use super::unsent::Unsent;
+use super::types::{Notify, Place, Pull, Receive, Side};
 use super::windows::told;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
@@ -31,13 +29,11 @@ use crate::completion::ring::QueueFull;
 use crate::conditions::lines::Lines;
 use crate::conditions::watched::Watched;
 use crate::domain::Trust;
-use crate::endpoint::matching::{Held, Matching};
 use crate::endpoint::operations::Operations;
 use crate::endpoint::pool::{Membership, Pool};
 use crate::endpoint::submissions::{Submissions, Transfer};
-use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
 use crate::region::{Keyring, Keys};
-use crate::table::{Id, Table};
+use crate::table::Table;
 use crate::transport::verbs::Pins;
 use crate::transport::{Broken, Connection};
 use crate::wire::head::{Flags, Head, Kind};
@@ -47,20 +43,8 @@ use crate::wire::head::{Flags, Head, Kind};
 pub(crate) struct Core {
     /// Peers, by connection number.
     pub(crate) peers: Peers,
-    /// Posted receives and unexpected messages that are untagged.
-    pub(crate) messages: Matching<Receive, Unexpected>,
-    /// Posted receives and unexpected messages that are tagged.
-    pub(crate) tagged: Matching<Receive, Unexpected>,
-    /// Messages claimed by a peek, by the operation that claimed them: whether the message is tagged, and where it is held.
-    pub(crate) claims: HashMap<Identity, (bool, Held)>,
-    /// Sends that wait for their peer.
-    pub(crate) sends: Table<Send>,
-    /// Sends that have yet to leave.
-    pub(crate) unsent: Unsent,
-    /// Payloads arriving over streams.
-    pub(crate) arrivals: Table<Arrival>,
-    /// Payloads being fetched.
-    pub(crate) pulls: Table<Pull>,
+    /// Receives, messages that wait for receives, payloads that arrive or are fetched, and sends that wait for their peer.
+    pub(crate) messages: Messages,
     /// Accesses to the memory of peers in progress, and transfers from local regions.
     pub(crate) remote: Remote,
     /// Operations that wait until another process lets go of memory (see [`residue`](super::residue)).
@@ -79,12 +63,6 @@ pub(crate) struct Core {
     pub(crate) trust: Trust,
     /// Registers memory of operations with a device.
     pub(crate) pins: Pins,
-    /// The segments of receives that have several.
-    pub(crate) vectors: Table<Segments>,
-    /// Multi-receive buffers.
-    pub(crate) multis: Table<Multi>,
-    /// A multi-receive buffer with less than this left takes no more messages.
-    pub(crate) multi_minimum: usize,
     /// Where the endpoint reports.
     pub(crate) reporting: Reporting,
     /// The shared receive context, if there is one.
@@ -113,12 +91,6 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Returns the table of tagged or of untagged messages.
-    #[inline]
-    pub(crate) fn table(&mut self, tagged: bool) -> &mut Matching<Receive, Unexpected> {
-        if tagged { &mut self.tagged } else { &mut self.messages }
-    }
-
     /// Completes an operation that succeeded: counts and reports it.
     #[inline(always)]
     pub(crate) fn complete(&mut self, side: Side, notify: Notify, entry: Entry) {
@@ -229,52 +201,12 @@ impl Core {
             }
             entry.flags |= self.multi_done(multi);
         }
-        self.leave(receive.place);
+        self.messages.memory_mut().leave(receive.place);
         if len <= room {
             self.complete(Side::Receive, receive.notify, entry);
         } else {
             self.fail(Side::Receive, receive.notify, ErrorEntry::truncated(entry, len - room));
         }
-    }
-
-    /// Returns where a receive of these segments puts its message. Valid until [`leave`](Self::leave).
-    #[inline]
-    pub(crate) fn place(&mut self, segments: &Segments) -> Place {
-        match segments.as_slice() {
-            [] => Place::One(Segment::EMPTY),
-            [only] => Place::One(*only),
-            _ => self.place_of_several(segments),
-        }
-    }
-
-    #[inline(never)]
-    fn place_of_several(&mut self, segments: &Segments) -> Place {
-        Place::Several(self.vectors.insert(*segments), segments.len())
-    }
-
-    /// Frees the place of a receive that is over.
-    #[inline]
-    pub(crate) fn leave(&mut self, place: Place) {
-        if let Place::Several(vector, _) = place {
-            self.vectors.remove(vector);
-        }
-    }
-
-    /// Returns the segments of a place.
-    pub(crate) fn segments(&self, place: Place) -> Segments {
-        match place {
-            Place::One(segment) => Segments::one(segment),
-            Place::Several(vector, _) => self.vectors[vector],
-        }
-    }
-
-    /// Copies a whole payload to its place.
-    #[inline]
-    pub(crate) fn put(&self, payload: View<'_>, place: Place) {
-        match place {
-            Place::One(segment) => payload.copy_to_one(segment),
-            Place::Several(vector, _) => payload.copy_into(&self.vectors[vector], 0),
-        };
     }
 
     /// Returns the completion of a received message.
@@ -307,7 +239,7 @@ impl Core {
         why: &str,
     ) {
         let mut entry = self.received_entry(from, head, 0, receive);
-        self.leave(receive.place);
+        self.messages.memory_mut().leave(receive.place);
         if let Some(multi) = receive.multi {
             if let Some(many) = self.shared_part(multi) {
                 let failure = ErrorEntry::new(entry, error).with_text(why.to_owned());
@@ -318,23 +250,13 @@ impl Core {
         self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
     }
 
-    /// Returns the send that a peer names by its number, or `None` if it is gone, or is a send to another peer.
-    #[inline]
-    pub(super) fn send_of(&self, from: Connection, wire: u32) -> Option<Id<Send>> {
-        let id = self.sends.find_wire(wire)?;
-        (self.sends[id].to == from).then_some(id)
-    }
-
-    /// Records that the payload of a send is no longer needed, or that its peer has answered. Completes the send when both hold.
-    pub(super) fn send_step(&mut self, id: Id<Send>, step: impl FnOnce(&mut OpenSend)) {
-        let Some(Send { to, state: SendState::Open(send) }) = self.sends.get_mut(id) else { return };
-        let to = *to;
-        step(send);
-        if send.payload == Payload::Over && !send.ack {
-            let (notify, entry) = (send.notify, send.entry());
-            self.sends.remove(id);
-            self.send_over(to, notify);
-            self.complete(Side::Transmit, notify, entry);
+    /// Counts the end of a send that waited for its peer, and reports it.
+    pub(super) fn send_ended(&mut self, end: Option<SendEnd>) {
+        let Some(SendEnd { to, notify, entry, failure }) = end else { return };
+        self.send_over(to, notify);
+        match failure {
+            None => self.complete(Side::Transmit, notify, entry),
+            Some((error, why)) => self.fail(Side::Transmit, notify, ErrorEntry::new(entry, error).with_text(why)),
         }
     }
 
@@ -347,18 +269,6 @@ impl Core {
         }
     }
 
-    /// Fails a send. No transport reads its memory any more. The send is reported, and keeps its number if the peer has yet to answer.
-    pub(super) fn send_failed(&mut self, id: Id<Send>, error: ErrorCode, why: &str) {
-        let Some(Send { to, state }) = self.sends.get_mut(id) else { return };
-        let to = *to;
-        let SendState::Open(send) = std::mem::replace(state, SendState::Failed) else { return };
-        if !send.ack {
-            self.sends.remove(id);
-        }
-        self.send_over(to, send.notify);
-        self.fail(Side::Transmit, send.notify, ErrorEntry::new(send.entry(), error).with_text(why.to_owned()));
-    }
-
     /// Fails everything that waited for a connection that is gone. Each operation ends once.
     #[cold]
     pub(crate) fn down(&mut self, from: Connection, error: ErrorCode, why: &str) {
@@ -368,22 +278,18 @@ impl Core {
             self.fail(Side::Transmit, pending.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
         }
         self.fail_unsent(from, error, why);
-        let gone: Vec<_> = self.sends.iter().filter(|(_, send)| send.to == from).map(|(id, _)| id).collect();
-        for id in gone {
-            self.send_failed(id, error, why);
-            self.sends.remove(id); // No answer will come.
+        for SendEnd { to, notify, entry, .. } in self.messages.sends_mut().take_of(from) {
+            self.send_over(to, notify);
+            self.fail(Side::Transmit, notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
         }
-        let gone: Vec<_> = self.pulls.iter().filter(|(_, pull)| pull.from() == from).map(|(id, _)| id).collect();
-        for id in gone {
-            if let Some(Pull::Message { head, receive, .. }) = self.pulls.remove(id) {
+        for pull in self.messages.take_pulls_of(from, |_| true) {
+            if let Pull::Message { head, receive, .. } = pull {
                 self.receive_failed(from, &head, &receive, error, why);
             }
         }
         self.accesses_down(from, error, why);
         self.remote.drop_serves(from);
-        let gone: Vec<_> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
-        for id in gone {
-            let Some(arrival) = self.arrivals.remove(id) else { continue };
+        for arrival in self.messages.take_arrivals_of(from) {
             if arrival.heap.is_some() && is_eager(arrival.head.kind) {
                 self.peers.release(from, arrival.head.len as usize);
             }

@@ -63,13 +63,13 @@ impl Core {
         self.end_groups(&held_groups(&links), why);
         windows.into_iter().for_each(|dying| self.end_window(dying, why));
         for tagged in [false, true] {
-            let posted: Vec<Receive> = self.table(tagged).drain_posted(Source::Any).collect();
+            let posted: Vec<Receive> = self.messages.table(tagged).drain_posted(Source::Any).collect();
             posted.into_iter().for_each(|receive| self.cancel_receive(tagged, receive, why));
         }
         for slot in 0..self.peers.len() as Connection {
             self.down(slot, ErrorCode::Canceled, why);
         }
-        self.claims.clear();
+        self.messages.drop_claims();
         self.peers.drop_actions();
         // Last, so that buffers of which peers hold parts are released together with those parts.
         if !links.is_empty() {
@@ -80,15 +80,13 @@ impl Core {
     /// Cancels a posted receive.
     #[inline(always)]
     pub(super) fn cancel_receive(&mut self, tagged: bool, receive: Receive, why: &'static str) {
-        self.leave(receive.place);
+        self.messages.memory_mut().leave(receive.place);
         let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         let mut flags = CompletionFlags::RECEIVE | kind;
         if let Some(multi) = receive.multi {
-            self.multis[multi].closed = true;
-            if self.multis[multi].in_flight > 0 {
+            if !self.messages.memory_mut().close(multi) {
                 return; // The last message in flight releases the buffer.
             }
-            self.multis.remove(multi);
             flags |= CompletionFlags::MULTI_RECEIVE;
         }
         let entry = Entry { context: receive.context, flags, ..Entry::default() };
@@ -118,7 +116,7 @@ impl Core {
             for pull in pulls {
                 if let Pull::Message { head, receive, .. } = &pull {
                     let mut entry = self.received_entry(from, head, 0, receive);
-                    self.leave(receive.place);
+                    self.messages.memory_mut().leave(receive.place);
                     let part = receive.multi.and_then(|multi| self.shared_part(multi));
                     if let Some(multi) = receive.multi.filter(|_| part.is_none()) {
                         // Its other parts have ended, or are held with this one and end with it.

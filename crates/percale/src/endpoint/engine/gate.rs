@@ -74,7 +74,7 @@ impl Core {
     pub(super) fn flush_receives(&mut self) {
         let Some((error, why)) = self.gate.over.clone() else { return };
         for tagged in [false, true] {
-            let posted: Vec<Receive> = self.table(tagged).drain_posted(Source::Any).collect();
+            let posted: Vec<Receive> = self.messages.table(tagged).drain_posted(Source::Any).collect();
             for receive in posted {
                 self.fail_receive(0, tagged, receive, error, &why);
             }
@@ -92,13 +92,11 @@ impl Core {
     ) {
         let head = Head { kind: if tagged { Kind::Tagged } else { Kind::Message }, ..Head::default() };
         let mut entry = self.received_entry(from, &head, 0, &receive);
-        self.leave(receive.place);
+        self.messages.memory_mut().leave(receive.place);
         if let Some(multi) = receive.multi {
-            self.multis[multi].closed = true;
-            if self.multis[multi].in_flight > 0 {
+            if !self.messages.memory_mut().close(multi) {
                 return; // The last message in flight releases the buffer.
             }
-            self.multis.remove(multi);
             entry.flags |= CompletionFlags::MULTI_RECEIVE;
         }
         self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));

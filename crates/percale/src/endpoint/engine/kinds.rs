@@ -12,7 +12,7 @@ impl Core {
     pub(crate) fn table_of(&mut self, kind: Kind) -> &mut Matching<Receive, Unexpected> {
         match kind {
             Kind::Collective | Kind::CollectiveOffer => &mut self.collectives.messages,
-            kind => self.table(is_tagged(kind)),
+            kind => self.messages.table(is_tagged(kind)),
         }
     }
 }

@@ -6,10 +6,10 @@
 //! frames that arrived ask for. While hot links are busy, most rounds do only the first and the last of these.
 //!
 //! * [`core`]: the protocol's state, which links see as their sink
-//! * [`arrive`], [`receive`], [`send`]: messages; `access`, `direct` and `in_place`: accesses to the memory of peers; `target`: accesses of
+//! * [`messages`]: receives, messages that wait for receives, payloads that arrive or are fetched, sends that wait for their peer;
+//!   [`arrive`], [`receive`], [`send`]: handling frames and calls with it; `access`, `direct` and `in_place`: accesses to the memory of peers; `target`: accesses of
 //!   peers to local memory; [`remote`]: these accesses while they are in progress
 //! * `types`: the state of operations under way; `kinds`: messages by the kind of their frames
-//! * `unsent`: sends of which some bytes have yet to leave
 //! * `staged`: operations on a device's memory
 //! * `counting`: where results go, and which counters count them
 //! * `pooled`: receives shared with other endpoints
@@ -46,6 +46,7 @@ mod in_place;
 mod kinds;
 mod linger;
 pub(crate) mod listening;
+pub(crate) mod messages;
 mod parted;
 pub(crate) mod peers;
 mod poller;
@@ -70,7 +71,6 @@ mod tests;
 mod ticks;
 mod triggered;
 pub(crate) mod types;
-mod unsent;
 mod windows;
 
 use std::collections::HashMap;

@@ -48,7 +48,7 @@ impl Engine {
         if peer.is_lost() && !peer.is_directed() {
             return false; // Receives that were posted before its connection ended have ended too.
         }
-        [false, true].into_iter().any(|tagged| self.core.table(tagged).is_directed_at(slot.into()))
+        [false, true].into_iter().any(|tagged| self.core.messages.look_at(tagged).is_directed_at(slot.into()))
     }
 
     /// Returns whether anything may still refer to this slot.

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use super::Engine;
 use super::core::Core;
 use super::kinds::is_tagged;
+use super::messages::Multi;
 use super::peers::State;
-use super::types::{Multi, Notify, Receive, Side};
+use super::types::{Notify, Receive, Side};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Held, Pattern};
 use crate::endpoint::pool::{Kind, Many, Membership, Note, Over, Promise, Sender, Waiting};
@@ -38,7 +39,7 @@ impl Core {
         let tag = if tagged { message.1 } else { 0 };
         let Some(waiting) = pool.announce(sender, tagged, tag, message.2, held) else { return };
         let receive = self.shared_receive(waiting);
-        if let Some(message) = self.table(tagged).take(held) {
+        if let Some(message) = self.messages.table(tagged).take(held) {
             self.fill(message, receive);
         }
     }
@@ -65,7 +66,7 @@ impl Core {
 
     /// Returns the sender, the tag and the length of a message that is held here.
     fn if_held(&self, tagged: bool, held: Held) -> Option<(Connection, u64, u64)> {
-        let table = if tagged { &self.tagged } else { &self.messages };
+        let table = self.messages.look_at(tagged);
         table.held(held).map(|message| (message.from, message.head.tag, message.len))
     }
 
@@ -73,7 +74,7 @@ impl Core {
     fn shared_receive(&mut self, waiting: Waiting) -> Receive {
         let Waiting { segments, mut context, reports, kind, .. } = waiting;
         let mut notify = if reports { Notify::Shared } else { Notify::SharedSilent };
-        let place = self.place(&segments);
+        let place = self.messages.memory_mut().place(&segments);
         let mut multi = None;
         match kind {
             Kind::Plain => {}
@@ -81,9 +82,7 @@ impl Core {
                 (context, notify) = (self.operations.start_owed(buffer, owed).to_u64(), Notify::Operation);
             }
             Kind::Many(many) => {
-                let (used, in_flight, closed, pooled) = (segments.len(), 1, true, Some(many));
-                let state = Multi { segments, used, in_flight, closed, context, notify, pooled };
-                multi = Some(self.multis.insert(state));
+                multi = Some(self.messages.memory_mut().add_shared_part(segments, many, context, notify));
             }
         }
         Receive { place, context, notify, multi }
@@ -92,8 +91,7 @@ impl Core {
     /// Removes a multi-receive buffer that is a part of a buffer of a shared receive context, and returns that buffer.
     #[cold]
     pub(super) fn shared_part(&mut self, multi: Id<Multi>) -> Option<Arc<Many>> {
-        self.multis.get(multi)?.pooled.as_ref()?;
-        self.multis.remove(multi)?.pooled
+        self.messages.memory_mut().take_shared_part(multi)
     }
 
     /// Ends a part of a shared multi-receive buffer. One step decides whether this releases the buffer, and puts the end in the queue,
@@ -167,7 +165,7 @@ impl Core {
 
     /// Gives a shared receive the message that was promised to it. Returns the promise if the message is gone.
     fn keep_promise(&mut self, promise: Promise) -> Option<Promise> {
-        let Some(message) = self.table(promise.tagged).take(promise.held) else { return Some(promise) };
+        let Some(message) = self.messages.table(promise.tagged).take(promise.held) else { return Some(promise) };
         let receive = self.shared_receive(promise.receive);
         self.fill(message, receive);
         None
@@ -216,20 +214,20 @@ impl Core {
     /// Returns the first message here that the pattern matches and that was promised to no shared receive. From now on it cannot be
     /// promised; the caller has to take or claim it.
     pub(super) fn find_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<Held> {
-        let held = self.table(tagged).find(pattern)?;
+        let held = self.messages.table(tagged).find(pattern)?;
         if self.pool.is_none() { Some(held) } else { self.keep_own(tagged, pattern) }
     }
 
     #[cold]
     fn keep_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<Held> {
         loop {
-            let held = self.table(tagged).find(pattern)?;
+            let held = self.messages.table(tagged).find(pattern)?;
             if self.pool.as_ref().is_some_and(|pool| pool.withdraw(tagged, held)) {
                 return Some(held);
             }
             // Its receive takes it now, if it has one.
             self.keep_promises();
-            if self.table(tagged).held(held).is_some() {
+            if self.messages.table(tagged).held(held).is_some() {
                 return Some(held);
             }
         }
@@ -239,7 +237,7 @@ impl Core {
     #[cold]
     pub(super) fn withdraw_gone(&self, tagged: bool) {
         let Some(pool) = &self.pool else { return };
-        let table = if tagged { &self.tagged } else { &self.messages };
+        let table = self.messages.look_at(tagged);
         pool.withdraw_all(tagged, |held| table.held(held).is_none());
     }
 

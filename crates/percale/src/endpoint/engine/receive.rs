@@ -2,9 +2,10 @@
 
 use super::core::Core;
 use super::kinds::{envelope, is_tagged};
+use super::messages::Multi;
 use super::peers::{Unresolved, charge_of};
 use super::triggered::Triggered;
-use super::types::{Body, Identity, Multi, Notify, Pending, Place, Receive, Side, Unexpected};
+use super::types::{Body, Identity, Notify, Pending, Place, Receive, Side, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Held, Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
@@ -25,11 +26,11 @@ impl Core {
         tag: Option<(u64, u64)>,
         context: u64,
     ) -> bool {
-        let Self { messages, tagged, peers, reporting, .. } = self;
+        let Self { messages, peers, reporting, .. } = self;
         let (queue, detour) = reporting.receive_path();
         let (table, tag, ignore) = match tag {
-            Some((tag, ignore)) => (tagged, tag, ignore),
-            None => (messages, 0, 0),
+            Some((tag, ignore)) => (messages.table(true), tag, ignore),
+            None => (messages.table(false), 0, 0),
         };
         if detour || table.holds_any() {
             return false;
@@ -58,10 +59,10 @@ impl Core {
             self.keep_promises();
             return self.post_special(work, notify, tagged, &pattern);
         }
-        let place = self.place(&work.segments);
+        let place = self.messages.memory_mut().place(&work.segments);
         let receive = Receive { place, context: work.context, notify, multi: None };
         let found = self.find_own(tagged, &pattern);
-        let table = self.table(tagged);
+        let table = self.messages.table(tagged);
         match found.and_then(|held| table.take(held)) {
             Some(message) => self.fill(message, receive),
             None => {
@@ -77,19 +78,19 @@ impl Core {
     pub(super) fn redirect_receives(&mut self, from: Connection, to: Connection) {
         let source = |slot: Connection| Source::From(slot.into());
         for tagged in [false, true] {
-            for pattern in self.table(tagged).redirect(source(from), source(to)) {
-                while let Some(held) = self.table(tagged).find(&pattern) {
-                    let Some(message) = self.table(tagged).held(held) else { break };
+            for pattern in self.messages.table(tagged).redirect(source(from), source(to)) {
+                while let Some(held) = self.messages.table(tagged).find(&pattern) {
+                    let Some(message) = self.messages.table(tagged).held(held) else { break };
                     let (head, len) = (message.head, message.len);
                     // The first receive that fits, which may be another one. There is none if the receive of this pattern is gone.
-                    if self.table(tagged).meet(envelope(to, &head)).is_none() {
+                    if self.messages.table(tagged).meet(envelope(to, &head)).is_none() {
                         break;
                     }
                     if self.find_own(tagged, &pattern) != Some(held) {
                         continue; // It was promised to a shared receive.
                     }
                     let Some(receive) = self.match_posted(to, &head, len) else { break };
-                    let Some(message) = self.table(tagged).take(held) else { break };
+                    let Some(message) = self.messages.table(tagged).take(held) else { break };
                     self.fill(message, receive);
                 }
             }
@@ -132,17 +133,13 @@ impl Core {
             return Err(PostError::Flags("DISCARD goes with PEEK or CLAIM"));
         }
         let identity = Identity::of(notify, work.context);
-        let (table, held) = self.claims.remove(&identity).ok_or(PostError::NotClaimed)?;
-        if table != tagged {
-            self.claims.insert(identity, (table, held));
-            return Err(PostError::NotClaimed);
-        }
+        let held = self.messages.take_claim(identity, tagged).ok_or(PostError::NotClaimed)?;
         // A claimed message with a payload that had not arrived is gone if its sender is gone.
-        let message = self.table(tagged).take(held).ok_or(PostError::NotClaimed)?;
+        let message = self.messages.table(tagged).take(held).ok_or(PostError::NotClaimed)?;
         if work.flags.contains(OpFlags::DISCARD) {
             self.discard(work, notify, message);
         } else {
-            let place = self.place(&work.segments);
+            let place = self.messages.memory_mut().place(&work.segments);
             let receive = Receive { place, context: work.context, notify, multi: None };
             self.fill(message, receive);
         }
@@ -152,7 +149,7 @@ impl Core {
     /// Handles FI_PEEK: reports the first message that the pattern matches, or that there is none.
     fn peek(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, pattern: &Pattern) -> Result<(), PostError> {
         let takes = work.flags.intersects(OpFlags::CLAIM | OpFlags::DISCARD);
-        let found = if takes { self.find_own(tagged, pattern) } else { self.table(tagged).find(pattern) };
+        let found = if takes { self.find_own(tagged, pattern) } else { self.messages.table(tagged).find(pattern) };
         let Some(held) = found else {
             let flags =
                 CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
@@ -162,25 +159,23 @@ impl Core {
             return Ok(());
         };
         if work.flags.contains(OpFlags::DISCARD) {
-            if let Some(message) = self.table(tagged).take(held) {
+            if let Some(message) = self.messages.table(tagged).take(held) {
                 self.discard(work, notify, message);
             }
             return Ok(());
         }
         if work.flags.contains(OpFlags::CLAIM) {
             let identity = Identity::of(notify, work.context);
-            if self.claims.contains_key(&identity) {
+            if !self.messages.claim(identity, tagged, held) {
                 return Err(PostError::Flags("a message is already claimed with this context"));
             }
-            self.table(tagged).claim(held);
-            self.claims.insert(identity, (tagged, held));
         }
         self.report_peeked(work, notify, tagged, held);
         Ok(())
     }
 
     fn report_peeked(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, held: Held) {
-        let Some(message) = self.table(tagged).held(held) else { return };
+        let Some(message) = self.messages.table(tagged).held(held) else { return };
         let (from, head, len) = (message.from, message.head, message.len);
         let place = Place::One(Segment::EMPTY); // It is only reported.
         let receive = Receive { place, context: work.context, notify, multi: None };
@@ -214,7 +209,7 @@ impl Core {
                     self.peers.reply(from, Kind::Ack, head.id, 0);
                 }
             }
-            Body::Arriving(arrival) => self.arrivals[arrival].held = None,
+            Body::Arriving(arrival) => self.messages.forget_arrival(arrival),
         }
     }
 
@@ -226,31 +221,18 @@ impl Core {
         tagged: bool,
         pattern: &Pattern,
     ) -> Result<(), PostError> {
-        let state = Multi {
-            segments: work.segments,
-            used: 0,
-            in_flight: 0,
-            closed: false,
-            pooled: None,
-            context: work.context,
-            notify,
-        };
-        let multi = self.multis.insert(state);
+        let multi = self.messages.memory_mut().add_multi(work.segments, work.context, notify);
         while let Some(held) = self.find_own(tagged, pattern) {
-            let Some(message) = self.table(tagged).take(held) else { break };
-            let minimum = self.multi_minimum.max(1);
-            let state = &mut self.multis[multi];
-            let part = super::arrive::take_part(state, multi, message.len);
-            state.closed = state.segments.len() - state.used < minimum;
-            let closed = state.closed;
+            let Some(message) = self.messages.table(tagged).take(held) else { break };
+            let (part, closed) = self.messages.memory_mut().take_part(multi, message.len);
             self.fill(message, part);
             if closed {
                 return Ok(());
             }
         }
-        let place = self.place(&work.segments);
+        let place = self.messages.memory_mut().place(&work.segments);
         let receive = Receive { place, context: work.context, notify, multi: Some(multi) };
-        self.table(tagged).post(*pattern, receive);
+        self.messages.table(tagged).post(*pattern, receive);
         self.flush_receives();
         Ok(())
     }
@@ -258,13 +240,8 @@ impl Core {
     /// Records that one message of a multi-receive buffer of this endpoint is complete. Returns the flag MULTI_RECEIVE if that released the
     /// buffer.
     pub(crate) fn multi_done(&mut self, multi: Id<Multi>) -> CompletionFlags {
-        let Some(state) = self.multis.get_mut(multi) else { return CompletionFlags::empty() };
-        state.in_flight -= 1;
-        if state.closed && state.in_flight == 0 {
-            self.multis.remove(multi);
-            return CompletionFlags::MULTI_RECEIVE;
-        }
-        CompletionFlags::empty()
+        let released = self.messages.memory_mut().part_over(multi);
+        if released { CompletionFlags::MULTI_RECEIVE } else { CompletionFlags::empty() }
     }
 
     /// Drops the held messages of this kind for which `unwanted` returns true. Returns how many there were.
@@ -274,10 +251,8 @@ impl Core {
         let dropped: Vec<Unexpected> = held.map(|(_, message)| message).collect();
         for message in &dropped {
             self.peers.release(message.from, charge_of(message));
-            if let Body::Arriving(arrival) = message.body
-                && let Some(arrival) = self.arrivals.get_mut(arrival)
-            {
-                arrival.held = None;
+            if let Body::Arriving(arrival) = message.body {
+                self.messages.forget_arrival(arrival);
             }
         }
         if !dropped.is_empty() && self.pool.is_some() && kind != Kind::Collective {
@@ -299,7 +274,7 @@ impl Core {
 
     /// Gives the messages of a peer that are here to receives directed at any of its slots, now that its connection has ended.
     pub(super) fn keep_left_messages(&mut self, from: Connection) {
-        if !self.messages.holds_of(from.into()) && !self.tagged.holds_of(from.into()) {
+        if [false, true].iter().all(|tagged| !self.messages.look_at(*tagged).holds_of(from.into())) {
             return;
         }
         let names = self.peers.other_slots(from);
@@ -307,8 +282,9 @@ impl Core {
             self.peers.set_left(*name, true);
         }
         let names: Vec<u64> = names.into_iter().map(u64::from).collect();
-        self.messages.leave(from.into(), &names);
-        self.tagged.leave(from.into(), &names);
+        for tagged in [false, true] {
+            self.messages.table(tagged).leave(from.into(), &names);
+        }
     }
 
     /// Fails the receives that only this peer could have satisfied: a wait for a dead peer must end.
@@ -318,7 +294,7 @@ impl Core {
             return; // All its receives end together, when the gate closes.
         }
         for tagged in [false, true] {
-            let directed: Vec<Receive> = self.table(tagged).drain_posted(Source::From(from.into())).collect();
+            let directed: Vec<Receive> = self.messages.table(tagged).drain_posted(Source::From(from.into())).collect();
             for receive in directed {
                 self.fail_receive(from, tagged, receive, error, why);
             }
@@ -348,7 +324,7 @@ impl Core {
         let ours = |posted: u64, notify: Notify| posted == context && notify.class() == class;
         for tagged in [false, true] {
             let wanted = |receive: &Receive| ours(receive.context, receive.notify);
-            if let Some(receive) = self.table(tagged).cancel_where(wanted) {
+            if let Some(receive) = self.messages.table(tagged).cancel_where(wanted) {
                 self.cancel_receive(tagged, receive, "cancelled before a message came");
                 return true;
             }

@@ -11,7 +11,6 @@ use super::remote::Execution;
 use super::types::{Pull, Side};
 use super::windows::Dying;
 use crate::completion::entry::{ErrorCode, ErrorEntry};
-use crate::table::Id;
 use crate::transport::Connection;
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::Residue;
@@ -62,14 +61,10 @@ impl Core {
     pub(super) fn leave_behind(&mut self, from: Connection, residue: Residue, error: ErrorCode, why: &str) {
         let mut pulls = Vec::new();
         let mut accesses: Vec<_> = residue.held_access().and_then(|id| self.remote.find(id)).into_iter().collect();
-        let ours =
-            |(id, pull): (Id<Pull>, &Pull)| (pull.from() == from && residue.holds_pull(id.to_wire())).then_some(id);
-        let held: Vec<_> = self.pulls.iter().filter_map(ours).collect();
-        for id in held {
-            match self.pulls.remove(id) {
-                Some(Pull::Fetch { part, .. }) => accesses.extend(self.remote.access_of_part(part)),
-                Some(pull) => pulls.push(pull),
-                None => {}
+        for pull in self.messages.take_pulls_of(from, |token| residue.holds_pull(token)) {
+            match pull {
+                Pull::Fetch { part, .. } => accesses.extend(self.remote.access_of_part(part)),
+                pull => pulls.push(pull),
             }
         }
         // An access of which several parts are held is found once.

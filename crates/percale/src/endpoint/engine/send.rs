@@ -7,7 +7,8 @@ use super::core::{Core, send_flags, sent_entry};
 use super::peers::{Leaving, Queuing};
 use super::read::PATIENCE;
 use super::receive::unresolved;
-use super::types::{GroupMessage, Notify, OpenSend, Payload, Pending, Send, SendState, Side, Work};
+use super::types::{GroupMessage, Notify, Pending, Side, Work};
+use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::operation::Operation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, SendWork};
@@ -234,6 +235,50 @@ impl Engine {
     }
 }
 
+impl Core {
+    /// Records that a link took a whole send. Reports the send if all of its bytes have left.
+    #[inline]
+    fn sent(&mut self, to: Connection, link: &AnyLink, notify: Notify, entry: Entry) {
+        if self.has_left(to, link, notify, || entry) {
+            self.complete(Side::Transmit, notify, entry);
+        }
+    }
+
+    /// Like [`sent`](Self::sent), but returns whether the send has left. If it has, the caller reports it; if not, it is reported when its
+    /// last byte has left.
+    #[inline]
+    fn has_left(&mut self, to: Connection, link: &AnyLink, notify: Notify, entry: impl FnOnce() -> Entry) -> bool {
+        self.report_sent(to, link); // Earlier sends: their last bytes may have left with this one.
+        let Some((_, end)) = link.unsent() else { return true };
+        self.messages.unsent().keep(to, end, notify, entry());
+        false
+    }
+
+    /// Reports the sends that have left since. Returns whether there were any.
+    #[inline]
+    pub(super) fn report_sent(&mut self, to: Connection, link: &AnyLink) -> bool {
+        self.messages.unsent().any() && self.report_left(to, link.unsent().map_or(u64::MAX, |(start, _)| start))
+    }
+
+    #[inline(never)]
+    fn report_left(&mut self, to: Connection, left: u64) -> bool {
+        let mut any = false;
+        while let Some((notify, entry)) = self.messages.unsent().take_left(to, left) {
+            any = true;
+            self.complete(Side::Transmit, notify, entry);
+        }
+        any
+    }
+
+    /// Fails the sends that have not left, because the connection is gone and they will not arrive.
+    #[cold]
+    pub(super) fn fail_unsent(&mut self, to: Connection, error: ErrorCode, why: &str) {
+        for (notify, entry) in self.messages.unsent().take_lost(to) {
+            self.fail(Side::Transmit, notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
+        }
+    }
+}
+
 /// Returns whether the memory of an injected message is no longer needed once its link has taken it. Any other injected message is copied first.
 #[inline]
 fn leaves_whole(link: &AnyLink, work: &SendWork) -> bool {
@@ -320,11 +365,10 @@ fn transmit_tracked(
 ) -> Result<(), Refused> {
     let len = work.segments.len();
     let acknowledged = work.flags.intersects(ACKNOWLEDGED);
-    if core.sends.is_full() {
+    if core.messages.sends().is_full() {
         return Err(Refused::Full);
     }
-    let id = core.sends.next_id();
-    head.id = id.to_wire();
+    head.id = core.messages.sends().next_wire();
     head.flags |= Flags::ID;
     if acknowledged {
         head.flags |= Flags::ACK;
@@ -353,9 +397,7 @@ fn transmit_tracked(
     if notify == Notify::Silent && !more {
         link.hurry();
     }
-    let payload = if kind.is_err() { Payload::Offered } else { Payload::Over };
-    let open = OpenSend { posted: posted(), notify, payload, ack: acknowledged };
-    core.sends.insert(Send { to: slot, state: SendState::Open(open) });
+    core.messages.sends_mut().add(slot, posted(), notify, kind.is_err(), acknowledged);
     core.peers.started(slot);
     Ok(())
 }

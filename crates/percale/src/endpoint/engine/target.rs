@@ -212,7 +212,7 @@ impl Core {
             (Lease::own(&Segments::one(segment)), Some(buffer))
         };
         self.peers.get_mut(from).serving_started();
-        let token = self.pulls.insert(Pull::Store(Store { from, head: *head, region, staged })).to_wire();
+        let token = self.messages.begin_pull(Pull::Store(Store { from, head: *head, region, staged }));
         self.peers.push(from, Action::Pull { id: head.id, offer: *offer, into, token });
         Ok(())
     }

@@ -53,7 +53,7 @@ pub(super) fn refused_code(refusal: Refusal) -> ErrorCode {
 impl Core {
     /// Sends the request of a read. Over a stream, the pull that takes the bytes of a long read begins at once.
     fn send_read(&mut self, link: &mut AnyLink, mut head: Head, local: &Segments) -> Result<(), Refused> {
-        let expected = (local.len() > RMA_EAGER && link.is_stream()).then(|| self.pulls.next_id().to_wire());
+        let expected = (local.len() > RMA_EAGER && link.is_stream()).then(|| self.messages.next_pull());
         let payload = ReadHead {
             len: U64::new(local.len() as u64),
             expected: U64::new(expected.map_or(0, |token| u64::from(token) + 1)),
@@ -63,7 +63,7 @@ impl Core {
         if expected.is_some()
             && let Some((part, from)) = self.remote.expect(head.id)
         {
-            let token = self.pulls.insert(Pull::Fetch { from, part }).to_wire();
+            let token = self.messages.begin_pull(Pull::Fetch { from, part });
             link.expect(&Lease::own(local), token);
         }
         Ok(())
@@ -99,7 +99,7 @@ impl Core {
             Ok(None) => return,
             Err(why) => return self.peers.accuse(from, why),
         };
-        let token = self.pulls.insert(Pull::Fetch { from, part }).to_wire();
+        let token = self.messages.begin_pull(Pull::Fetch { from, part });
         self.peers.push(from, Action::Pull { id: head.tag as u32, offer, into, token });
     }
 

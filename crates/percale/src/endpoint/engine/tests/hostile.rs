@@ -125,7 +125,7 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
         }
     };
     let id = victim.engine(|engine| match asks {
-        Asks::Message => engine.core.sends.iter().next().map(|(id, _)| id.to_wire()),
+        Asks::Message => engine.core.messages.sends().first(),
         _ => engine.core.remote.first_part(),
     });
     let id = id.expect("it is under way");
@@ -145,7 +145,7 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
     }
     victim.engine(|engine| {
         let core = &engine.core;
-        assert!(core.remote.counts() == [0; 3] && core.sends.is_empty());
+        assert!(core.remote.counts() == [0; 3] && core.messages.sends().is_empty());
     });
     // Nothing but that connection was harmed.
     until(&[&victim, &hostile], || hostile.ended());
