@@ -10,6 +10,7 @@ use super::counted::Counted;
 use super::engine::core::Core;
 use super::engine::gate::Gate;
 use super::engine::listening::Listening;
+use super::engine::local::LocalRegions;
 use super::engine::messages::Messages;
 use super::engine::peers::Peers;
 use super::engine::reporting::{Reporting, Targets};
@@ -383,13 +384,13 @@ impl<'d> EndpointBuilder<'d> {
             messages: Messages::new(self.multi_minimum),
             remote: Default::default(),
             left: Vec::new(),
-            endpoint: 0, // A placeholder: the engine knows the number.
-            windows: Default::default(),
-            keys: Arc::clone(&domain.keys),
-            authority: self.authorization_key.as_deref().map_or(0, |key| settings.authority(key)),
-            mapped: Arc::clone(&domain.mapped),
-            trust: if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
-            pins: domain.pins.clone(),
+            local: LocalRegions::new(
+                Arc::clone(&domain.keys),
+                self.authorization_key.as_deref().map_or(0, |key| settings.authority(key)),
+                Arc::clone(&domain.mapped),
+                if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
+                domain.pins.clone(),
+            ),
             reporting: Reporting::new(targets, !many || self.shared_receive.is_some()),
             pool,
             heir: None,

@@ -133,7 +133,7 @@ impl<A: Ownership> Endpoint<A> {
     /// The endpoint.
     pub fn close(self) -> Result<(), Self> {
         let two_a = self.domain.type_two() == TypeTwo::A;
-        let closed = self.access.close(|engine| !(two_a && engine.core.has_windows()));
+        let closed = self.access.close(|engine| !(two_a && engine.core.local.has_windows()));
         if closed { Ok(()) } else { Err(self) }
     }
 
@@ -141,7 +141,7 @@ impl<A: Ownership> Endpoint<A> {
     #[must_use]
     pub fn is_held_by_windows(&self) -> bool {
         let two_a = self.domain.type_two() == TypeTwo::A;
-        two_a && self.access.with(|engine| engine.core.has_windows())
+        two_a && self.access.with(|engine| engine.core.local.has_windows())
     }
 
     /// Closes the endpoint as [`close`](Self::close) does, whatever windows are bound through it, and keeps the handle: all handles

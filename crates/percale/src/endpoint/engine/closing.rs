@@ -45,7 +45,7 @@ impl Engine {
             }
         }
         self.core.end_all(until, WHY);
-        self.leave_windows();
+        self.core.local.close();
         // What waits for connections is over, too. When this returns, the address is free.
         self.attempts.clear();
         self.connector = Connector::Closed;

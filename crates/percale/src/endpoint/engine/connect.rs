@@ -16,7 +16,6 @@ use super::sleep::{Idle, Sleepers};
 use super::{Connector, Engine};
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
-use crate::domain::Trust;
 use crate::region::{Keys, Via};
 use crate::system::forked::Process;
 use crate::system::spin::InVain;
@@ -86,7 +85,7 @@ impl Engine {
             address: start.address,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         };
-        engine.core.endpoint = engine.id;
+        engine.core.local.set_endpoint(engine.id);
         let own = engine.core.peers.slot((start.address, start.context));
         engine.attach(own, AnyLink::Loopback(Box::new(LoopbackLink::new())), start.incarnation);
         Ok(engine)
@@ -270,12 +269,6 @@ impl Engine {
         self.drain(slot);
     }
 
-    /// Returns the local regions, if a peer may reach them by itself, and the identity under which it does so.
-    fn granted(&self, peer: u128) -> (Option<Arc<Keys>>, Via) {
-        let keys = (self.core.trust == Trust::SameUser).then(|| Arc::clone(&self.core.keys));
-        (keys, Via { endpoint: self.id, peer, authority: self.core.authority })
-    }
-
     /// Makes the link of an established connection.
     fn link(&self, made: Made, peer: u128) -> Result<(TransportKind, AnyLink), Box<dyn std::error::Error>> {
         match made {
@@ -283,7 +276,7 @@ impl Engine {
                 Err("connections with this process have ended, and it has not let go of their memory yet".into())
             }
             Made::Shm(parts) => {
-                let (keys, via) = self.granted(peer);
+                let (keys, via) = self.core.local.granted(peer);
                 let link = ShmLink::new(shm_parts(parts, &self.bell, keys, via))?;
                 Ok((TransportKind::Shm, AnyLink::Shm(Box::new(link))))
             }
@@ -298,8 +291,8 @@ impl Engine {
                 let Connector::Service { tcp, .. } = &self.connector else {
                     unreachable!("queue pairs come from services")
                 };
-                let (keys, via) = self.granted(peer);
-                let link = VerbsLink::new(*wire, socket, *tcp, keys, via, self.core.pins.clone())?;
+                let (keys, via) = self.core.local.granted(peer);
+                let link = VerbsLink::new(*wire, socket, *tcp, keys, via, self.core.local.pins())?;
                 Ok((TransportKind::Verbs, AnyLink::Verbs(Box::new(link))))
             }
         }

@@ -11,10 +11,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::bound::BoundWindows;
 use super::collective::Collectives;
 use super::gate::Gate;
 use super::kinds::{is_eager, is_tagged};
+use super::local::LocalRegions;
 use super::messages::{Messages, SendEnd};
 use super::peers::Peers;
 use super::remote::Remote;
@@ -28,13 +28,10 @@ use crate::completion::event::Event;
 use crate::completion::ring::QueueFull;
 use crate::conditions::lines::Lines;
 use crate::conditions::watched::Watched;
-use crate::domain::Trust;
 use crate::endpoint::operations::Operations;
 use crate::endpoint::pool::{Membership, Pool};
 use crate::endpoint::submissions::{Submissions, Transfer};
-use crate::region::{Keyring, Keys};
 use crate::table::Table;
-use crate::transport::verbs::Pins;
 use crate::transport::{Broken, Connection};
 use crate::wire::head::{Flags, Head, Kind};
 
@@ -49,20 +46,8 @@ pub(crate) struct Core {
     pub(crate) remote: Remote,
     /// Operations that wait until another process lets go of memory (see [`residue`](super::residue)).
     pub(crate) left: Vec<Left>,
-    /// This endpoint's number in the process.
-    pub(crate) endpoint: u64,
-    /// Windows that were bound through this endpoint.
-    pub(crate) windows: BoundWindows,
-    /// The local regions.
-    pub(crate) keys: Arc<Keys>,
-    /// The endpoint's authorization key ([`Via::authority`](crate::memory::region::Via)).
-    pub(crate) authority: u64,
-    /// Raw keys of peers.
-    pub(crate) mapped: Keyring,
-    /// Which peers may reach the local regions without the engine.
-    pub(crate) trust: Trust,
-    /// Registers memory of operations with a device.
-    pub(crate) pins: Pins,
+    /// The local regions, as peers reach them.
+    pub(crate) local: LocalRegions,
     /// Where the endpoint reports.
     pub(crate) reporting: Reporting,
     /// The shared receive context, if there is one.

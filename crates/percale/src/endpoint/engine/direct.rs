@@ -119,7 +119,7 @@ impl Engine {
         let counts = peer.counts();
         match &mut self.links[slot as usize] {
             // The memory of a dead peer can still be written, but no process uses it: the next progress ends the connection.
-            Some(AnyLink::Shm(link)) if !link.has_ended() => Some((link, counts, &self.core.mapped)),
+            Some(AnyLink::Shm(link)) if !link.has_ended() => Some((link, counts, self.core.local.mapped())),
             _ => None,
         }
     }
@@ -148,8 +148,8 @@ impl Engine {
         if self.core.peers.is_single() && !self.core.peers.get(slot).is_up() {
             return Err(PostError::NotConnected);
         }
-        if what.pieces().iter().any(|piece| self.core.mapped.gave(piece.key)) {
-            return match what.translated(&self.core.mapped)? {
+        if what.pieces().iter().any(|piece| self.core.local.mapped().gave(piece.key)) {
+            return match what.translated(self.core.local.mapped())? {
                 What::Write(work) => self.post_rma(true, &work, notify),
                 What::Read(work) => self.post_rma(false, &work, notify),
                 What::Atomic(work) => self.post_atomic(&work, notify),

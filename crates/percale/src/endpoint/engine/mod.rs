@@ -26,13 +26,12 @@
 //!   [`gate`]: the peers that the endpoint accepts
 //! * [`sleep`]: going to sleep
 //! * `triggered`: operations that a counter begins; `collective`: operations of groups
-//! * `windows`: binding and invalidating windows; `bound`: windows that were bound lately
+//! * [`local`]: the local regions, as peers reach them; `windows`: binding and invalidating windows
 //! * [`ticks`]: detection of silent TCP peers; `residue`: memory that the peer of a broken connection may still write
 
 mod access;
 mod arrive;
 pub(crate) mod aside;
-mod bound;
 mod closing;
 mod collective;
 mod connect;
@@ -46,6 +45,7 @@ mod in_place;
 mod kinds;
 mod linger;
 pub(crate) mod listening;
+pub(crate) mod local;
 pub(crate) mod messages;
 mod parted;
 pub(crate) mod peers;
@@ -218,7 +218,7 @@ impl Engine {
         let (sweep, sockets) = self.poller.round();
         if sweep {
             self.core.operations.note_events();
-            self.core.keys.free_parked();
+            self.core.local.free_parked();
         }
         if self.poller.has_cold() {
             any |= self.poll_rung();

@@ -15,7 +15,7 @@ use super::residue::Left;
 use super::types::{Notify, Pending, Receive, Side, Work};
 use super::{Connection, Engine};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::window_work::{Place, What, WindowPost};
+use crate::endpoint::window_work::{What, WindowPost};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::region::window::{By, Cell, WindowError};
 use crate::region::{Refusal, Registered, Via};
@@ -79,38 +79,35 @@ impl Core {
     /// Returns the region with this key, if the peer may access it.
     #[inline]
     pub(super) fn region(&self, from: Connection, key: u64) -> Result<Arc<Registered>, Refusal> {
-        self.keys.find(key, self.via(from))
+        self.local.find(key, self.peers.get(from).incarnation())
     }
 
     /// Returns the identity under which a peer's accesses are made.
     #[inline]
     pub(crate) fn via(&self, from: Connection) -> Via {
-        Via { endpoint: self.endpoint, peer: self.peers.get(from).incarnation(), authority: self.authority }
+        self.local.via(self.peers.get(from).incarnation())
     }
 
     /// Binds a window, or begins to invalidate a key. Returns `None` if an earlier key of the window is still in use, or is being invalidated.
     fn do_window(&mut self, slot: Connection, post: &WindowPost<'_>, notify: Notify) -> Option<()> {
         let entry = post.entry();
         let result = match post.what {
-            What::Bind { window: Place { keys, cell }, region, binding, key } => {
-                if self.left.iter().any(|left| matches!(left, Left::Window(dying) if Arc::ptr_eq(&dying.cell, cell))) {
+            What::Bind { window, region, binding, key } => {
+                let is_dying =
+                    |left: &Left| matches!(left, Left::Window(dying) if Arc::ptr_eq(&dying.cell, window.cell));
+                if self.left.iter().any(is_dying) {
                     return None; // The old key is reported as invalidated before the new one is bound.
                 }
-                if Arc::ptr_eq(keys, &self.keys) {
-                    let result = cell.bind(&self.keys, (region, &binding), key as u8, (self.via(slot), post.peer.0));
-                    self.windows.note(cell);
-                    if result == Err(WindowError::Busy) {
-                        return None;
-                    }
-                    result.map(drop)
-                } else {
-                    Err(WindowError::Domain)
+                let peer = (self.peers.get(slot).incarnation(), post.peer);
+                match self.local.bind(window, (region, &binding), key, peer) {
+                    Err(WindowError::Busy) => return None,
+                    result => result,
                 }
             }
-            What::Invalidate(key) => match self.begin_to_invalidate(key, By::Owner(self.via(slot), post.peer.0)) {
+            What::Invalidate(key) => match self.local.invalidate(key, By::Owner(self.via(slot), post.peer.0)) {
                 Ok(None) => Ok(()),
                 Ok(Some(cell)) => {
-                    let until = Instant::now().checked_add(self.keys.revoke_timeout());
+                    let until = Instant::now().checked_add(self.local.revoke_timeout());
                     self.peers.started(slot);
                     let news = News::Operation { to: slot, notify, entry, until };
                     self.left.push(Left::Window(Dying { cell, key, news }));
@@ -126,22 +123,6 @@ impl Core {
         Some(())
     }
 
-    /// Makes a key dead. Returns the window if some peer is still using the key.
-    fn begin_to_invalidate(&self, key: u64, by: By) -> Result<Option<Arc<Cell>>, WindowError> {
-        let key = self.keys.short_key(key).ok_or(WindowError::NotBound)?;
-        let begin = |cell: &Arc<Cell>| {
-            let over = cell.invalidate(&self.keys, key, by)?;
-            Ok((!over).then(|| Arc::clone(cell)))
-        };
-        match self.windows.find(key).map(begin) {
-            // The index may belong to another window by now.
-            None | Some(Err(WindowError::NotBound)) => {
-                self.keys.with_window(key, begin).unwrap_or(Err(WindowError::NotBound))
-            }
-            Some(result) => result,
-        }
-    }
-
     /// Handles a message that invalidates a key (MW-045 to MW-047). Returns false if the message may not invalidate it: then the message is
     /// not delivered, and its sender gets an error.
     #[cold]
@@ -152,7 +133,7 @@ impl Core {
             self.peers.accuse(from, "what invalidates a key is a message that wants an answer");
             return false;
         }
-        match self.begin_to_invalidate(head.data, By::Peer(self.via(from))) {
+        match self.local.invalidate(head.data, By::Peer(self.via(from))) {
             Ok(None) => true,
             Ok(Some(cell)) => {
                 self.left.push(Left::Window(Dying { cell, key: head.data, news: News::Nothing { from } }));
@@ -200,11 +181,6 @@ impl Core {
             News::Nothing { .. } => {}
             News::Message { from, head, len, receive } => self.received(from, &head, len, &receive), // It no longer waits for this key.
         }
-    }
-
-    /// Returns whether windows are bound through the endpoint.
-    pub(crate) fn has_windows(&self) -> bool {
-        self.windows.any() && self.keys.any_bound_through(self.endpoint)
     }
 
     /// Handles the end of a connection: messages of its peer that wait for dead keys are not answered.
@@ -276,20 +252,13 @@ impl Engine {
         if self.core.do_window(slot, &work.post(), notify).is_some() {
             return true;
         }
-        if work.is_late(self.core.keys.revoke_timeout()) {
+        if work.is_late(self.core.local.revoke_timeout()) {
             self.core.fail(Side::Transmit, notify, failure(work.post().entry(), WindowError::Busy));
             return true;
         }
         let pending = Pending { work: Work::Window(work), notify };
         self.core.peers.get_mut(slot).put_back(pending);
         false
-    }
-
-    /// Unbinds the windows that are bound through the endpoint, because it is closed.
-    pub(super) fn leave_windows(&self) {
-        if self.core.windows.any() {
-            self.core.keys.endpoint_gone(self.core.endpoint);
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Kind as AtomicKind};
 use crate::local_memory::volatile::{IOV_LIMIT, Segments};
-use crate::region::{Keyring, RemoteMemory};
+use crate::region::{Mapped, RemoteMemory};
 use crate::table::Id;
 use crate::wire::head::Counts;
 
@@ -62,7 +62,7 @@ impl What {
     }
 
     /// Returns the same operation with mapped keys replaced by the peers' own keys.
-    pub(in super::super) fn translated(self, mapped: &Keyring) -> Result<Self, PostError> {
+    pub(in super::super) fn translated(self, mapped: &Mapped) -> Result<Self, PostError> {
         let own = |piece: RemoteMemory| -> Result<RemoteMemory, PostError> {
             match piece.key {
                 key if mapped.gave(key) => {
