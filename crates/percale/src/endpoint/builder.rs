@@ -400,7 +400,7 @@ impl<'d> EndpointBuilder<'d> {
             due: VecDeque::new(),
             triggered: Table::new(),
             lines: Lines::default(),
-            collectives: Default::default(),
+            groups: Default::default(),
             has_waited: false,
             watched: Watched::default(),
         }

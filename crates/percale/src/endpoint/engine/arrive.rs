@@ -10,7 +10,7 @@ use super::peers::charge_of;
 use super::remote::{PART, SERVE};
 use super::types::{Action, Arrival, Asked, Body, Pull, Receive, Request, Short, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
-use crate::endpoint::matching::{Envelope, Keep};
+use crate::endpoint::matching::Envelope;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::lease::Lease;
@@ -23,8 +23,7 @@ impl Core {
     #[inline]
     pub(crate) fn match_posted(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
         if is_collective(head.kind) {
-            let met = self.collectives.messages.arrive_with(envelope(from, head), |_, _| (Keep::Remove, ()));
-            return met?.1;
+            return self.groups.match_posted(from, head);
         }
         match self.messages.match_posted(from, head, len) {
             None if self.pool.is_some() => self.match_shared(from, head, len),
@@ -164,8 +163,11 @@ impl Core {
         self.peers.charge(message.from, charge_of(&message));
         let envelope = envelope(message.from, &message.head);
         let kind = message.head.kind;
-        let held = self.table_of(kind).hold(envelope, message);
-        if self.pool.is_some() && !is_collective(kind) {
+        if is_collective(kind) {
+            return self.groups.hold(envelope, message);
+        }
+        let held = self.messages.table(is_tagged(kind)).hold(envelope, message);
+        if self.pool.is_some() {
             self.announce(is_tagged(kind), held);
         }
         held
@@ -335,7 +337,11 @@ impl Sink for Core {
                 self.received(from, &head, len, &receive);
             }
             (None, Some(heap)) => {
-                let message = held.and_then(|held| self.table_of(head.kind).held_mut(held));
+                let message = match held {
+                    Some(held) if is_collective(head.kind) => self.groups.held_mut(held),
+                    Some(held) => self.messages.table(is_tagged(head.kind)).held_mut(held),
+                    None => None,
+                };
                 if let Some(message) = message {
                     message.body = Body::Whole(heap.into_vec());
                 } else {

@@ -342,7 +342,7 @@ impl Engine {
         let (error, reason) = (broken_code(broken), broken.to_string());
         if let Some(mut link) = link {
             self.leave(slot, &mut link, error, &reason);
-            self.core.collectives.lost(slot, error, &reason);
+            self.core.groups.lost(slot, error, &reason);
         }
         let (peer, address) = self.core.peers.identify(slot);
         self.forget_connection(slot, error, &reason);

@@ -11,8 +11,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::collective::Collectives;
 use super::gate::Gate;
+use super::groups::Groups;
 use super::kinds::{is_eager, is_tagged};
 use super::local::LocalRegions;
 use super::messages::{Messages, SendEnd};
@@ -72,7 +72,7 @@ pub(crate) struct Core {
     /// Operations that wait for a variable.
     pub(crate) watched: Watched<Transfer>,
     /// The groups of the endpoint.
-    pub(crate) collectives: Box<Collectives>,
+    pub(crate) groups: Box<Groups>,
 }
 
 impl Core {

@@ -25,7 +25,8 @@
 //! * [`role`]: endpoints that do not accept messages from arbitrary peers: [`single`], an endpoint of one connection, and [`listening`];
 //!   [`gate`]: the peers that the endpoint accepts
 //! * [`sleep`]: going to sleep
-//! * `triggered`: operations that a counter begins; `collective`: operations of groups
+//! * `triggered`: operations that a counter begins; [`groups`]: groups, their operations and
+//!   messages; `collective`: performing the steps of these operations
 //! * [`local`]: the local regions, as peers reach them; `windows`: binding and invalidating windows
 //! * [`ticks`]: detection of silent TCP peers; `residue`: memory that the peer of a broken connection may still write
 
@@ -41,6 +42,7 @@ pub(crate) mod counting;
 mod direct;
 mod ending;
 pub(crate) mod gate;
+pub(crate) mod groups;
 mod in_place;
 mod kinds;
 mod linger;

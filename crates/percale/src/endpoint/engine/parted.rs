@@ -8,7 +8,6 @@
 
 use super::Engine;
 use crate::transport::Connection;
-use crate::wire::head::Kind;
 
 /// Slots that are checked whenever a connection has ended.
 const LOOKS: usize = 4;
@@ -34,9 +33,8 @@ impl Engine {
     /// stays false.
     fn has_left_messages(&mut self, slot: Connection) -> bool {
         if self.core.peers.get(slot).may_have_left() {
-            let left = [Kind::Message, Kind::Tagged, Kind::Collective]
-                .into_iter()
-                .any(|kind| self.core.table_of(kind).holds_of(slot.into()));
+            let held = |tagged: &bool| self.core.messages.look_at(*tagged).holds_of(slot.into());
+            let left = [false, true].iter().any(held) || self.core.groups.holds_of(slot);
             self.core.peers.set_left(slot, left);
         }
         self.core.peers.get(slot).may_have_left()
@@ -59,7 +57,7 @@ impl Engine {
             || self.attempts.values().any(|its| *its == slot)
             || self.core.peers.has_actions_for(slot)
             || !self.core.left.is_empty()
-            || !self.core.collectives.is_idle()
+            || !self.core.groups.is_idle()
             || self.has_directed_receives(slot)
             || self.has_left_messages(slot)
             || self.core.peers.is_named(slot)

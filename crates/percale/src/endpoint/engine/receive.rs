@@ -1,13 +1,13 @@
 //! Posting receives, looking for messages, cancelling.
 
 use super::core::Core;
-use super::kinds::{envelope, is_tagged};
+use super::kinds::{envelope, is_collective, is_tagged};
 use super::messages::Multi;
 use super::peers::{Unresolved, charge_of};
 use super::triggered::Triggered;
 use super::types::{Body, Identity, Notify, Pending, Place, Receive, Side, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::matching::{Held, Pattern, Source};
+use crate::endpoint::matching::{Envelope, Held, Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
 use crate::local_memory::volatile::Segment;
 use crate::table::Id;
@@ -246,16 +246,18 @@ impl Core {
 
     /// Drops the held messages of this kind for which `unwanted` returns true. Returns how many there were.
     pub(super) fn drop_held(&mut self, kind: Kind, unwanted: impl Fn(Connection, u64, &Unexpected) -> bool) -> usize {
-        let held =
-            self.table_of(kind).extract_held(|envelope, _, message| unwanted(message.from, envelope.tag, message));
-        let dropped: Vec<Unexpected> = held.map(|(_, message)| message).collect();
+        let unwanted = |envelope: Envelope, message: &Unexpected| unwanted(message.from, envelope.tag, message);
+        let dropped = match is_collective(kind) {
+            true => self.groups.take_held(unwanted),
+            false => self.messages.take_held(is_tagged(kind), unwanted),
+        };
         for message in &dropped {
             self.peers.release(message.from, charge_of(message));
             if let Body::Arriving(arrival) = message.body {
                 self.messages.forget_arrival(arrival);
             }
         }
-        if !dropped.is_empty() && self.pool.is_some() && kind != Kind::Collective {
+        if !dropped.is_empty() && self.pool.is_some() && !is_collective(kind) {
             self.withdraw_gone(is_tagged(kind));
         }
         dropped.len()

@@ -155,6 +155,16 @@ impl Messages {
         part.or(taken)
     }
 
+    /// Takes the held messages of this kind for which `unwanted` returns true.
+    pub(super) fn take_held(
+        &mut self,
+        tagged: bool,
+        unwanted: impl Fn(Envelope, &Unexpected) -> bool,
+    ) -> Vec<Unexpected> {
+        let held = self.table(tagged).extract_held(|envelope, _, message| unwanted(envelope, message));
+        held.map(|(_, message)| message).collect()
+    }
+
     /// Claims a held message for an operation. Returns false, and does nothing, if the operation has claimed one.
     pub(super) fn claim(&mut self, by: Identity, tagged: bool, held: Held) -> bool {
         if self.claims.contains_key(&by) {
