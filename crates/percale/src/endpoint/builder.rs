@@ -1,6 +1,5 @@
 //! Opening an endpoint.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use super::engine::peers::Peers;
 use super::engine::reporting::{Reporting, Targets};
 use super::engine::role::Role;
 use super::engine::single::Single;
+use super::engine::triggered::TriggeredOperations;
 use super::engine::{Connector, Engine, Start};
 use super::operations::Operations;
 use super::ownership::reach::Reach;
@@ -27,11 +27,7 @@ use crate::address_vector::vector::{AddressVector, VectorOptions};
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
-use crate::conditions::lines::Lines;
-use crate::conditions::watched::Watched;
 use crate::domain::{Domain, Progress, Trust};
-use crate::endpoint::submissions::Submissions;
-use crate::table::Table;
 use crate::transport::connect::{EndpointOptions, LocalBell, Mailbox, Naming, Registration, Transports};
 use crate::transport::doorbell::Doorbell;
 use crate::transport::sim::{Network, Port};
@@ -396,13 +392,8 @@ impl<'d> EndpointBuilder<'d> {
             heir: None,
             operations: Operations::default(),
             gate: if many { Gate::default() } else { Gate::closed() },
-            submissions: Arc::new(Submissions::new(Arc::clone(doorbell.bell()))),
-            due: VecDeque::new(),
-            triggered: Table::new(),
-            lines: Lines::default(),
+            triggered: TriggeredOperations::new(Arc::clone(doorbell.bell())),
             groups: Default::default(),
-            has_waited: false,
-            watched: Watched::default(),
         }
     }
 

@@ -8,7 +8,6 @@
 //!    of an entry that is gone is late: it is ignored, or answered as gone.
 //! 3. Messages of one peer are matched in the order in which they were sent.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::gate::Gate;
@@ -20,18 +19,14 @@ use super::peers::Peers;
 use super::remote::Remote;
 use super::reporting::Reporting;
 use super::residue::Left;
-use super::triggered::Triggered;
+use super::triggered::TriggeredOperations;
 use super::types::{Notify, Place, Pull, Receive, Side};
 use super::windows::told;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
 use crate::completion::ring::QueueFull;
-use crate::conditions::lines::Lines;
-use crate::conditions::watched::Watched;
 use crate::endpoint::operations::Operations;
 use crate::endpoint::pool::{Membership, Pool};
-use crate::endpoint::submissions::{Submissions, Transfer};
-use crate::table::Table;
 use crate::transport::{Broken, Connection};
 use crate::wire::head::{Flags, Head, Kind};
 
@@ -59,18 +54,8 @@ pub(crate) struct Core {
     pub(crate) operations: Operations,
     /// The peers that the endpoint accepts.
     pub(crate) gate: Gate,
-    /// Operations that waited for a counter and are due.
-    pub(crate) submissions: Arc<Submissions>,
-    /// Operations that were taken from `submissions` and have yet to begin.
-    pub(crate) due: VecDeque<Box<Transfer>>,
-    /// Operations that waited for a counter and have begun.
-    pub(crate) triggered: Table<Triggered>,
-    /// Counters that others wait for.
-    pub(crate) lines: Lines,
-    /// Whether operations wait, or have waited, for counters or variables.
-    pub(crate) has_waited: bool,
-    /// Operations that wait for a variable.
-    pub(crate) watched: Watched<Transfer>,
+    /// Operations that wait for counters and variables, and those that have begun.
+    pub(crate) triggered: TriggeredOperations,
     /// The groups of the endpoint.
     pub(crate) groups: Box<Groups>,
 }
@@ -93,7 +78,7 @@ impl Core {
         if notify == Notify::Collective {
             return self.collective_over(side, &entry);
         }
-        self.reporting.counters().succeeded(entry.flags, &self.submissions);
+        self.reporting.counters().succeeded(entry.flags, self.triggered.submissions());
         self.report(side, notify, entry);
     }
 
@@ -127,7 +112,7 @@ impl Core {
         if notify == Notify::Collective {
             return self.collective_transfer_failed(&error);
         }
-        self.reporting.counters().failed(error.entry.flags, &self.submissions);
+        self.reporting.counters().failed(error.entry.flags, self.triggered.submissions());
         self.report_error(side, notify, error);
     }
 

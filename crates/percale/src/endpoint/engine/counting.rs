@@ -36,11 +36,11 @@ impl Core {
         let own = self.reporting.counters();
         let regions = region.filter(|_| own.regions_count(counts)).map(Registered::counters);
         if let Some(counters) = regions {
-            counters.each(|counter| self.submissions.counting(|| counter.add(1)));
+            counters.each(|counter| self.triggered.submissions().counting(|| counter.add(1)));
         }
         for counter in own.of_accesses(counts) {
             if !regions.is_some_and(|others| others.have(counter)) {
-                self.submissions.counting(|| counter.add(1));
+                self.triggered.submissions().counting(|| counter.add(1));
             }
         }
     }

@@ -186,7 +186,7 @@ impl Core {
     }
 
     fn hold_triggered(&mut self, side: Side, mut error: ErrorEntry, holding: &mut Holding) {
-        let Some(begun) = self.triggered.remove(Id::from_u64(error.entry.context)) else { return };
+        let Some(begun) = self.triggered.take_begun(Id::from_u64(error.entry.context)) else { return };
         let (mut transfer, staged) = begun.into_parts();
         let (context, notify, quiet, counting) =
             (transfer.context(), transfer.notify, transfer.quiet, transfer.counting.take());
@@ -215,7 +215,7 @@ impl Core {
             self.fail(side, notify, error)
         }
         if let Some(counter) = counting {
-            self.submissions.counting(|| counter.add_error(1));
+            self.triggered.submissions().counting(|| counter.add_error(1));
         }
     }
 

@@ -25,7 +25,7 @@
 //! * [`role`]: endpoints that do not accept messages from arbitrary peers: [`single`], an endpoint of one connection, and [`listening`];
 //!   [`gate`]: the peers that the endpoint accepts
 //! * [`sleep`]: going to sleep
-//! * `triggered`: operations that a counter begins; [`groups`]: groups, their operations and
+//! * [`triggered`]: operations that wait for a counter, and those that have begun; `triggering`: beginning and reporting them; [`groups`]: groups, their operations and
 //!   messages; `collective`: performing the steps of these operations
 //! * [`local`]: the local regions, as peers reach them; `windows`: binding and invalidating windows
 //! * [`ticks`]: detection of silent TCP peers; `residue`: memory that the peer of a broken connection may still write
@@ -71,7 +71,8 @@ mod target;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod ticks;
-mod triggered;
+pub(crate) mod triggered;
+mod triggering;
 pub(crate) mod types;
 mod windows;
 
@@ -211,7 +212,7 @@ impl Engine {
     #[inline(always)]
     fn chores(&mut self) -> bool {
         if !self.process.is_here() {
-            return self.closed && self.core.submissions.any() && self.begin_due();
+            return self.closed && self.core.triggered.submissions().any() && self.begin_due();
         }
         if self.connector.has_notices() {
             self.take_notices();

@@ -108,9 +108,9 @@ impl Core {
             None => self.report_part(&many, notify, result),
         }
         if success {
-            self.reporting.counters().succeeded(flags, &self.submissions);
+            self.reporting.counters().succeeded(flags, self.triggered.submissions());
         } else {
-            self.reporting.counters().failed(flags, &self.submissions);
+            self.reporting.counters().failed(flags, self.triggered.submissions());
         }
     }
 

@@ -4,7 +4,6 @@ use super::core::Core;
 use super::kinds::{envelope, is_collective, is_tagged};
 use super::messages::Multi;
 use super::peers::{Unresolved, charge_of};
-use super::triggered::Triggered;
 use super::types::{Body, Identity, Notify, Pending, Place, Receive, Side, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Envelope, Held, Pattern, Source};
@@ -306,18 +305,18 @@ impl Core {
     /// Cancels the first posted receive or unsent send with this context and notification. Returns whether there was one.
     pub(crate) fn cancel(&mut self, context: u64, notify_operation: bool) -> bool {
         let notify = if notify_operation { Notify::Operation } else { Notify::Queue };
-        if self.has_waited && self.cancel_waiting(context, notify_operation) {
+        if self.triggered.any() && self.cancel_waiting(context, notify_operation) {
             return true;
         }
-        self.cancel_posted(context, notify.class()) || self.has_waited && self.cancel_begun(context, notify_operation)
+        self.cancel_posted(context, notify.class())
+            || self.triggered.any() && self.cancel_begun(context, notify_operation)
     }
 
     /// Like [`cancel`](Self::cancel), but for operations that a counter began, or that run on host memory in place of device memory: these
     /// are posted with their numbers as contexts.
     #[cold]
     fn cancel_begun(&mut self, context: u64, notify_operation: bool) -> bool {
-        let meant = |(_, begun): &(Id<Triggered>, &Triggered)| begun.is_meant(context, notify_operation);
-        let begun: Vec<u64> = self.triggered.iter().filter(meant).map(|(id, _)| id.to_u64()).collect();
+        let begun = self.triggered.begun_with(context, notify_operation);
         begun.into_iter().any(|id| self.cancel_posted(id, Notify::Triggered.class()))
     }
 

@@ -278,7 +278,7 @@ impl Engine {
         }
         any |= rouse != Rouse::Event && !self.has_only_the_bell(); // A new source of events since that poll.
         // Results may appear although nothing arrived: for example, a send just found room.
-        if any || self.results() != looked || self.core.watched.is_eager() {
+        if any || self.results() != looked || self.core.triggered.is_eager() {
             if self.sleepers.any() {
                 self.bell.wake();
             } else {
@@ -306,7 +306,7 @@ impl Engine {
     fn needs_naps(&self) -> bool {
         self.core.peers.has_answers()
             || !self.core.left.is_empty()
-            || self.core.watched.any()
+            || self.core.triggered.has_watched()
             || self.poller.is_working(&self.links)
             || self.poller.busy.iter().any(|&slot| self.waits_for_window(slot))
     }

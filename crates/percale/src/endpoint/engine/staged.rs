@@ -215,7 +215,7 @@ impl Engine {
         };
         let mut operation = *posted.work();
         let own = Identity::of(notify, operation.context());
-        let id = self.core.triggered.insert(Triggered::staged(notify, posted, staged));
+        let id = self.core.triggered.add_begun(Triggered::staged(notify, posted, staged));
         operation.set_context(id.to_u64());
         let inner = Identity::of(Notify::Triggered, id.to_u64());
         if claimed {
@@ -226,7 +226,7 @@ impl Engine {
             if claimed {
                 self.core.messages.rename_claim(inner, own);
             }
-            self.core.triggered.remove(id);
+            self.core.triggered.take_begun(id);
         }
         result
     }
