@@ -12,7 +12,7 @@ use super::core::{Core, broken_code};
 use super::peers::{At, State};
 use super::poller::Poller;
 use super::role::Role;
-use super::sleep::{Idle, Sleepers};
+use super::waiting::Waiting;
 use super::{Connector, Engine};
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
@@ -72,8 +72,7 @@ impl Engine {
             epoll,
             ticks: None,
             looks: None,
-            sleepers: Sleepers::default(),
-            idle: Idle::default(),
+            waiting: Waiting::default(),
             attentive: matches!(start.role, Some(Role::Listener(_))) || pooled,
             triggers: false,
             role: start.role.map(Box::new),

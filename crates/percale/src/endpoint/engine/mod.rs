@@ -24,7 +24,7 @@
 //!   endpoint ends its operations; `aside`: memory of those operations that outlives the endpoint
 //! * [`role`]: endpoints that do not accept messages from arbitrary peers: [`single`], an endpoint of one connection, and [`listening`];
 //!   [`gate`]: the peers that the endpoint accepts
-//! * [`sleep`]: going to sleep
+//! * [`sleep`]: going to sleep; `waiting`: who may be asleep, and for how long
 //! * [`triggered`]: operations that wait for a counter, and those that have begun; `triggering`: beginning and reporting them; [`groups`]: groups, their operations and
 //!   messages; `collective`: performing the steps of these operations
 //! * [`local`]: the local regions, as peers reach them; `windows`: binding and invalidating windows
@@ -74,6 +74,7 @@ mod ticks;
 pub(crate) mod triggered;
 mod triggering;
 pub(crate) mod types;
+mod waiting;
 mod windows;
 
 use std::collections::HashMap;
@@ -88,8 +89,8 @@ use zerocopy::IntoBytes;
 use self::core::Core;
 use self::poller::Poller;
 use self::role::Role;
-use self::sleep::{Idle, Sleepers};
 use self::types::{Action, Notify};
+use self::waiting::Waiting;
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::system::forked::Process;
@@ -125,10 +126,8 @@ pub struct Engine {
     ticks: Option<OwnedFd>,
     /// The timer that expires some time after the endpoint was last armed, if the descriptor is to become readable then. It is in the epoll too.
     looks: Option<OwnedFd>,
-    /// The threads and tasks that may be asleep.
-    sleepers: Sleepers,
-    /// Counts polls that found nothing before a sleep.
-    idle: Idle,
+    /// The threads and tasks that may be asleep, and the polls before their sleeps that found nothing.
+    waiting: Waiting,
     /// The role of an endpoint that does not accept messages from arbitrary peers.
     role: Option<Box<Role>>,
     /// Whether progress includes work that most endpoints do not have, because of the role, or because operations wait for counters.

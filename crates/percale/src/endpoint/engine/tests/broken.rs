@@ -103,7 +103,7 @@ fn flt_009_what_a_process_keeps_of_ended_connections_is_bounded() {
 
 #[test]
 fn who_waits_for_a_peer_that_does_not_move_sleeps_between_looks() {
-    use crate::endpoint::engine::sleep::PATIENCE;
+    use crate::endpoint::engine::waiting::PATIENCE;
     use std::os::fd::AsFd;
     let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
     let peer = connect(&stopped, &victim);
