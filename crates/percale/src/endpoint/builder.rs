@@ -379,7 +379,7 @@ impl<'d> EndpointBuilder<'d> {
             peers: Peers::new(vector, single, settings.unexpected_cap),
             messages: Messages::new(self.multi_minimum),
             remote: Default::default(),
-            left: Vec::new(),
+            left: Default::default(),
             local: LocalRegions::new(
                 Arc::clone(&domain.keys),
                 self.authorization_key.as_deref().map_or(0, |key| settings.authority(key)),

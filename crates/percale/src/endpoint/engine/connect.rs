@@ -271,7 +271,7 @@ impl Engine {
     /// Makes the link of an established connection.
     fn link(&self, made: Made, peer: u128) -> Result<(TransportKind, AnyLink), Box<dyn std::error::Error>> {
         match made {
-            Made::Shm(parts) if self.core.keeps_too_much(&parts.process) => {
+            Made::Shm(parts) if self.core.left.keeps_too_much(&parts.process) => {
                 Err("connections with this process have ended, and it has not let go of their memory yet".into())
             }
             Made::Shm(parts) => {

@@ -40,7 +40,7 @@ pub(crate) struct Core {
     /// Accesses to the memory of peers in progress, and transfers from local regions.
     pub(crate) remote: Remote,
     /// Operations that wait until another process lets go of memory (see [`residue`](super::residue)).
-    pub(crate) left: Vec<Left>,
+    pub(crate) left: Left,
     /// The local regions, as peers reach them.
     pub(crate) local: LocalRegions,
     /// Where the endpoint reports.

@@ -10,15 +10,15 @@ use std::time::Instant;
 
 use super::aside::{self, Aside, Late, LatePlace, Memory};
 use super::core::Core;
-use super::residue::{Broken, Left};
+use super::residue::{Abandoned, Broken, Dying, LeftItem};
 use super::types::{Notify, Pull, Receive, Side};
-use super::windows::{Abandoned, Dying};
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::Source;
 use crate::endpoint::pool::Many;
 use crate::table::Id;
 use crate::transport::Connection;
+use crate::transport::shm::Residue;
 
 /// An operation that has failed, but is not reported before a peer has let go of its memory.
 #[derive(Debug)]
@@ -54,10 +54,10 @@ impl Core {
     pub(super) fn end_all(&mut self, until: Instant, why: &'static str) {
         self.settle_left();
         let (mut links, mut windows) = (Vec::new(), Vec::new());
-        for left in std::mem::take(&mut self.left) {
+        for left in self.left.take_all() {
             match left {
-                Left::Link(broken) => links.push(*broken),
-                Left::Window(dying) => windows.push(dying),
+                LeftItem::Link(broken) => links.push(*broken),
+                LeftItem::Window(dying) => windows.push(dying),
             }
         }
         self.end_groups(&held_groups(&links), why);
@@ -75,6 +75,49 @@ impl Core {
         if !links.is_empty() {
             self.end_held(links, until);
         }
+    }
+
+    /// Takes the operations with memory that the peer of a broken link may still be writing out of those that are about to fail.
+    #[cold]
+    pub(super) fn leave_behind(&mut self, from: Connection, residue: Residue, error: ErrorCode, why: &str) {
+        let mut pulls = Vec::new();
+        let mut accesses: Vec<_> = residue.held_access().and_then(|id| self.remote.find(id)).into_iter().collect();
+        for pull in self.messages.take_pulls_of(from, |token| residue.holds_pull(token)) {
+            match pull {
+                Pull::Fetch { part, .. } => accesses.extend(self.remote.access_of_part(part)),
+                pull => pulls.push(pull),
+            }
+        }
+        // An access of which several parts are held is found once.
+        let accesses = accesses.into_iter().filter_map(|id| self.remote.remove(id)).collect();
+        let why = why.to_owned();
+        self.left.add(LeftItem::Link(Box::new(Broken { from, residue, pulls, accesses, error, why })));
+    }
+
+    /// Ends the operations with memory that no peer can be writing any more. Returns whether anything ended.
+    #[cold]
+    pub(super) fn settle_left(&mut self) -> bool {
+        let over = self.left.take_over();
+        let any = !over.is_empty();
+        for left in over {
+            let Broken { from, pulls, accesses, error, why, .. } = match left {
+                LeftItem::Link(broken) => *broken,
+                LeftItem::Window(dying) => {
+                    self.died(dying);
+                    continue;
+                }
+            };
+            for pull in pulls {
+                if let Pull::Message { head, receive, .. } = pull {
+                    self.receive_failed(from, &head, &receive, error, &why);
+                }
+            }
+            for access in accesses {
+                let failure = ErrorEntry::new(access.entry(), error).with_text(why.clone());
+                self.fail(Side::Transmit, access.notify(), failure);
+            }
+        }
+        any
     }
 
     /// Cancels a posted receive.

@@ -12,7 +12,7 @@ use crate::local_memory::volatile::Segment;
 use crate::table::Id;
 use crate::transport::Connection;
 use crate::types::PeerAddress;
-use crate::wire::head::{Flags, Kind};
+use crate::wire::head::{Flags, Head, Kind};
 
 impl Core {
     /// Posts a receive of the most common kind, on a fast path: it has one segment, reports to the endpoint's own queue, and no message is
@@ -286,6 +286,38 @@ impl Core {
         for tagged in [false, true] {
             self.messages.table(tagged).leave(from.into(), &names);
         }
+    }
+
+    /// Fails the posted receives if no message will come any more.
+    pub(super) fn flush_receives(&mut self) {
+        let Some((error, why)) = self.gate.over().cloned() else { return };
+        for tagged in [false, true] {
+            let posted: Vec<Receive> = self.messages.table(tagged).drain_posted(Source::Any).collect();
+            for receive in posted {
+                self.fail_receive(0, tagged, receive, error, &why);
+            }
+        }
+    }
+
+    /// Fails a posted receive that will get no message.
+    pub(super) fn fail_receive(
+        &mut self,
+        from: Connection,
+        tagged: bool,
+        receive: Receive,
+        error: ErrorCode,
+        why: &str,
+    ) {
+        let head = Head { kind: if tagged { Kind::Tagged } else { Kind::Message }, ..Head::default() };
+        let mut entry = self.received_entry(from, &head, 0, &receive);
+        self.messages.memory_mut().leave(receive.place);
+        if let Some(multi) = receive.multi {
+            if !self.messages.memory_mut().close(multi) {
+                return; // The last message in flight releases the buffer.
+            }
+            entry.flags |= CompletionFlags::MULTI_RECEIVE;
+        }
+        self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
     }
 
     /// Fails the receives that only this peer could have satisfied: a wait for a dead peer must end.

@@ -1,7 +1,7 @@
 //! Windows of type 2: binding and invalidating them in order with an endpoint's messages, and messages that invalidate keys.
 //!
 //! Nothing blocks here: a key that a peer is still using is dead at once, and the report that depends on it (the end of the operation, or
-//! the message) is kept in [`Core::left`], which progress checks.
+//! the message) is kept in [`Left`](super::residue::Left), which progress checks.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -11,69 +11,15 @@ use std::time::Instant;
 use super::core::Core;
 use super::peers::{Leaving, Queuing};
 use super::receive::unresolved;
-use super::residue::Left;
+use super::residue::{Dying, News};
 use super::types::{Notify, Pending, Receive, Side, Work};
 use super::{Connection, Engine};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::window_work::{What, WindowPost};
 use crate::endpoint::work::{OpFlags, PostError};
-use crate::region::window::{By, Cell, WindowError};
+use crate::region::window::{By, WindowError};
 use crate::region::{Refusal, Registered, Via};
 use crate::wire::head::{Flags, Head, Kind};
-
-/// A dead key that still has users.
-#[derive(Debug)]
-pub(crate) struct Dying {
-    cell: Arc<Cell>,
-    key: u64,
-    news: News,
-}
-
-/// What is reported when the users of a dead key have finished.
-#[derive(Debug)]
-enum News {
-    /// The end of a local operation, or its failure if the users do not finish in time.
-    Operation { to: Connection, notify: Notify, entry: Entry, until: Option<Instant> },
-    /// Nothing, because the message that invalidated the key has no receive yet.
-    Nothing { from: Connection },
-    /// The message that invalidated the key.
-    Message { from: Connection, head: Head, len: u64, receive: Receive },
-}
-
-/// The report that was waiting for a dead key when the endpoint closed.
-#[derive(Debug)]
-pub(super) enum Abandoned {
-    Operation(Notify, Entry),
-    Nothing,
-    Message(Connection, Head, Receive),
-}
-
-impl Dying {
-    /// Returns whether it can be reported.
-    pub(super) fn is_over(&self) -> bool {
-        let late = matches!(&self.news, News::Operation { until: Some(until), .. } if Instant::now() >= *until);
-        late || self.cell.is_settled()
-    }
-
-    /// Ends the wait because the endpoint closes. Returns the local operation that is to end, or the receive of the message that
-    /// invalidated the key.
-    pub(super) fn abandon(self) -> Abandoned {
-        match self.news {
-            News::Operation { notify, entry, .. } => Abandoned::Operation(notify, entry),
-            News::Nothing { .. } => Abandoned::Nothing,
-            News::Message { from, head, receive, .. } => Abandoned::Message(from, head, receive),
-        }
-    }
-
-    /// Clears the answer to the message if this peer, which is gone, sent it.
-    fn peer_gone(&mut self, peer: Connection) {
-        if let News::Message { from, head, .. } = &mut self.news
-            && *from == peer
-        {
-            head.flags.remove(Flags::ACK);
-        }
-    }
-}
 
 impl Core {
     /// Returns the region with this key, if the peer may access it.
@@ -93,9 +39,7 @@ impl Core {
         let entry = post.entry();
         let result = match post.what {
             What::Bind { window, region, binding, key } => {
-                let is_dying =
-                    |left: &Left| matches!(left, Left::Window(dying) if Arc::ptr_eq(&dying.cell, window.cell));
-                if self.left.iter().any(is_dying) {
+                if self.left.is_dying(window.cell) {
                     return None; // The old key is reported as invalidated before the new one is bound.
                 }
                 let peer = (self.peers.get(slot).incarnation(), post.peer);
@@ -109,8 +53,7 @@ impl Core {
                 Ok(Some(cell)) => {
                     let until = Instant::now().checked_add(self.local.revoke_timeout());
                     self.peers.started(slot);
-                    let news = News::Operation { to: slot, notify, entry, until };
-                    self.left.push(Left::Window(Dying { cell, key, news }));
+                    self.left.await_operation(cell, key, (slot, notify, entry), until);
                     return Some(());
                 }
                 Err(error) => Err(error),
@@ -136,7 +79,7 @@ impl Core {
         match self.local.invalidate(head.data, By::Peer(self.via(from))) {
             Ok(None) => true,
             Ok(Some(cell)) => {
-                self.left.push(Left::Window(Dying { cell, key: head.data, news: News::Nothing { from } }));
+                self.left.await_message(cell, head.data, from);
                 true
             }
             Err(error) => {
@@ -151,28 +94,16 @@ impl Core {
     /// Returns whether a message that invalidated a key, and that is in its buffer now, is to be reported now.
     #[cold]
     pub(super) fn may_report(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> bool {
-        let waits = |left: &Left| {
-            matches!(left, Left::Window(Dying { key, news: News::Nothing { from: who }, .. })
-                if *key == head.data && *who == from)
-        };
-        let Some(at) = self.left.iter().position(waits) else { return true };
-        let Left::Window(dying) = &mut self.left[at] else { return true };
-        if dying.cell.is_settled() {
-            self.left.swap_remove(at);
-            return true;
-        }
-        let Receive { place, context, notify, multi } = *receive;
-        let receive = Receive { place, context, notify, multi };
-        dying.news = News::Message { from, head: *head, len, receive };
-        false
+        self.left.may_report(from, head, len, receive)
     }
 
     /// Reports what waited for a dead key: its users have finished, or the wait took too long.
     pub(super) fn died(&mut self, dying: Dying) {
-        match dying.news {
+        let is_settled = dying.is_settled();
+        match dying.into_news() {
             News::Operation { to, notify, entry, .. } => {
                 self.peers.finished(to);
-                if dying.cell.is_settled() {
+                if is_settled {
                     self.complete(Side::Transmit, notify, entry);
                 } else {
                     self.fail(Side::Transmit, notify, failure(entry, WindowError::Busy));
@@ -185,19 +116,13 @@ impl Core {
 
     /// Handles the end of a connection: messages of its peer that wait for dead keys are not answered.
     pub(super) fn windows_down(&mut self, from: Connection) {
-        for left in &mut self.left {
-            if let Left::Window(dying) = left {
-                dying.peer_gone(from);
-            }
-        }
+        self.left.peer_gone(from);
     }
 
     /// Counts again the invalidations that have not ended, after the counters of a connection were reset: fences wait for them.
     pub(super) fn windows_still_wait(&mut self, from: Connection) {
-        for left in &self.left {
-            if matches!(left, Left::Window(Dying { news: News::Operation { to, .. }, .. }) if *to == from) {
-                self.peers.started(from);
-            }
+        for _ in 0..self.left.operations_to(from) {
+            self.peers.started(from);
         }
     }
 }
