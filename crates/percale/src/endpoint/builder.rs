@@ -14,6 +14,7 @@ use super::engine::messages::Messages;
 use super::engine::peers::Peers;
 use super::engine::reporting::{Reporting, Targets};
 use super::engine::role::Role;
+use super::engine::shared::SharedReceives;
 use super::engine::single::Single;
 use super::engine::triggered::TriggeredOperations;
 use super::engine::{Connector, Engine, Start};
@@ -388,8 +389,7 @@ impl<'d> EndpointBuilder<'d> {
                 domain.pins.clone(),
             ),
             reporting: Reporting::new(targets, !many || self.shared_receive.is_some()),
-            pool,
-            heir: None,
+            shared: SharedReceives::new(pool),
             operations: Operations::default(),
             gate: if many { Gate::default() } else { Gate::closed() },
             triggered: TriggeredOperations::new(Arc::clone(doorbell.bell())),

@@ -26,7 +26,7 @@ impl Core {
             return self.groups.match_posted(from, head);
         }
         match self.messages.match_posted(from, head, len) {
-            None if self.pool.is_some() => self.match_shared(from, head, len),
+            None if self.shared.is_member() => self.match_shared(from, head, len),
             found => found,
         }
     }
@@ -167,7 +167,7 @@ impl Core {
             return self.groups.hold(envelope, message);
         }
         let held = self.messages.table(is_tagged(kind)).hold(envelope, message);
-        if self.pool.is_some() {
+        if self.shared.is_member() {
             self.announce(is_tagged(kind), held);
         }
         held

@@ -59,7 +59,7 @@ impl Engine {
     pub(crate) fn new(start: Start) -> std::io::Result<Self> {
         let Bedside { doorbell, epoll } = start.bedside;
         let bell = Arc::clone(doorbell.bell());
-        let pooled = start.core.pool.is_some();
+        let pooled = start.core.shared.is_member();
         let mut engine = Self {
             core: start.core,
             links: Vec::new(),

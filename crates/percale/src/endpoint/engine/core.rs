@@ -8,8 +8,6 @@
 //!    of an entry that is gone is late: it is ignored, or answered as gone.
 //! 3. Messages of one peer are matched in the order in which they were sent.
 
-use std::sync::Arc;
-
 use super::gate::Gate;
 use super::groups::Groups;
 use super::kinds::{is_eager, is_tagged};
@@ -19,6 +17,7 @@ use super::peers::Peers;
 use super::remote::Remote;
 use super::reporting::Reporting;
 use super::residue::Left;
+use super::shared::SharedReceives;
 use super::triggered::TriggeredOperations;
 use super::types::{Notify, Place, Pull, Receive, Side};
 use super::windows::told;
@@ -26,7 +25,6 @@ use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
 use crate::completion::ring::QueueFull;
 use crate::endpoint::operations::Operations;
-use crate::endpoint::pool::{Membership, Pool};
 use crate::transport::{Broken, Connection};
 use crate::wire::head::{Flags, Head, Kind};
 
@@ -45,11 +43,8 @@ pub(crate) struct Core {
     pub(crate) local: LocalRegions,
     /// Where the endpoint reports.
     pub(crate) reporting: Reporting,
-    /// The shared receive context, if there is one.
-    pub(crate) pool: Option<Membership>,
-    /// The shared receive context that this endpoint has left because it is closing, if no queue outlives the endpoint in which the
-    /// receives that it has taken could be reported.
-    pub(crate) heir: Option<Arc<Pool>>,
+    /// The endpoint's part in a shared receive context.
+    pub(crate) shared: SharedReceives,
     /// Safe operations.
     pub(crate) operations: Operations,
     /// The peers that the endpoint accepts.

@@ -112,8 +112,11 @@ impl Engine {
     #[inline]
     fn direct_link(&mut self, slot: Connection, flags: OpFlags) -> Option<(&mut ShmLink, Counts, &Mapped)> {
         let peer = self.core.peers.get(slot);
-        let fenced = flags.contains(OpFlags::FENCE);
-        if !peer.may_leave(Leaving::Access { fenced }) || flags.contains(OpFlags::DEVICE) {
+        let may_leave = match flags.intersects(OpFlags::FENCE | OpFlags::DEVICE) {
+            false => peer.may_leave(Leaving::Access { fenced: false }),
+            true => self.may_leave_specially(slot, flags),
+        };
+        if !may_leave {
             return None;
         }
         let counts = peer.counts();
@@ -122,6 +125,12 @@ impl Engine {
             Some(AnyLink::Shm(link)) if !link.has_ended() => Some((link, counts, self.core.local.mapped())),
             _ => None,
         }
+    }
+
+    /// Returns whether an access with FENCE or DEVICE may be made at once.
+    #[cold]
+    fn may_leave_specially(&self, slot: Connection, flags: OpFlags) -> bool {
+        !flags.contains(OpFlags::DEVICE) && self.core.peers.get(slot).may_leave(Leaving::Access { fenced: true })
     }
 
     /// Completes an access that was made directly. `tells` is the notice for the target, if there is one: the region (key and generation),

@@ -189,7 +189,8 @@ impl Core {
         let over = kept.is_over();
         for Held { side, notify, error, quiet, counting, part } in operations {
             if !over {
-                let heir = self.heir.clone().filter(|_| matches!(notify, Notify::Shared | Notify::SharedSilent));
+                let heir =
+                    self.shared.heir().cloned().filter(|_| matches!(notify, Notify::Shared | Notify::SharedSilent));
                 let place = match (self.reporting.queue_of(side).cloned(), heir) {
                     (Some(queue), _) => LatePlace::Queue(queue),
                     (None, Some(pool)) => LatePlace::Pool(pool, notify),

@@ -12,7 +12,7 @@
 //! * `types`: the state of operations under way; `kinds`: messages by the kind of their frames
 //! * `staged`: operations on a device's memory
 //! * `counting`: where results go, and which counters count them
-//! * `pooled`: receives shared with other endpoints
+//! * [`shared`]: the endpoint's part in a shared receive context; `pooled`: receives shared with other endpoints
 //! * [`peers`]: the peers of the endpoint, and the decision whether a frame may leave for one of them now; `parted`: slots of permanently
 //!   disconnected peers
 //! * `senders`: peers that are sending halves of contexts
@@ -64,6 +64,7 @@ pub(crate) mod role;
 mod role_tests;
 mod send;
 mod senders;
+pub(crate) mod shared;
 pub(crate) mod single;
 pub(super) mod sleep;
 pub(crate) mod staged;

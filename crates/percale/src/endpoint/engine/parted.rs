@@ -51,7 +51,7 @@ impl Engine {
 
     /// Returns whether anything may still refer to this slot.
     fn is_meant(&mut self, slot: Connection) -> bool {
-        let kept = self.role.is_some() || self.core.pool.is_some() || slot == 0;
+        let kept = self.role.is_some() || self.core.shared.is_member() || slot == 0;
         kept || !self.core.peers.get(slot).is_free()
             || self.links.get(slot as usize).is_some_and(Option::is_some)
             || self.attempts.values().any(|its| *its == slot)

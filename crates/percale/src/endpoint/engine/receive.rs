@@ -256,7 +256,7 @@ impl Core {
                 self.messages.forget_arrival(arrival);
             }
         }
-        if !dropped.is_empty() && self.pool.is_some() && !is_collective(kind) {
+        if !dropped.is_empty() && self.shared.is_member() && !is_collective(kind) {
             self.withdraw_gone(is_tagged(kind));
         }
         dropped.len()

@@ -93,7 +93,7 @@ impl Engine {
             }
             None => false,
         };
-        any |= self.core.pool.is_some() && self.read_notes();
+        any |= self.core.shared.is_member() && self.read_notes();
         (self.triggers && self.begin_due()) | any
     }
 }

@@ -28,7 +28,7 @@ impl Core {
         let half = self.peers.real_slot(at);
         self.peers.set_sender(half, slot);
         self.redirect_receives(half, slot);
-        if let Some(pool) = &self.pool {
+        if let Some(pool) = self.shared.membership() {
             pool.met(self.sender(slot), at);
         }
     }

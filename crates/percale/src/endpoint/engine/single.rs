@@ -203,7 +203,7 @@ impl Engine {
         let Ok(single) = self.single() else { return };
         (single.stage, single.deadline) = (Stage::Connected(slot), None);
         let data = single.data.clone();
-        self.attentive = self.triggers || self.core.pool.is_some();
+        self.attentive = self.triggers || self.core.shared.is_member();
         if transport == TransportKind::Tcp {
             self.poller.favour(slot);
         }
@@ -267,7 +267,7 @@ impl Engine {
         let Ok(single) = self.single() else { return };
         single.stage = Stage::Over { stood, error, reason: why.to_owned() };
         single.deadline = None;
-        self.attentive = self.triggers || self.core.pool.is_some();
+        self.attentive = self.triggers || self.core.shared.is_member();
         self.attempts.clear();
         for slot in 1..self.links.len() {
             if self.links[slot].is_some() {
@@ -293,7 +293,7 @@ impl Engine {
         let Some(Ending { error, why, .. }) = self.single().ok().and_then(|single| single.ending.take()) else {
             return;
         };
-        self.attentive = self.triggers || self.core.pool.is_some();
+        self.attentive = self.triggers || self.core.shared.is_member();
         self.core.close_gate(error, &why);
         self.core.reporting.count_change();
     }

@@ -97,7 +97,8 @@ impl Engine {
         if work.flags.contains(OpFlags::DEVICE) {
             return self.post_located(Operation::Collective(*work), notify);
         }
-        let plan = self.core.groups.plan_of(work)?;
+        // The plan is large, and is not moved where none is needed.
+        let plan = if self.core.groups.repeats(work)? { None } else { Some(self.core.groups.plan_of(work)?) };
         self.core.reserve(Side::Transmit, notify).map_err(|_| PostError::Again)?;
         let index = Id::from_u64(work.group.to_u64());
         if self.core.groups.start(index, work, plan, notify, false) {

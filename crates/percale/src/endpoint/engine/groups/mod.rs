@@ -291,21 +291,28 @@ impl Groups {
 
     // Operations.
 
-    /// Checks an operation. Returns its plan, or `None` if the group's last operation did the same.
+    /// Returns whether the group's last operation did the same, so that no plan is needed.
+    ///
+    /// # Errors
+    /// If there is no such group.
+    #[inline]
+    pub(super) fn repeats(&self, work: &CollectiveWork) -> Result<bool, PostError> {
+        let group = self.get(work.group).ok_or(PostError::NoGroup)?;
+        let last = group.spare.as_ref().and_then(|program| program.plan.as_ref());
+        Ok(last.is_some_and(|plan| plan.is_of(work) && plan.fits(work)))
+    }
+
+    /// Returns the plan of an operation.
     ///
     /// # Errors
     /// If there is no such group, or the operation is none that the group can do.
-    #[inline]
-    pub(super) fn plan_of(&self, work: &CollectiveWork) -> Result<Option<Plan>, PostError> {
+    pub(super) fn plan_of(&self, work: &CollectiveWork) -> Result<Plan, PostError> {
         let group = self.get(work.group).ok_or(PostError::NoGroup)?;
-        match group.spare.as_ref().and_then(|program| program.plan.as_ref()) {
-            Some(plan) if plan.is_of(work) && plan.fits(work) => Ok(None),
-            _ => check(work, group.members.len(), group.rank).map(Some),
-        }
+        check(work, group.members.len(), group.rank)
     }
 
-    /// Starts an operation, or queues it behind those that are there. Without a plan it repeats what the group did last. Returns whether
-    /// the caller is to advance the group now.
+    /// Starts an operation, or queues it behind those that are there. Without a plan it [repeats](Self::repeats) what the group did last. Returns
+    /// whether the caller is to advance the group now.
     #[inline]
     pub(super) fn start(
         &mut self,

@@ -50,7 +50,8 @@ impl World {
         let Member { groups, index, .. } = &mut self.members[rank];
         let index = *index;
         let work = CollectiveWork { group: GroupId::from_u64(index.to_u64()), ..*work };
-        let plan = groups.plan_of(&work).expect("the operation is valid");
+        let is_new = !groups.repeats(&work).expect("the group is there");
+        let plan = is_new.then(|| groups.plan_of(&work).expect("the operation is valid"));
         if groups.start(index, &work, plan, Notify::Queue, false) {
             assert!(groups.begin_advancing());
             self.advance(rank);
@@ -249,7 +250,7 @@ fn an_operation_of_a_broken_group_ends_when_no_transfer_uses_its_memory() {
     let broadcast = work(Collective::Broadcast { root: 0 }, 1, Segment::EMPTY, result, 1);
     let broadcast = CollectiveWork { group: whole, ..broadcast };
     let plan = groups.plan_of(&broadcast).unwrap();
-    assert!(groups.start(index, &broadcast, plan, Notify::Queue, false));
+    assert!(groups.start(index, &broadcast, Some(plan), Notify::Queue, false));
     let Next::Send { context, .. } = groups.next(index) else { panic!("the root sends first") };
     groups.count_transfer(index); // The link has it still.
     assert_eq!(groups.aborted(9, TAG, 5), Abort::NoMember);
