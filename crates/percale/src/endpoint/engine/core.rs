@@ -1,12 +1,13 @@
-//! The state of the protocol: everything about an endpoint except its links.
+//! The state of the protocol: everything about an endpoint except its links. It consists of components, and of routes between them.
 //!
-//! Links hand frames to the core while they are borrowed, so the core never touches a link: actions for a link go to the outbox, which the
-//! engine empties afterwards. Invariants:
-//! 1. An operation completes exactly once: it is in exactly one of `sends`, a peer's `pending`, a matching table, `arrivals` or `pulls`,
-//!    and completing it removes it there. A send that failed while its peer owes an answer keeps its number, and nothing else.
-//! 2. Numbers that are sent to peers are [`Id`]s of these tables. Each number that comes back is checked to belong to that peer. A number
-//!    of an entry that is gone is late: it is ignored, or answered as gone.
-//! 3. Messages of one peer are matched in the order in which they were sent.
+//! A component has private fields, states its invariants at its top, and has unit tests that build it alone. It neither sends nor reports:
+//! its functions return what is to be sent or reported, and the routes (`impl Core` and `impl Engine` in the other modules) do that.
+//!
+//! Links hand frames to the core while they are borrowed, so the core never touches a link: actions for a link go to the outbox
+//! ([`Peers::push`]), which the engine empties afterwards. Invariants of all components together:
+//! 1. An operation completes exactly once: it is in exactly one component, and the function that ends it removes it there.
+//! 2. A number that comes back from a peer or a link is looked up in the component that gave it, which checks that it belongs to that peer. A
+//!    number of an entry that is gone is late: it is ignored, or answered as gone.
 
 use super::gate::Gate;
 use super::groups::Groups;
