@@ -24,7 +24,7 @@ use zerocopy::little_endian::U64;
 pub(super) use self::issue::execute;
 pub(super) use self::rdma::{Course, by_rdma};
 use super::core::Core;
-use super::remote::{AccessError, Execution, Part, Tell, Told, Waiting};
+use super::remote::{AccessError, Execution, OfferedRead, Part, Tell, Told, Waiting};
 use super::types::{Action, Notify, Pull, Side};
 use crate::completion::entry::{ErrorCode, ErrorEntry};
 use crate::local_memory::access::RefusalExt as _;
@@ -94,7 +94,7 @@ impl Core {
 
     /// Handles a [`Kind::ReadOffer`] frame: the bytes are to be fetched.
     pub(super) fn read_offered(&mut self, from: Connection, head: &Head, payload: View<'_>) {
-        let (part, offer, into) = match self.remote.read_offered(from, head, payload) {
+        let OfferedRead { part, offer, into } = match self.remote.read_offered(from, head, payload) {
             Ok(Some(offered)) => offered,
             Ok(None) => return,
             Err(why) => return self.peers.accuse(from, why),

@@ -450,7 +450,7 @@ impl Groups {
     #[inline]
     fn done(&mut self, index: Id<Group>) -> Option<GroupEnd> {
         let group = &mut self.groups[index];
-        let Some(Running { program, context, notify, bytes, joins, .. }) = group.running.take() else { return None };
+        let Running { program, context, notify, bytes, joins, .. } = group.running.take()?;
         group.spare = Some(program);
         if !group.queue.is_empty() {
             group.running = group.queue.pop_front();

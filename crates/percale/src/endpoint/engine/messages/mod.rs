@@ -255,7 +255,7 @@ impl Messages {
     }
 
     /// Returns the number of payloads that arrive, and of those that are fetched.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn under_way(&self) -> [usize; 2] {
         [self.arrivals.len(), self.pulls.len()]
     }

@@ -252,25 +252,25 @@ impl Sends {
     }
 
     /// Returns whether there are no sends.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(in super::super) fn is_empty(&self) -> bool {
         self.sends.is_empty()
     }
 
     /// Returns the number of sends.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(in super::super) fn len(&self) -> usize {
         self.sends.len()
     }
 
     /// Returns whether a number belongs to a send.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(in super::super) fn has(&self, wire: u32) -> bool {
         self.sends.find_wire(wire).is_some()
     }
 
     /// Returns the number of the first send.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(in super::super) fn first(&self) -> Option<u32> {
         self.sends.iter().next().map(|(id, _)| id.to_wire())
     }

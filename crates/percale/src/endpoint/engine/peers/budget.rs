@@ -84,13 +84,13 @@ enum Change {
 
 impl Budget {
     /// Bytes of unexpected messages.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) const fn held(&self) -> usize {
         self.held
     }
 
     /// The weight of the answers that wait in the backlog.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) const fn weight(&self) -> usize {
         self.weight
     }
@@ -319,13 +319,13 @@ impl Peers {
 
 impl Peer {
     /// Bytes of its unexpected messages.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(in super::super) const fn held(&self) -> usize {
         self.budget.held()
     }
 
     /// The weight of the answers that wait in its backlog.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(in super::super) const fn backlog(&self) -> usize {
         self.budget.weight()
     }

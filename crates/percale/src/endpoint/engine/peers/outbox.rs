@@ -49,7 +49,7 @@ impl Outbox {
         self.0.clear();
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

@@ -354,7 +354,7 @@ impl Peers {
     }
 
     /// Returns the number of actions in the outbox.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(in super::super) fn actions(&self) -> usize {
         self.outbox.len()
     }

@@ -170,6 +170,15 @@ impl Part {
     }
 }
 
+/// The bytes of a read that are to be fetched.
+#[derive(Debug)]
+pub(super) struct OfferedRead {
+    pub(super) part: Id<Part>,
+    pub(super) offer: Offer,
+    /// Where they go.
+    pub(super) into: Lease,
+}
+
 /// The part of a local access that a peer names.
 enum NamedPart {
     /// One of its parts.
@@ -379,7 +388,7 @@ impl Remote {
         Ok(Some(id))
     }
 
-    /// Handles the offer of the bytes that a part reads. Returns the part, the offer, and where the bytes go, unless the part is gone.
+    /// Handles the offer of the bytes that a part reads. Returns what is to be fetched, unless the part is gone.
     ///
     /// # Errors
     /// How the offer breaks the protocol.
@@ -388,7 +397,7 @@ impl Remote {
         from: Connection,
         head: &Head,
         payload: View<'_>,
-    ) -> Result<Option<(Id<Part>, Offer, Lease)>, &'static str> {
+    ) -> Result<Option<OfferedRead>, &'static str> {
         let id = match self.part_of(from, head.id) {
             NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
             // What it offers is told by its pull.
@@ -400,7 +409,7 @@ impl Remote {
             return Err("an offer of other bytes than were to be read");
         };
         part.pushing = true; // A transport uses its memory.
-        Ok(Some((id, offer, Lease::own(&part.local))))
+        Ok(Some(OfferedRead { part: id, offer, into: Lease::own(&part.local) }))
     }
 
     /// Handles the target's request for the bytes of a long write.
@@ -470,13 +479,13 @@ impl Remote {
     }
 
     /// Returns the number by which the target names a part.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn first_part(&self) -> Option<u32> {
         self.parts.iter().next().map(|(id, _)| id.to_wire() | PART)
     }
 
     /// Returns the number of accesses, parts and long parts.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn counts(&self) -> [usize; 3] {
         [self.accesses.len(), self.parts.len(), self.long.len()]
     }

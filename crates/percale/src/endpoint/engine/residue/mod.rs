@@ -95,7 +95,7 @@ impl Left {
     }
 
     /// Returns how much waits.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) const fn len(&self) -> usize {
         self.items.len()
     }

@@ -218,8 +218,8 @@ impl TriggeredOperations {
 
     /// Takes all operations that wait, because the endpoint closes. None is begun any more; what counters begin from now on is reported to
     /// these queues.
-    pub(super) fn close(&mut self, queues: [Option<CompletionQueue>; 2]) -> Vec<Box<Transfer>> {
-        let mut ended = Vec::new();
+    pub(super) fn close(&mut self, queues: [Option<CompletionQueue>; 2]) -> VecDeque<Box<Transfer>> {
+        let mut ended = VecDeque::new();
         for counter in self.lines.all() {
             let ours = |_, due: &Due| due.work::<Transfer>().is_some_and(|it| it.is_for(&self.submissions));
             let taken = counter.take_back(|waiting| waiting.cancel_all(ours)).unwrap_or_default();
