@@ -74,7 +74,8 @@ impl Waits {
 
 /// Lets counters begin operations of the endpoint, and lets threads that read or wait for what it reports to drive it.
 pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>) -> io::Result<()> {
-    let parts = endpoint.with(|engine| Some((Waits::of(&engine.core), Arc::clone(&engine.core.submissions))));
+    let parts =
+        endpoint.with(|engine| Some((Waits::of(&engine.core), Arc::clone(engine.core.triggered.submissions()))));
     let Some((waits, submissions)) = parts else { return Ok(()) };
     let driver: Arc<dyn Progress> =
         Arc::new(Driver { endpoint: endpoint.downgrade(), descriptor: Arc::clone(descriptor) });
@@ -97,7 +98,7 @@ pub(super) fn start(endpoint: WeakShared) -> io::Result<()> {
 
 fn run(endpoint: &WeakShared) {
     if let Some(shared) = endpoint.upgrade() {
-        shared.with(|engine| engine.core.submissions.progressing());
+        shared.with(|engine| engine.core.triggered.submissions().progressing());
     }
     let mut idle_since: Option<Instant> = None;
     loop {

@@ -1,6 +1,5 @@
 //! Opening an endpoint.
 
-use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -10,12 +9,15 @@ use super::counted::Counted;
 use super::engine::core::Core;
 use super::engine::gate::Gate;
 use super::engine::listening::Listening;
+use super::engine::local::LocalRegions;
+use super::engine::messages::Messages;
 use super::engine::peers::Peers;
 use super::engine::reporting::{Reporting, Targets};
 use super::engine::role::Role;
+use super::engine::shared::SharedReceives;
 use super::engine::single::Single;
+use super::engine::triggered::TriggeredOperations;
 use super::engine::{Connector, Engine, Start};
-use super::matching::Matching;
 use super::operations::Operations;
 use super::ownership::reach::Reach;
 use super::ownership::{Owned, Shared};
@@ -26,11 +28,7 @@ use crate::address_vector::vector::{AddressVector, VectorOptions};
 use crate::completion::counter::Counter;
 use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
-use crate::conditions::lines::Lines;
-use crate::conditions::watched::Watched;
 use crate::domain::{Domain, Progress, Trust};
-use crate::endpoint::submissions::Submissions;
-use crate::table::Table;
 use crate::transport::connect::{EndpointOptions, LocalBell, Mailbox, Naming, Registration, Transports};
 use crate::transport::doorbell::Doorbell;
 use crate::transport::sim::{Network, Port};
@@ -379,44 +377,23 @@ impl<'d> EndpointBuilder<'d> {
         let shared = self.shared_receive.as_ref().filter(|_| !matches!(purpose, Purpose::Listener(_)));
         let pool = shared.map(|shared| shared.pool.join(vector.as_ref().filter(|_| !single), doorbell.bell()));
         Core {
-            peers: Peers::new(vector, single),
-            messages: Matching::new(),
-            tagged: Matching::new(),
-            claims: HashMap::new(),
-            sends: Table::new(),
-            unsent: Default::default(),
-            arrivals: Table::new(),
-            pulls: Table::new(),
-            accesses: Table::new(),
-            parts: Table::new(),
-            serves: Table::new(),
-            long: Vec::new(),
-            left: Vec::new(),
-            endpoint: 0, // A placeholder: the engine knows the number.
-            windows: Default::default(),
-            keys: Arc::clone(&domain.keys),
-            authority: self.authorization_key.as_deref().map_or(0, |key| settings.authority(key)),
-            mapped: Arc::clone(&domain.mapped),
-            trust: if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
-            pins: domain.pins.clone(),
-            vectors: Table::new(),
-            multis: Table::new(),
-            multi_minimum: self.multi_minimum,
-            outbox: VecDeque::new(),
+            peers: Peers::new(vector, single, settings.unexpected_cap),
+            messages: Messages::new(self.multi_minimum),
+            remote: Default::default(),
+            left: Default::default(),
+            local: LocalRegions::new(
+                Arc::clone(&domain.keys),
+                self.authorization_key.as_deref().map_or(0, |key| settings.authority(key)),
+                Arc::clone(&domain.mapped),
+                if matches!(purpose, Purpose::Listener(_)) { Trust::None } else { settings.trust },
+                domain.pins.clone(),
+            ),
             reporting: Reporting::new(targets, !many || self.shared_receive.is_some()),
-            pool,
-            heir: None,
+            shared: SharedReceives::new(pool),
             operations: Operations::default(),
-            unexpected_cap: settings.unexpected_cap,
-            left_messages: VecDeque::new(),
             gate: if many { Gate::default() } else { Gate::closed() },
-            submissions: Arc::new(Submissions::new(Arc::clone(doorbell.bell()))),
-            due: VecDeque::new(),
-            triggered: Table::new(),
-            lines: Lines::default(),
-            collectives: Default::default(),
-            has_waited: false,
-            watched: Watched::default(),
+            triggered: TriggeredOperations::new(Arc::clone(doorbell.bell())),
+            groups: Default::default(),
         }
     }
 

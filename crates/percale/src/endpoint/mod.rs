@@ -106,13 +106,13 @@ impl<A: Ownership> Endpoint<A> {
     /// ([`EndpointBuilder::multi_receive_minimum`]). For a buffer that is posted already, this takes effect when its next message
     /// comes.
     pub fn set_multi_receive_minimum(&self, bytes: usize) {
-        self.access.with(|engine| engine.core.multi_minimum = bytes);
+        self.access.with(|engine| engine.core.messages.set_multi_minimum(bytes));
     }
 
     /// Returns the minimum that [`set_multi_receive_minimum`](Self::set_multi_receive_minimum) sets.
     #[must_use]
     pub fn multi_receive_minimum(&self) -> usize {
-        self.access.with(|engine| engine.core.multi_minimum)
+        self.access.with(|engine| engine.core.messages.multi_minimum())
     }
 
     /// Closes the endpoint, as dropping its last handle does, unless windows of type 2A are bound through it (MW-039): then it is
@@ -133,7 +133,7 @@ impl<A: Ownership> Endpoint<A> {
     /// The endpoint.
     pub fn close(self) -> Result<(), Self> {
         let two_a = self.domain.type_two() == TypeTwo::A;
-        let closed = self.access.close(|engine| !(two_a && engine.core.has_windows()));
+        let closed = self.access.close(|engine| !(two_a && engine.core.local.has_windows()));
         if closed { Ok(()) } else { Err(self) }
     }
 
@@ -141,7 +141,7 @@ impl<A: Ownership> Endpoint<A> {
     #[must_use]
     pub fn is_held_by_windows(&self) -> bool {
         let two_a = self.domain.type_two() == TypeTwo::A;
-        two_a && self.access.with(|engine| engine.core.has_windows())
+        two_a && self.access.with(|engine| engine.core.local.has_windows())
     }
 
     /// Closes the endpoint as [`close`](Self::close) does, whatever windows are bound through it, and keeps the handle: all handles

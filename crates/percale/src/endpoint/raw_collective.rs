@@ -30,10 +30,7 @@ impl<A: Ownership> Endpoint<A> {
     /// The rank of this endpoint in a group, and the number of members; `None` if it is in no such group.
     #[must_use]
     pub fn rank_in(&self, group: GroupId) -> Option<(usize, usize)> {
-        self.access.with(|engine| {
-            let group = engine.core.collectives.get(group)?;
-            Some((group.rank, group.members.len()))
-        })
+        self.access.with(|engine| engine.core.groups.rank(group))
     }
 
     /// The rank of a member in a group.
@@ -41,14 +38,14 @@ impl<A: Ownership> Endpoint<A> {
     pub fn rank_of(&self, group: GroupId, member: PeerAddress) -> Option<usize> {
         self.access.with(|engine| {
             let slot = engine.core.peers.resolve(member).ok()?;
-            engine.core.collectives.get(group)?.members.iter().position(|other| *other == slot)
+            engine.core.groups.rank_of(group, slot)
         })
     }
 
     /// The number of operations of a group that have yet to end.
     #[must_use]
     pub fn outstanding_in(&self, group: GroupId) -> usize {
-        self.access.with(|engine| engine.core.collectives.get(group).map_or(0, |group| group.queue.len()))
+        self.access.with(|engine| engine.core.groups.waiting(group))
     }
 
     /// Posts a collective operation. All members post it, and in the same order; it has ended when this member's part has ended.

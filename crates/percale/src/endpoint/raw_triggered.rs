@@ -64,7 +64,7 @@ impl<A: Ownership> Endpoint<A> {
     ) -> Result<Due, PostError> {
         self.access.with(|engine| {
             let transfer = engine.transfer(operation, Some(counting))?;
-            engine.core.lines.add(counter);
+            engine.core.triggered.waits_for(counter);
             Ok(transfer.into_due())
         })
     }

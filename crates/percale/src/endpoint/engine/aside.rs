@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::access::Execution;
-use super::collective::Scratch;
+use super::groups::Scratch;
+use super::remote::Execution;
 use super::staged::Staged;
 use super::types::{Notify, Pull};
 use crate::completion::counter::Counter;

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::peers::State;
 use super::{Connector, Engine};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::connection::ConnectionError;
@@ -46,7 +45,7 @@ impl Engine {
             }
         }
         self.core.end_all(until, WHY);
-        self.leave_windows();
+        self.core.local.close();
         // What waits for connections is over, too. When this returns, the address is free.
         self.attempts.clear();
         self.connector = Connector::Closed;
@@ -78,12 +77,9 @@ impl Engine {
         let until = Instant::now() + if is_simulated { SIMULATED_LINGER } else { LINGER };
         loop {
             let any = self.progress();
-            let waiting = self.poller.is_working(&self.links) || self.core.has_answers();
+            let waiting = self.poller.is_working(&self.links) || self.core.peers.has_answers();
             // Messages that were injected before the connection was established were reported as sent, so they are flushed too.
-            let pending = (0..self.core.peers.len() as u32).any(|slot| {
-                let peer = self.core.peers.get(slot);
-                matches!(peer.state, State::Up | State::Connecting(_)) && !peer.pending.is_empty()
-            });
+            let pending = (0..self.core.peers.len() as u32).any(|slot| self.core.peers.get(slot).is_to_be_flushed());
             if (!waiting && !pending && !any) || Instant::now() >= until {
                 return until;
             }
@@ -115,7 +111,7 @@ impl Engine {
                     self.ticks = None; // The timer is no longer read: left in the epoll, it would wake every sleeper at once.
                 }
             }
-            AnyLink::Shm(_) => self.doorbell.release(self.core.peers.get(slot).bit),
+            AnyLink::Shm(_) => self.doorbell.release(self.core.peers.get(slot).bit()),
             AnyLink::Loopback(_) | AnyLink::Sim(_) => {}
         }
         Some(link)
@@ -147,7 +143,7 @@ impl Engine {
 
     /// Ends the operations that waited for the connection of a slot, after the link is gone, and notifies the service thread that made it.
     pub(super) fn forget_connection(&mut self, slot: Connection, error: ErrorCode, why: &str) {
-        let serial = self.core.peers.get(slot).serial;
+        let serial = self.core.peers.get(slot).serial();
         self.core.down(slot, error, why);
         self.close_serial(serial);
     }

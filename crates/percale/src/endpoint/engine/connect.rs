@@ -13,11 +13,10 @@ use super::linger_policy::LingerPolicy;
 use super::peers::{At, State};
 use super::poller::Poller;
 use super::role::Role;
-use super::sleep::{Idle, Sleepers};
+use super::waiting::Waiting;
 use super::{Connector, Engine};
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
-use crate::domain::Trust;
 use crate::region::{Keys, Via};
 use crate::system::forked::Process;
 use crate::system::spin::InVain;
@@ -61,7 +60,7 @@ impl Engine {
     pub(crate) fn new(start: Start) -> std::io::Result<Self> {
         let Bedside { doorbell, epoll } = start.bedside;
         let bell = Arc::clone(doorbell.bell());
-        let pooled = start.core.pool.is_some();
+        let pooled = start.core.shared.is_member();
         let mut engine = Self {
             core: start.core,
             links: Vec::new(),
@@ -74,8 +73,7 @@ impl Engine {
             epoll,
             ticks: None,
             looks: None,
-            sleepers: Sleepers::default(),
-            idle: Idle::default(),
+            waiting: Waiting::default(),
             attentive: matches!(start.role, Some(Role::Listener(_))) || pooled,
             triggers: false,
             role: start.role.map(Box::new),
@@ -88,7 +86,7 @@ impl Engine {
             address: start.address,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         };
-        engine.core.endpoint = engine.id;
+        engine.core.local.set_endpoint(engine.id);
         let own = engine.core.peers.slot((start.address, start.context));
         engine.attach(own, AnyLink::Loopback(Box::new(LoopbackLink::new())), start.incarnation);
         Ok(engine)
@@ -99,9 +97,7 @@ impl Engine {
         let attempt = self.next_attempt;
         self.next_attempt += 1;
         self.attempts.insert(attempt, slot);
-        let peer = self.core.peers.get_mut(slot);
-        peer.state = State::Connecting(attempt);
-        let (address, context) = (peer.address, peer.context);
+        let (address, context) = self.core.peers.connecting(slot, attempt);
         match &mut self.connector {
             // Reported like every other end of an attempt, after the caller is done with the slot.
             Connector::Service { mailbox, answer_only: true, .. } => {
@@ -128,7 +124,7 @@ impl Engine {
     #[inline]
     pub(super) fn look_at_slot(&mut self, slot: Connection) {
         let peer = self.core.peers.get(slot);
-        if self.role.is_none() && peer.lost && peer.state == State::Idle && peer.sender.is_none() {
+        if self.role.is_none() && peer.is_lost() && peer.is_idle() && peer.sender().is_none() {
             self.start_connecting(slot);
         }
     }
@@ -159,7 +155,7 @@ impl Engine {
             Notice::Failed { attempt, error } => self.attempt_failed(attempt, &error),
             Notice::Aliased { attempt, incarnation } => {
                 let Some(slot) = self.attempts.remove(&attempt) else { return };
-                if self.core.peers.get(slot).state != State::Connecting(attempt) {
+                if self.core.peers.get(slot).state() != State::Connecting(attempt) {
                     return; // The peer connected to us meanwhile.
                 }
                 if self.role.is_some() {
@@ -172,7 +168,7 @@ impl Engine {
                         if slot != real {
                             self.core.shared_alias(slot, real, had_address);
                             self.core.redirect_receives(slot, real);
-                            self.core.misnamed(slot, self.core.peers.get(real).address);
+                            self.core.misnamed(slot, self.core.peers.get(real).address());
                         }
                         self.drain(real);
                     }
@@ -207,12 +203,12 @@ impl Engine {
             link.connection_end().set(&reason);
             for _ in 0..1 << 20 {
                 // Bounded: a ring has a fixed size, and the peer no longer fills it.
-                if !self.poll_link(slot) || self.core.peers.get(slot).state != State::Up {
+                if !self.poll_link(slot) || !self.core.peers.get(slot).is_up() {
                     break;
                 }
             }
         }
-        if self.core.peers.get(slot).state == State::Up {
+        if self.core.peers.get(slot).is_up() {
             self.down(slot, &Broken::Died(reason));
         }
     }
@@ -236,9 +232,7 @@ impl Engine {
                 return self.give_up(slot, ErrorCode::Io, error.to_string());
             }
         };
-        let peer = self.core.peers.get_mut(slot);
-        peer.serial = serial;
-        peer.bit = bit.unwrap_or(0);
+        self.core.peers.met(slot, serial, bit.unwrap_or(0));
         self.attach(slot, link, incarnation);
         self.stands(slot, transport, reason);
     }
@@ -255,7 +249,7 @@ impl Engine {
             }
             None => self.welcome(at, incarnation, proven)?,
         };
-        if self.core.peers.get(slot).state != State::Up {
+        if !self.core.peers.get(slot).is_up() {
             return Some(slot);
         }
         self.down(slot, &Broken::Died("it connected afresh".into()));
@@ -265,7 +259,7 @@ impl Engine {
 
     /// Reports that a link is in use, and hands it the operations that waited.
     fn stands(&mut self, slot: Connection, transport: TransportKind, reason: &str) {
-        self.core.peers.get_mut(slot).reason = reason.into();
+        self.core.peers.set_reason(slot, reason);
         if self.role.is_some() {
             self.link_stands(slot, transport);
         } else {
@@ -276,20 +270,14 @@ impl Engine {
         self.drain(slot);
     }
 
-    /// Returns the local regions, if a peer may reach them by itself, and the identity under which it does so.
-    fn granted(&self, peer: u128) -> (Option<Arc<Keys>>, Via) {
-        let keys = (self.core.trust == Trust::SameUser).then(|| Arc::clone(&self.core.keys));
-        (keys, Via { endpoint: self.id, peer, authority: self.core.authority })
-    }
-
     /// Makes the link of an established connection.
     fn link(&self, made: Made, peer: u128) -> Result<(TransportKind, AnyLink), Box<dyn std::error::Error>> {
         match made {
-            Made::Shm(parts) if self.core.keeps_too_much(&parts.process) => {
+            Made::Shm(parts) if self.core.left.keeps_too_much(&parts.process) => {
                 Err("connections with this process have ended, and it has not let go of their memory yet".into())
             }
             Made::Shm(parts) => {
-                let (keys, via) = self.granted(peer);
+                let (keys, via) = self.core.local.granted(peer);
                 let link = ShmLink::new(shm_parts(parts, &self.bell, keys, via))?;
                 Ok((TransportKind::Shm, AnyLink::Shm(Box::new(link))))
             }
@@ -304,8 +292,8 @@ impl Engine {
                 let Connector::Service { tcp, .. } = &self.connector else {
                     unreachable!("queue pairs come from services")
                 };
-                let (keys, via) = self.granted(peer);
-                let link = VerbsLink::new(*wire, socket, *tcp, keys, via, self.core.pins.clone())?;
+                let (keys, via) = self.core.local.granted(peer);
+                let link = VerbsLink::new(*wire, socket, *tcp, keys, via, self.core.local.pins())?;
                 Ok((TransportKind::Verbs, AnyLink::Verbs(Box::new(link))))
             }
         }
@@ -316,10 +304,8 @@ impl Engine {
         if self.links.len() <= slot as usize {
             self.links.resize_with(slot as usize + 1, || None);
         }
-        let peer = self.core.peers.get_mut(slot);
-        (peer.state, peer.lost) = (State::Up, false);
-        peer.incarnation = incarnation;
-        let bit = peer.bit;
+        self.core.peers.connected(slot, incarnation);
+        let bit = self.core.peers.get(slot).bit();
         match &link {
             AnyLink::Shm(_) => self.poller.add_shm(slot, bit),
             AnyLink::Tcp(tcp) => {
@@ -343,9 +329,9 @@ impl Engine {
         self.cool();
         let counts = self.core.reporting.counters().remote();
         if !counts.is_empty() {
-            self.core.reply(slot, Kind::Counts, counts.bits(), 0);
+            self.core.peers.reply(slot, Kind::Counts, counts.bits(), 0);
         }
-        self.core.begin_budget(slot);
+        self.core.peers.begin_budget(slot);
         // Before any request of the peer is answered.
         self.act();
     }
@@ -357,11 +343,11 @@ impl Engine {
         let (error, reason) = (broken_code(broken), broken.to_string());
         if let Some(mut link) = link {
             self.leave(slot, &mut link, error, &reason);
-            self.core.collectives.lost(slot, error, &reason);
+            self.core.groups.lost(slot, error, &reason);
         }
         let (peer, address) = self.core.peers.identify(slot);
         self.forget_connection(slot, error, &reason);
-        self.core.peers.get_mut(slot).lost = true;
+        self.core.peers.set_lost(slot);
         if self.role.is_some() {
             self.link_over(slot, error, &reason);
         } else {
@@ -372,7 +358,7 @@ impl Engine {
 
     /// Returns whether the connection to a peer is established.
     pub(crate) fn is_connected(&mut self, peer: PeerAddress) -> bool {
-        self.core.peers.resolve(peer).is_ok_and(|slot| self.core.peers.get(slot).state == State::Up)
+        self.core.peers.resolve(peer).is_ok_and(|slot| self.core.peers.get(slot).is_up())
     }
 
     /// Ends the connection to a peer at the request of the application. Returns whether there was one.
@@ -380,7 +366,7 @@ impl Engine {
         let Ok(slot) = self.core.peers.resolve(peer) else { return false };
         // An endpoint's connection to itself lasts as long as the endpoint.
         let own = matches!(self.links.get(slot as usize), Some(Some(AnyLink::Loopback(_))));
-        let up = self.role.is_none() && !own && self.core.peers.get(slot).state == State::Up;
+        let up = self.role.is_none() && !own && self.core.peers.get(slot).is_up();
         if up {
             self.down(slot, &Broken::Closed);
         }
@@ -418,7 +404,7 @@ impl Engine {
 
     fn attempt_failed(&mut self, attempt: u64, error: &ConnectError) {
         let Some(slot) = self.attempts.remove(&attempt) else { return };
-        if self.core.peers.get(slot).state != State::Connecting(attempt) {
+        if self.core.peers.get(slot).state() != State::Connecting(attempt) {
             return; // The peer connected to us meanwhile.
         }
         self.give_up(slot, connect_code(error), error.to_string());

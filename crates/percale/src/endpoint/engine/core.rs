@@ -1,45 +1,31 @@
-//! The state of the protocol: everything about an endpoint except its links.
+//! The state of the protocol: everything about an endpoint except its links. It consists of components, and of routes between them.
 //!
-//! Links hand frames to the core while they are borrowed, so the core never touches a link: actions for a link go to `outbox`, which the
-//! engine empties afterwards. Invariants:
-//! 1. An operation completes exactly once: it is in exactly one of `sends`, a peer's `pending`, a matching table, `arrivals` or `pulls`,
-//!    and completing it removes it there. A send that failed while its peer owes an answer keeps its number, and nothing else.
-//! 2. Numbers that are sent to peers are [`Id`]s of these tables. Each number that comes back is checked to belong to that peer. A number
-//!    of an entry that is gone is late: it is ignored, or answered as gone.
-//! 3. Messages of one peer are matched in the order in which they were sent.
+//! A component has private fields, states its invariants at its top, and has unit tests that build it alone. It neither sends nor reports:
+//! its functions return what is to be sent or reported, and the routes (`impl Core` and `impl Engine` in the other modules) do that.
+//!
+//! Links hand frames to the core while they are borrowed, so the core never touches a link: actions for a link go to the outbox
+//! ([`Peers::push`]), which the engine empties afterwards. Invariants of all components together:
+//! 1. An operation completes exactly once: it is in exactly one component, and the function that ends it removes it there.
+//! 2. A number that comes back from a peer or a link is looked up in the component that gave it, which checks that it belongs to that peer. A
+//!    number of an entry that is gone is late: it is ignored, or answered as gone.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-
-use super::access::{Execution, Long, Part};
-use super::bound::BoundWindows;
-use super::collective::Collectives;
 use super::gate::Gate;
+use super::groups::Groups;
 use super::kinds::{is_eager, is_tagged};
+use super::local::LocalRegions;
+use super::messages::{Messages, SendEnd};
 use super::peers::Peers;
+use super::remote::Remote;
 use super::reporting::Reporting;
 use super::residue::Left;
-use super::triggered::Triggered;
-use super::types::{
-    Action, Arrival, Identity, Multi, Notify, OpenSend, Payload, Place, Pull, Receive, Send, SendState, Serve, Side,
-    Unexpected,
-};
-use super::unsent::Unsent;
+use super::shared::SharedReceives;
+use super::triggered::TriggeredOperations;
+use super::types::{Notify, Place, Pull, Receive, Side};
 use super::windows::told;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::completion::event::Event;
 use crate::completion::ring::QueueFull;
-use crate::conditions::lines::Lines;
-use crate::conditions::watched::Watched;
-use crate::domain::Trust;
-use crate::endpoint::matching::{Held, Matching};
 use crate::endpoint::operations::Operations;
-use crate::endpoint::pool::{Membership, Pool};
-use crate::endpoint::submissions::{Submissions, Transfer};
-use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
-use crate::region::{Keyring, Keys};
-use crate::table::{Id, Table};
-use crate::transport::verbs::Pins;
 use crate::transport::{Broken, Connection};
 use crate::wire::head::{Flags, Head, Kind};
 
@@ -48,91 +34,29 @@ use crate::wire::head::{Flags, Head, Kind};
 pub(crate) struct Core {
     /// Peers, by connection number.
     pub(crate) peers: Peers,
-    /// Posted receives and unexpected messages that are untagged.
-    pub(crate) messages: Matching<Receive, Unexpected>,
-    /// Posted receives and unexpected messages that are tagged.
-    pub(crate) tagged: Matching<Receive, Unexpected>,
-    /// Messages claimed by a peek, by the operation that claimed them: whether the message is tagged, and where it is held.
-    pub(crate) claims: HashMap<Identity, (bool, Held)>,
-    /// Sends that wait for their peer.
-    pub(crate) sends: Table<Send>,
-    /// Sends that have yet to leave.
-    pub(crate) unsent: Unsent,
-    /// Payloads arriving over streams.
-    pub(crate) arrivals: Table<Arrival>,
-    /// Payloads being fetched.
-    pub(crate) pulls: Table<Pull>,
-    /// Accesses to peers' memory that they execute.
-    pub(crate) accesses: Table<Execution>,
-    /// The parts of these accesses.
-    pub(crate) parts: Table<Part>,
-    /// The parts that are long.
-    pub(crate) long: Vec<Long>,
-    /// Bytes of local regions that peers are to fetch.
-    pub(crate) serves: Table<Serve>,
+    /// Receives, messages that wait for receives, payloads that arrive or are fetched, and sends that wait for their peer.
+    pub(crate) messages: Messages,
+    /// Accesses to the memory of peers in progress, and transfers from local regions.
+    pub(crate) remote: Remote,
     /// Operations that wait until another process lets go of memory (see [`residue`](super::residue)).
-    pub(crate) left: Vec<Left>,
-    /// This endpoint's number in the process.
-    pub(crate) endpoint: u64,
-    /// Windows that were bound through this endpoint.
-    pub(crate) windows: BoundWindows,
-    /// The local regions.
-    pub(crate) keys: Arc<Keys>,
-    /// The endpoint's authorization key ([`Via::authority`](crate::memory::region::Via)).
-    pub(crate) authority: u64,
-    /// Raw keys of peers.
-    pub(crate) mapped: Keyring,
-    /// Which peers may reach the local regions without the engine.
-    pub(crate) trust: Trust,
-    /// Registers memory of operations with a device.
-    pub(crate) pins: Pins,
-    /// The segments of receives that have several.
-    pub(crate) vectors: Table<Segments>,
-    /// Multi-receive buffers.
-    pub(crate) multis: Table<Multi>,
-    /// A multi-receive buffer with less than this left takes no more messages.
-    pub(crate) multi_minimum: usize,
-    /// The actions that links are to do next.
-    pub(crate) outbox: VecDeque<(Connection, Action)>,
+    pub(crate) left: Left,
+    /// The local regions, as peers reach them.
+    pub(crate) local: LocalRegions,
     /// Where the endpoint reports.
     pub(crate) reporting: Reporting,
-    /// The shared receive context, if there is one.
-    pub(crate) pool: Option<Membership>,
-    /// The shared receive context that this endpoint has left because it is closing, if no queue outlives the endpoint in which the
-    /// receives that it has taken could be reported.
-    pub(crate) heir: Option<Arc<Pool>>,
+    /// The endpoint's part in a shared receive context.
+    pub(crate) shared: SharedReceives,
     /// Safe operations.
     pub(crate) operations: Operations,
-    /// The cap on the bytes of unexpected messages that are held for one peer. Above it the peer is asked to offer messages rather than to
-    /// send them.
-    pub(crate) unexpected_cap: usize,
-    /// Peers that are gone and left messages, in the order in which they left.
-    pub(crate) left_messages: VecDeque<Connection>,
     /// The peers that the endpoint accepts.
     pub(crate) gate: Gate,
-    /// Operations that waited for a counter and are due.
-    pub(crate) submissions: Arc<Submissions>,
-    /// Operations that were taken from `submissions` and have yet to begin.
-    pub(crate) due: VecDeque<Box<Transfer>>,
-    /// Operations that waited for a counter and have begun.
-    pub(crate) triggered: Table<Triggered>,
-    /// Counters that others wait for.
-    pub(crate) lines: Lines,
-    /// Whether operations wait, or have waited, for counters or variables.
-    pub(crate) has_waited: bool,
-    /// Operations that wait for a variable.
-    pub(crate) watched: Watched<Transfer>,
+    /// Operations that wait for counters and variables, and those that have begun.
+    pub(crate) triggered: TriggeredOperations,
     /// The groups of the endpoint.
-    pub(crate) collectives: Box<Collectives>,
+    pub(crate) groups: Box<Groups>,
 }
 
 impl Core {
-    /// Returns the table of tagged or of untagged messages.
-    #[inline]
-    pub(crate) fn table(&mut self, tagged: bool) -> &mut Matching<Receive, Unexpected> {
-        if tagged { &mut self.tagged } else { &mut self.messages }
-    }
-
     /// Completes an operation that succeeded: counts and reports it.
     #[inline(always)]
     pub(crate) fn complete(&mut self, side: Side, notify: Notify, entry: Entry) {
@@ -150,7 +74,7 @@ impl Core {
         if notify == Notify::Collective {
             return self.collective_over(side, &entry);
         }
-        self.reporting.counters().succeeded(entry.flags, &self.submissions);
+        self.reporting.counters().succeeded(entry.flags, self.triggered.submissions());
         self.report(side, notify, entry);
     }
 
@@ -184,7 +108,7 @@ impl Core {
         if notify == Notify::Collective {
             return self.collective_transfer_failed(&error);
         }
-        self.reporting.counters().failed(error.entry.flags, &self.submissions);
+        self.reporting.counters().failed(error.entry.flags, self.triggered.submissions());
         self.report_error(side, notify, error);
     }
 
@@ -224,13 +148,6 @@ impl Core {
         self.reporting.has_room()
     }
 
-    /// Queues a frame without payload.
-    #[inline]
-    pub(crate) fn reply(&mut self, to: Connection, kind: Kind, id: u32, tag: u64) {
-        let head = Head { kind, flags: Flags::ID, len: 0, tag, data: 0, id };
-        self.outbox.push_back((to, Action::Frame(head)));
-    }
-
     /// Ends the receive of a message that is in its buffer and that is `len` bytes long at its sender: answers the sender and reports the
     /// message.
     #[inline]
@@ -239,7 +156,7 @@ impl Core {
             if head.flags.contains(Flags::INVALIDATE) && !self.may_report(from, head, len, receive) {
                 return; // Reported later: the key that it invalidated is still in use.
             }
-            self.reply(from, Kind::Ack, head.id, 0);
+            self.peers.reply(from, Kind::Ack, head.id, 0);
         }
         let room = receive.place.len() as u64;
         let mut entry = self.received_entry(from, head, len.min(room), receive);
@@ -250,52 +167,12 @@ impl Core {
             }
             entry.flags |= self.multi_done(multi);
         }
-        self.leave(receive.place);
+        self.messages.memory_mut().leave(receive.place);
         if len <= room {
             self.complete(Side::Receive, receive.notify, entry);
         } else {
             self.fail(Side::Receive, receive.notify, ErrorEntry::truncated(entry, len - room));
         }
-    }
-
-    /// Returns where a receive of these segments puts its message. Valid until [`leave`](Self::leave).
-    #[inline]
-    pub(crate) fn place(&mut self, segments: &Segments) -> Place {
-        match segments.as_slice() {
-            [] => Place::One(Segment::EMPTY),
-            [only] => Place::One(*only),
-            _ => self.place_of_several(segments),
-        }
-    }
-
-    #[inline(never)]
-    fn place_of_several(&mut self, segments: &Segments) -> Place {
-        Place::Several(self.vectors.insert(*segments), segments.len())
-    }
-
-    /// Frees the place of a receive that is over.
-    #[inline]
-    pub(crate) fn leave(&mut self, place: Place) {
-        if let Place::Several(vector, _) = place {
-            self.vectors.remove(vector);
-        }
-    }
-
-    /// Returns the segments of a place.
-    pub(crate) fn segments(&self, place: Place) -> Segments {
-        match place {
-            Place::One(segment) => Segments::one(segment),
-            Place::Several(vector, _) => self.vectors[vector],
-        }
-    }
-
-    /// Copies a whole payload to its place.
-    #[inline]
-    pub(crate) fn put(&self, payload: View<'_>, place: Place) {
-        match place {
-            Place::One(segment) => payload.copy_to_one(segment),
-            Place::Several(vector, _) => payload.copy_into(&self.vectors[vector], 0),
-        };
     }
 
     /// Returns the completion of a received message.
@@ -328,7 +205,7 @@ impl Core {
         why: &str,
     ) {
         let mut entry = self.received_entry(from, head, 0, receive);
-        self.leave(receive.place);
+        self.messages.memory_mut().leave(receive.place);
         if let Some(multi) = receive.multi {
             if let Some(many) = self.shared_part(multi) {
                 let failure = ErrorEntry::new(entry, error).with_text(why.to_owned());
@@ -339,23 +216,13 @@ impl Core {
         self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
     }
 
-    /// Returns the send that a peer names by its number, or `None` if it is gone, or is a send to another peer.
-    #[inline]
-    pub(super) fn send_of(&self, from: Connection, wire: u32) -> Option<Id<Send>> {
-        let id = self.sends.find_wire(wire)?;
-        (self.sends[id].to == from).then_some(id)
-    }
-
-    /// Records that the payload of a send is no longer needed, or that its peer has answered. Completes the send when both hold.
-    pub(super) fn send_step(&mut self, id: Id<Send>, step: impl FnOnce(&mut OpenSend)) {
-        let Some(Send { to, state: SendState::Open(send) }) = self.sends.get_mut(id) else { return };
-        let to = *to;
-        step(send);
-        if send.payload == Payload::Over && !send.ack {
-            let (notify, entry) = (send.notify, send.entry());
-            self.sends.remove(id);
-            self.send_over(to, notify);
-            self.complete(Side::Transmit, notify, entry);
+    /// Counts the end of a send that waited for its peer, and reports it.
+    pub(super) fn send_ended(&mut self, end: Option<SendEnd>) {
+        let Some(SendEnd { to, notify, entry, failure }) = end else { return };
+        self.send_over(to, notify);
+        match failure {
+            None => self.complete(Side::Transmit, notify, entry),
+            Some((error, why)) => self.fail(Side::Transmit, notify, ErrorEntry::new(entry, error).with_text(why)),
         }
     }
 
@@ -364,49 +231,33 @@ impl Core {
     fn send_over(&mut self, to: Connection, notify: Notify) {
         self.peers.finished(to);
         if notify == Notify::Collective {
-            self.peers.finished_for_group(to);
+            self.peers.get_mut(to).finished_for_group();
         }
-    }
-
-    /// Fails a send. No transport reads its memory any more. The send is reported, and keeps its number if the peer has yet to answer.
-    pub(super) fn send_failed(&mut self, id: Id<Send>, error: ErrorCode, why: &str) {
-        let Some(Send { to, state }) = self.sends.get_mut(id) else { return };
-        let to = *to;
-        let SendState::Open(send) = std::mem::replace(state, SendState::Failed) else { return };
-        if !send.ack {
-            self.sends.remove(id);
-        }
-        self.send_over(to, send.notify);
-        self.fail(Side::Transmit, send.notify, ErrorEntry::new(send.entry(), error).with_text(why.to_owned()));
     }
 
     /// Fails everything that waited for a connection that is gone. Each operation ends once.
     #[cold]
     pub(crate) fn down(&mut self, from: Connection, error: ErrorCode, why: &str) {
-        self.outbox.retain(|(to, _)| *to != from);
+        self.peers.drop_actions_for(from);
         for pending in self.peers.take_pending(from) {
             let Some(entry) = pending.entry() else { continue }; // It ends below.
             self.fail(Side::Transmit, pending.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
         }
         self.fail_unsent(from, error, why);
-        let gone: Vec<_> = self.sends.iter().filter(|(_, send)| send.to == from).map(|(id, _)| id).collect();
-        for id in gone {
-            self.send_failed(id, error, why);
-            self.sends.remove(id); // No answer will come.
+        for SendEnd { to, notify, entry, .. } in self.messages.sends_mut().take_of(from) {
+            self.send_over(to, notify);
+            self.fail(Side::Transmit, notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
         }
-        let gone: Vec<_> = self.pulls.iter().filter(|(_, pull)| pull.from() == from).map(|(id, _)| id).collect();
-        for id in gone {
-            if let Some(Pull::Message { head, receive, .. }) = self.pulls.remove(id) {
+        for pull in self.messages.take_pulls_of(from, |_| true) {
+            if let Pull::Message { head, receive, .. } = pull {
                 self.receive_failed(from, &head, &receive, error, why);
             }
         }
         self.accesses_down(from, error, why);
-        self.target_down(from);
-        let gone: Vec<_> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
-        for id in gone {
-            let Some(arrival) = self.arrivals.remove(id) else { continue };
+        self.remote.drop_serves(from);
+        for arrival in self.messages.take_arrivals_of(from) {
             if arrival.heap.is_some() && is_eager(arrival.head.kind) {
-                self.release(from, arrival.head.len as usize);
+                self.peers.release(from, arrival.head.len as usize);
             }
             if let Some(receive) = arrival.receive {
                 self.receive_failed(from, &arrival.head, &receive, error, why);
@@ -419,7 +270,12 @@ impl Core {
         self.sender_down(from);
         self.collectives_down(from, error, why);
         self.peers.reset(from);
-        self.end_budget(from);
+        self.peers.end_budget(from);
+        for overdue in self.peers.take_overdue(from) {
+            for kind in [Kind::Message, Kind::Tagged, Kind::Collective] {
+                self.drop_held(kind, |from, _, _| from == overdue);
+            }
+        }
         self.windows_still_wait(from);
     }
 

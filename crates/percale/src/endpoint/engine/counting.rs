@@ -36,11 +36,11 @@ impl Core {
         let own = self.reporting.counters();
         let regions = region.filter(|_| own.regions_count(counts)).map(Registered::counters);
         if let Some(counters) = regions {
-            counters.each(|counter| self.submissions.counting(|| counter.add(1)));
+            counters.each(|counter| self.triggered.submissions().counting(|| counter.add(1)));
         }
         for counter in own.of_accesses(counts) {
             if !regions.is_some_and(|others| others.have(counter)) {
-                self.submissions.counting(|| counter.add(1));
+                self.triggered.submissions().counting(|| counter.add(1));
             }
         }
     }
@@ -66,7 +66,7 @@ impl Engine {
         let counts = self.core.reporting.counters().remote();
         if !counts.is_empty() {
             for slot in self.core.peers.up().collect::<Vec<_>>() {
-                self.core.reply(slot, Frame::Counts, counts.bits(), 0);
+                self.core.peers.reply(slot, Frame::Counts, counts.bits(), 0);
             }
             self.act();
         }

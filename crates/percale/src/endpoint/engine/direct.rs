@@ -1,14 +1,12 @@
 //! Posting one-sided operations: they are made within the call if the peer's memory can be reached, else queued behind the operations that wait.
 
 use super::Engine;
-use super::access::{
-    Course, Told, Waiting, What, atomic_entry, atomic_kind, by_rdma, execute, refused_code, rma_entry,
-};
+use super::access::{Course, by_rdma, execute, refused_code};
 use super::core::Core;
 use super::counting::counts_of_atomic;
-use super::peers::State;
+use super::peers::{Leaving, Queuing};
 use super::receive::unresolved;
-use super::send::PENDING_LIMIT;
+use super::remote::{Told, Waiting, What, atomic_entry, atomic_kind, rma_entry};
 use super::types::{Notify, Pending, Side, Work};
 use crate::completion::entry::{Entry, ErrorEntry};
 use crate::endpoint::posted::Posted;
@@ -114,22 +112,25 @@ impl Engine {
     #[inline]
     fn direct_link(&mut self, slot: Connection, flags: OpFlags) -> Option<(&mut ShmLink, Counts, &Mapped)> {
         let peer = self.core.peers.get(slot);
-        let free = peer.state == State::Up && peer.pending.is_empty() && peer.executed == 0 && peer.notices == 0;
-        let counts = peer.counts;
-        if !free || (flags.intersects(OpFlags::FENCE | OpFlags::DEVICE) && !self.is_plain(slot, flags)) {
+        let may_leave = match flags.intersects(OpFlags::FENCE | OpFlags::DEVICE) {
+            false => peer.may_leave(Leaving::Access { fenced: false }),
+            true => self.may_leave_specially(slot, flags),
+        };
+        if !may_leave {
             return None;
         }
+        let counts = peer.counts();
         match &mut self.links[slot as usize] {
             // The memory of a dead peer can still be written, but no process uses it: the next progress ends the connection.
-            Some(AnyLink::Shm(link)) if !link.has_ended() => Some((link, counts, &self.core.mapped)),
+            Some(AnyLink::Shm(link)) if !link.has_ended() => Some((link, counts, self.core.local.mapped())),
             _ => None,
         }
     }
 
-    /// Returns whether an access with FENCE or DEVICE may be made at once nevertheless.
+    /// Returns whether an access with FENCE or DEVICE may be made at once.
     #[cold]
-    fn is_plain(&self, slot: Connection, flags: OpFlags) -> bool {
-        !flags.contains(OpFlags::DEVICE) && self.core.peers.is_settled(slot)
+    fn may_leave_specially(&self, slot: Connection, flags: OpFlags) -> bool {
+        !flags.contains(OpFlags::DEVICE) && self.core.peers.get(slot).may_leave(Leaving::Access { fenced: true })
     }
 
     /// Completes an access that was made directly. `tells` is the notice for the target, if there is one: the region (key and generation),
@@ -153,11 +154,11 @@ impl Engine {
     /// within reach.
     #[cold]
     fn post_access_slow(&mut self, slot: Connection, what: What, notify: Notify) -> Result<(), PostError> {
-        if self.core.peers.single && self.core.peers.get(slot).state != State::Up {
+        if self.core.peers.is_single() && !self.core.peers.get(slot).is_up() {
             return Err(PostError::NotConnected);
         }
-        if what.pieces().iter().any(|piece| self.core.mapped.gave(piece.key)) {
-            return match what.translated(&self.core.mapped)? {
+        if what.pieces().iter().any(|piece| self.core.local.mapped().gave(piece.key)) {
+            return match what.translated(self.core.local.mapped())? {
                 What::Write(work) => self.post_rma(true, &work, notify),
                 What::Read(work) => self.post_rma(false, &work, notify),
                 What::Atomic(work) => self.post_atomic(&work, notify),
@@ -176,15 +177,12 @@ impl Engine {
             false => Posted::lent(what),
         };
         let peer = self.core.peers.get(slot);
-        let draining = peer.state == State::Up && !peer.pending.is_empty() && !flags.contains(OpFlags::FENCE);
-        if !notify.may_wait()
-            && (draining && peer.pending.len() >= PENDING_LIMIT / 4 || peer.pending.len() >= PENDING_LIMIT)
-        {
+        if !peer.may_queue(Queuing::Access, notify, flags.contains(OpFlags::FENCE)) {
             return Err(PostError::Again);
         }
-        let idle = peer.state == State::Idle;
+        let idle = peer.is_idle();
         let pending = Pending { work: Work::Access(Waiting::new(Box::new(posted))), notify };
-        self.core.peers.get_mut(slot).pending.push_back(pending);
+        self.core.peers.get_mut(slot).queue(pending);
         if idle {
             self.start_connecting(slot);
         }
@@ -196,17 +194,12 @@ impl Engine {
     pub(super) fn start_access(&mut self, slot: Connection) -> bool {
         let Some(link) = &mut self.links[slot as usize] else { return false };
         let peer = self.core.peers.get_mut(slot);
-        let Some(mut pending) = peer.pending.pop_front() else { return false };
+        let Some(mut pending) = peer.take_first() else { return false };
         let Work::Access(waiting) = &mut pending.work else {
-            peer.pending.push_front(pending);
+            peer.put_back(pending);
             return false;
         };
-        let untouched = waiting.what().is_some();
-        if peer.notices > 0 && untouched {
-            peer.pending.push_front(pending);
-            return false; // The peer does not take notices: an access that may add one has to wait.
-        }
-        let executed = !untouched || peer.executed > 0;
+        let executed = waiting.what().is_none() || !peer.may_leave(Leaving::DirectAccess);
         let attempt = match link {
             AnyLink::Shm(link) if link.has_ended() => Attempt::Asked,
             AnyLink::Shm(link) if !executed => directly(link, &mut self.core, slot, waiting, pending.notify),
@@ -223,7 +216,7 @@ impl Engine {
             Attempt::Executed => execute(link, &mut self.core, slot, waiting, pending.notify).is_ok(),
         };
         if !over {
-            self.core.peers.get_mut(slot).pending.push_front(pending);
+            self.core.peers.get_mut(slot).put_back(pending);
         }
         over
     }
@@ -322,7 +315,7 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut
         }
     }
     // Each region counts the access once, by its first piece. The counts of the endpoint and the data are sent once, with the last piece.
-    let (last, counted) = (what.pieces().len() - 1, core.peers.get(slot).counts & what.counts());
+    let (last, counted) = (what.pieces().len() - 1, core.peers.get(slot).counts() & what.counts());
     for (at, (grant, piece)) in grants.into_iter().flatten().zip(what.pieces()).enumerate() {
         let first = what.pieces()[..at].iter().all(|other| other.key != piece.key);
         let mut counts = if at == last { counted } else { Counts::empty() };
@@ -348,7 +341,7 @@ fn assisted(
 ) -> Attempt {
     let Some(what) = waiting.what() else { return Attempt::Executed };
     let writes = what.changes();
-    let mut counts = core.peers.get(slot).counts & what.counts();
+    let mut counts = core.peers.get(slot).counts() & what.counts();
     counts.set(Counts::REGION, writes && link.grant_notifies(grant));
     let generation = link.grant_generation(grant);
     let Some(id) = core.start_assisted(slot, waiting, notify, (generation, counts)) else { return Attempt::Executed };

@@ -10,15 +10,15 @@ use std::time::Instant;
 
 use super::aside::{self, Aside, Late, LatePlace, Memory};
 use super::core::Core;
-use super::residue::{Broken, Left};
+use super::residue::{Abandoned, Broken, Dying, LeftItem};
 use super::types::{Notify, Pull, Receive, Side};
-use super::windows::{Abandoned, Dying};
 use crate::completion::counter::Counter;
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::Source;
 use crate::endpoint::pool::Many;
 use crate::table::Id;
 use crate::transport::Connection;
+use crate::transport::shm::Residue;
 
 /// An operation that has failed, but is not reported before a peer has let go of its memory.
 #[derive(Debug)]
@@ -54,41 +54,82 @@ impl Core {
     pub(super) fn end_all(&mut self, until: Instant, why: &'static str) {
         self.settle_left();
         let (mut links, mut windows) = (Vec::new(), Vec::new());
-        for left in std::mem::take(&mut self.left) {
+        for left in self.left.take_all() {
             match left {
-                Left::Link(broken) => links.push(*broken),
-                Left::Window(dying) => windows.push(dying),
+                LeftItem::Link(broken) => links.push(*broken),
+                LeftItem::Window(dying) => windows.push(dying),
             }
         }
         self.end_groups(&held_groups(&links), why);
         windows.into_iter().for_each(|dying| self.end_window(dying, why));
         for tagged in [false, true] {
-            let posted: Vec<Receive> = self.table(tagged).drain_posted(Source::Any).collect();
+            let posted: Vec<Receive> = self.messages.table(tagged).drain_posted(Source::Any).collect();
             posted.into_iter().for_each(|receive| self.cancel_receive(tagged, receive, why));
         }
         for slot in 0..self.peers.len() as Connection {
             self.down(slot, ErrorCode::Canceled, why);
         }
-        self.claims.clear();
-        self.outbox.clear();
+        self.messages.drop_claims();
+        self.peers.drop_actions();
         // Last, so that buffers of which peers hold parts are released together with those parts.
         if !links.is_empty() {
             self.end_held(links, until);
         }
     }
 
+    /// Takes the operations with memory that the peer of a broken link may still be writing out of those that are about to fail.
+    #[cold]
+    pub(super) fn leave_behind(&mut self, from: Connection, residue: Residue, error: ErrorCode, why: &str) {
+        let mut pulls = Vec::new();
+        let mut accesses: Vec<_> = residue.held_access().and_then(|id| self.remote.find(id)).into_iter().collect();
+        for pull in self.messages.take_pulls_of(from, |token| residue.holds_pull(token)) {
+            match pull {
+                Pull::Fetch { part, .. } => accesses.extend(self.remote.access_of_part(part)),
+                pull => pulls.push(pull),
+            }
+        }
+        // An access of which several parts are held is found once.
+        let accesses = accesses.into_iter().filter_map(|id| self.remote.remove(id)).collect();
+        let why = why.to_owned();
+        self.left.add(LeftItem::Link(Box::new(Broken { from, residue, pulls, accesses, error, why })));
+    }
+
+    /// Ends the operations with memory that no peer can be writing any more. Returns whether anything ended.
+    #[cold]
+    pub(super) fn settle_left(&mut self) -> bool {
+        let over = self.left.take_over();
+        let any = !over.is_empty();
+        for left in over {
+            let Broken { from, pulls, accesses, error, why, .. } = match left {
+                LeftItem::Link(broken) => *broken,
+                LeftItem::Window(dying) => {
+                    self.died(dying);
+                    continue;
+                }
+            };
+            for pull in pulls {
+                if let Pull::Message { head, receive, .. } = pull {
+                    self.receive_failed(from, &head, &receive, error, &why);
+                }
+            }
+            for access in accesses {
+                let failure = ErrorEntry::new(access.entry(), error).with_text(why.clone());
+                self.fail(Side::Transmit, access.notify(), failure);
+            }
+        }
+        any
+    }
+
     /// Cancels a posted receive.
     #[inline(always)]
     pub(super) fn cancel_receive(&mut self, tagged: bool, receive: Receive, why: &'static str) {
-        self.leave(receive.place);
+        self.messages.memory_mut().leave(receive.place);
         let kind = if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
         let mut flags = CompletionFlags::RECEIVE | kind;
         if let Some(multi) = receive.multi {
-            self.multis[multi].closed = true;
-            if self.multis[multi].in_flight > 0 {
+            if !self.messages.memory_mut().close(multi) {
                 return; // The last message in flight releases the buffer.
             }
-            self.multis.remove(multi);
             flags |= CompletionFlags::MULTI_RECEIVE;
         }
         let entry = Entry { context: receive.context, flags, ..Entry::default() };
@@ -118,7 +159,7 @@ impl Core {
             for pull in pulls {
                 if let Pull::Message { head, receive, .. } = &pull {
                     let mut entry = self.received_entry(from, head, 0, receive);
-                    self.leave(receive.place);
+                    self.messages.memory_mut().leave(receive.place);
                     let part = receive.multi.and_then(|multi| self.shared_part(multi));
                     if let Some(multi) = receive.multi.filter(|_| part.is_none()) {
                         // Its other parts have ended, or are held with this one and end with it.
@@ -148,7 +189,8 @@ impl Core {
         let over = kept.is_over();
         for Held { side, notify, error, quiet, counting, part } in operations {
             if !over {
-                let heir = self.heir.clone().filter(|_| matches!(notify, Notify::Shared | Notify::SharedSilent));
+                let heir =
+                    self.shared.heir().cloned().filter(|_| matches!(notify, Notify::Shared | Notify::SharedSilent));
                 let place = match (self.reporting.queue_of(side).cloned(), heir) {
                     (Some(queue), _) => LatePlace::Queue(queue),
                     (None, Some(pool)) => LatePlace::Pool(pool, notify),
@@ -188,7 +230,7 @@ impl Core {
     }
 
     fn hold_triggered(&mut self, side: Side, mut error: ErrorEntry, holding: &mut Holding) {
-        let Some(begun) = self.triggered.remove(Id::from_u64(error.entry.context)) else { return };
+        let Some(begun) = self.triggered.take_begun(Id::from_u64(error.entry.context)) else { return };
         let (mut transfer, staged) = begun.into_parts();
         let (context, notify, quiet, counting) =
             (transfer.context(), transfer.notify, transfer.quiet, transfer.counting.take());
@@ -217,7 +259,7 @@ impl Core {
             self.fail(side, notify, error)
         }
         if let Some(counter) = counting {
-            self.submissions.counting(|| counter.add_error(1));
+            self.triggered.submissions().counting(|| counter.add_error(1));
         }
     }
 

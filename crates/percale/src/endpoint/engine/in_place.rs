@@ -5,9 +5,9 @@
 //! the caller posts it on the general path. A write that failed may have been made in part, and is then made again.
 
 use super::Engine;
-use super::access::{rma_entry, word_entry};
 use super::core::Core;
-use super::peers::State;
+use super::peers::Leaving;
+use super::remote::{rma_entry, word_entry};
 use crate::completion::entry::Entry;
 use crate::completion::ring::Ring;
 use crate::endpoint::remote_work::{RmaOne, WordOne};
@@ -71,10 +71,10 @@ impl Engine {
         }
         let slot = peers.resolved(peer)?;
         let peer = peers.get(slot);
-        if peer.state != State::Up || !peer.pending.is_empty() || peer.executed != 0 || peer.notices != 0 {
+        if !peer.may_leave(Leaving::Access { fenced: false }) {
             return None;
         }
-        if peer.counts.intersects(counts) {
+        if peer.counts().intersects(counts) {
             return None;
         }
         match links.get_mut(slot as usize)? {

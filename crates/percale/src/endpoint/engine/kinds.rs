@@ -1,21 +1,8 @@
 //! Messages by the kind of their frames.
 
-use super::core::Core;
-use super::types::{Receive, Unexpected};
-use crate::endpoint::matching::{Envelope, Matching};
+use crate::endpoint::matching::Envelope;
 use crate::transport::Connection;
 use crate::wire::head::{Head, Kind};
-
-impl Core {
-    /// Returns the table of messages of this kind.
-    #[inline]
-    pub(crate) fn table_of(&mut self, kind: Kind) -> &mut Matching<Receive, Unexpected> {
-        match kind {
-            Kind::Collective | Kind::CollectiveOffer => &mut self.collectives.messages,
-            kind => self.table(is_tagged(kind)),
-        }
-    }
-}
 
 /// Returns whether a frame of this kind belongs to the tagged messages.
 #[inline]

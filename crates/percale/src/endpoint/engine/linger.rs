@@ -46,7 +46,7 @@ impl Engine {
     /// Returns whether a receive is posted that has no message yet.
     #[inline]
     pub(crate) fn has_posted_receives(&self) -> bool {
-        self.core.tagged.posted_len() + self.core.messages.posted_len() > 0
+        self.core.messages.has_receives()
     }
 
     /// Spins on the rings of shared memory for at most this time. Returns whether something arrived, which the next progress handles.
@@ -56,7 +56,10 @@ impl Engine {
     /// This only polls: it makes no system call and writes nothing.
     #[inline(never)]
     pub(super) fn linger(&mut self, at_most: Duration) -> bool {
-        if !self.process.is_here() || !self.core.has_room() || !self.core.outbox.is_empty() || !self.poller.may_linger()
+        if !self.process.is_here()
+            || !self.core.has_room()
+            || self.core.peers.has_actions()
+            || !self.poller.may_linger()
         {
             return false;
         }

@@ -112,7 +112,7 @@ impl Engine {
     }
 
     fn requested(&mut self, from: Connection, data: Vec<u8>) {
-        let (address, incarnation) = (self.core.peers.get(from).address, self.core.peers.get(from).incarnation);
+        let (address, incarnation) = (self.core.peers.get(from).address(), self.core.peers.get(from).incarnation());
         let at = self.address();
         let Some(listening) = self.listening() else { return };
         if listening.asked.contains_key(&from) {
@@ -183,7 +183,7 @@ impl Engine {
     /// Sends a control frame.
     pub(super) fn say(&mut self, to: Connection, control: &Control) {
         let (head, payload) = control.to_frame();
-        self.core.outbox.push_back((to, Action::Bytes(head, payload)));
+        self.core.peers.push(to, Action::Bytes(head, payload));
         self.act();
     }
 }

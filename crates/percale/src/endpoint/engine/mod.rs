@@ -6,15 +6,15 @@
 //! frames that arrived ask for. While hot links are busy, most rounds do only the first and the last of these.
 //!
 //! * [`core`]: the protocol's state, which links see as their sink
-//! * [`arrive`], [`receive`], [`send`]: messages; `access`, `direct` and `in_place`: accesses to the memory of peers; `target`: accesses of
-//!   peers to local memory
+//! * [`messages`]: receives, messages that wait for receives, payloads that arrive or are fetched, sends that wait for their peer;
+//!   [`arrive`], [`receive`], [`send`]: handling frames and calls with it; `access`, `direct` and `in_place`: accesses to the memory of peers; `target`: accesses of
+//!   peers to local memory; [`remote`]: these accesses while they are in progress
 //! * `types`: the state of operations under way; `kinds`: messages by the kind of their frames
-//! * `unsent`: sends of which some bytes have yet to leave
 //! * `staged`: operations on a device's memory
 //! * `counting`: where results go, and which counters count them
-//! * `pooled`: receives shared with other endpoints
-//! * [`peers`]: the peers of the endpoint; `parted`: slots of permanently disconnected peers
-//! * `known`: maps addresses of a vector to slots; `sockets`: maps network addresses to slots
+//! * [`shared`]: the endpoint's part in a shared receive context; `pooled`: receives shared with other endpoints
+//! * [`peers`]: the peers of the endpoint, and the decision whether a frame may leave for one of them now; `parted`: slots of permanently
+//!   disconnected peers
 //! * `senders`: peers that are sending halves of contexts
 //! * [`poller`]: which links to poll, and when; `linger`, `linger_policy`: spinning on rings for messages that are about to arrive, and when
 //! * `rdma`: links over verbs in the endpoint's epoll
@@ -24,17 +24,15 @@
 //!   endpoint ends its operations; `aside`: memory of those operations that outlives the endpoint
 //! * [`role`]: endpoints that do not accept messages from arbitrary peers: [`single`], an endpoint of one connection, and [`listening`];
 //!   [`gate`]: the peers that the endpoint accepts
-//! * [`sleep`]: going to sleep
-//! * `triggered`: operations that a counter begins; `collective`: operations of groups
-//! * `windows`: binding and invalidating windows; `bound`: windows that were bound lately
-//! * `budget`: limits for the memory that one peer can make the endpoint keep
+//! * [`sleep`]: going to sleep; `waiting`: who may be asleep, and for how long
+//! * [`triggered`]: operations that wait for a counter, and those that have begun; `triggering`: beginning and reporting them; [`groups`]: groups, their operations and
+//!   messages; `collective`: performing the steps of these operations
+//! * [`local`]: the local regions, as peers reach them; `windows`: binding and invalidating windows
 //! * [`ticks`]: detection of silent TCP peers; `residue`: memory that the peer of a broken connection may still write
 
-pub(crate) mod access;
+mod access;
 mod arrive;
 pub(crate) mod aside;
-mod bound;
-mod budget;
 mod closing;
 mod collective;
 mod connect;
@@ -44,12 +42,14 @@ pub(crate) mod counting;
 mod direct;
 mod ending;
 pub(crate) mod gate;
+pub(crate) mod groups;
 mod in_place;
 mod kinds;
-mod known;
 mod linger;
 mod linger_policy;
 pub(crate) mod listening;
+pub(crate) mod local;
+pub(crate) mod messages;
 mod parted;
 pub(crate) mod peers;
 mod poller;
@@ -57,6 +57,7 @@ mod pooled;
 mod rdma;
 mod read;
 mod receive;
+pub(crate) mod remote;
 pub(crate) mod reporting;
 mod residue;
 pub(crate) mod role;
@@ -64,17 +65,18 @@ pub(crate) mod role;
 mod role_tests;
 mod send;
 mod senders;
+pub(crate) mod shared;
 pub(crate) mod single;
 pub(super) mod sleep;
-mod sockets;
 pub(crate) mod staged;
 mod target;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod ticks;
-mod triggered;
+pub(crate) mod triggered;
+mod triggering;
 pub(crate) mod types;
-mod unsent;
+mod waiting;
 mod windows;
 
 use std::collections::HashMap;
@@ -90,8 +92,8 @@ use self::core::Core;
 use self::linger_policy::LingerPolicy;
 use self::poller::Poller;
 use self::role::Role;
-use self::sleep::{Idle, Sleepers};
 use self::types::{Action, Notify};
+use self::waiting::Waiting;
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::system::forked::Process;
@@ -127,10 +129,8 @@ pub struct Engine {
     ticks: Option<OwnedFd>,
     /// The timer that expires some time after the endpoint was last armed, if the descriptor is to become readable then. It is in the epoll too.
     looks: Option<OwnedFd>,
-    /// The threads and tasks that may be asleep.
-    sleepers: Sleepers,
-    /// Counts polls that found nothing before a sleep.
-    idle: Idle,
+    /// The threads and tasks that may be asleep, and the polls before their sleeps that found nothing.
+    waiting: Waiting,
     /// The role of an endpoint that does not accept messages from arbitrary peers.
     role: Option<Box<Role>>,
     /// Whether progress includes work that most endpoints do not have, because of the role, or because operations wait for counters.
@@ -165,7 +165,7 @@ impl Engine {
         // A closed endpoint has no links.
         let any = self.poll_hot();
         if any && self.poller.chores_can_wait() {
-            if !self.core.outbox.is_empty() {
+            if self.core.peers.has_actions() {
                 self.act();
             }
             return true;
@@ -216,7 +216,7 @@ impl Engine {
     #[inline(always)]
     fn chores(&mut self) -> bool {
         if !self.process.is_here() {
-            return self.closed && self.core.submissions.any() && self.begin_due();
+            return self.closed && self.core.triggered.submissions().any() && self.begin_due();
         }
         if self.connector.has_notices() {
             self.take_notices();
@@ -225,7 +225,7 @@ impl Engine {
         let (sweep, sockets) = self.poller.round();
         if sweep {
             self.core.operations.note_events();
-            self.core.keys.free_parked();
+            self.core.local.free_parked();
         }
         if self.poller.has_cold() {
             any |= self.poll_rung();
@@ -239,13 +239,13 @@ impl Engine {
         if !self.poller.busy.is_empty() {
             any |= self.poll_busy();
         }
-        if !self.core.outbox.is_empty() {
+        if self.core.peers.has_actions() {
             self.act();
         }
         if self.attentive {
             any |= self.attend();
         }
-        if self.core.peers.any_accused {
+        if self.core.peers.any_accused() {
             self.judge();
         }
         if !self.core.left.is_empty() {
@@ -386,16 +386,15 @@ impl Engine {
         let busy = self.poller.take_busy();
         for &slot in &busy {
             any |= self.poll_link(slot);
-            let waited = self.core.peers.get(slot).pending.len();
-            if self.core.peers.get(slot).budget.owes() {
+            let waited = self.core.peers.get(slot).waiting();
+            if self.core.peers.get(slot).is_owed() {
                 self.perform_owed(slot);
             }
             self.drain(slot);
             // An operation that no longer waits may have completed: a thread that is about to sleep checks the results once more.
-            any |= self.core.peers.get(slot).pending.len() != waited;
+            any |= self.core.peers.get(slot).waiting() != waited;
             let waits = self.links.get(slot as usize).is_some_and(|link| link.as_ref().is_some_and(|l| !l.is_idle()));
-            let peer = self.core.peers.get(slot);
-            let owes = !peer.pending.is_empty() || peer.budget.owes();
+            let owes = self.core.peers.get(slot).has_something_to_send();
             if waits || (self.links[slot as usize].is_some() && owes) {
                 self.poller.waits(slot);
             }
@@ -408,13 +407,13 @@ impl Engine {
     #[inline(never)]
     pub(crate) fn act(&mut self) {
         let mut advance = false;
-        while let Some((slot, action)) = self.core.outbox.pop_front() {
+        while let Some((slot, action)) = self.core.peers.next_action() {
             if matches!(action, Action::Advance) {
                 advance = true;
-            } else if self.core.peers.any_owing() && self.core.peers.get(slot).budget.owes() {
-                self.core.owe(slot, action); // Behind what the link refused: in order.
+            } else if !self.core.peers.may_answer(slot) {
+                self.core.peers.owe(slot, action); // Behind what the link refused: in order.
             } else if let Some(refused) = self.perform(slot, action) {
-                self.core.owe(slot, refused);
+                self.core.peers.owe(slot, refused);
                 self.poller.waits(slot);
             }
         }
@@ -433,10 +432,7 @@ impl Engine {
         };
         // A byte stream may hold back the second and later frames of a call until the next call, which may never come. So all frames of a
         // sequence leave with the last one.
-        let follows = |next: &(Connection, Action)| {
-            next.0 == slot && matches!(next.1, Action::Frame(_) | Action::Bytes(..) | Action::Notice(..))
-        };
-        let more = link.is_stream() && self.core.outbox.front().is_some_and(follows);
+        let more = link.is_stream() && self.core.peers.next_is_frame_for(slot);
         let result = match &action {
             Action::Advance => return None,
             Action::Frame(head) => link.send(head, &Segments::EMPTY, more),
@@ -461,9 +457,9 @@ impl Engine {
     /// Hands a link the answers that it refused before, until it refuses one again.
     #[cold]
     fn perform_owed(&mut self, slot: Connection) {
-        while let Some(action) = self.core.next_owed(slot) {
+        while let Some(action) = self.core.peers.next_owed(slot) {
             if let Some(refused) = self.perform(slot, action) {
-                return self.core.owe_first(slot, refused);
+                return self.core.peers.owe_first(slot, refused);
             }
         }
     }
@@ -471,9 +467,9 @@ impl Engine {
     /// Closes the connections of peers that broke the protocol.
     #[cold]
     fn judge(&mut self) {
-        self.core.peers.any_accused = false;
+        self.core.peers.judge();
         for slot in 0..self.core.peers.len() as Connection {
-            if let Some(why) = self.core.peers.get(slot).accused {
+            if let Some(why) = self.core.peers.get(slot).accused() {
                 self.down(slot, &Broken::Protocol(why.into()));
             }
         }
@@ -503,7 +499,7 @@ impl Engine {
         self.owe_progress();
         self.core.post_any_receive(work, notify)?;
         self.look_for(work.from);
-        if !self.core.outbox.is_empty() {
+        if self.core.peers.has_actions() {
             self.act();
         }
         Ok(())
@@ -516,13 +512,13 @@ impl Engine {
             let peer = self.core.peers.get(slot);
             let how = match self.links.get(slot as usize) {
                 Some(Some(AnyLink::Loopback(_))) => "loopback: this endpoint itself".to_owned(),
-                Some(Some(AnyLink::Shm(link))) => format!("shm: {}; {}", peer.reason, link.describe()),
-                Some(Some(AnyLink::Tcp(_))) => format!("tcp: {}", peer.reason),
-                Some(Some(AnyLink::Verbs(link))) => format!("verbs: {}; {}", peer.reason, link.describe()),
+                Some(Some(AnyLink::Shm(link))) => format!("shm: {}; {}", peer.reason(), link.describe()),
+                Some(Some(AnyLink::Tcp(_))) => format!("tcp: {}", peer.reason()),
+                Some(Some(AnyLink::Verbs(link))) => format!("verbs: {}; {}", peer.reason(), link.describe()),
                 Some(Some(AnyLink::Sim(_))) => "sim".to_owned(),
                 _ => continue,
             };
-            all.push((peer.address, how));
+            all.push((peer.address(), how));
         }
         all
     }

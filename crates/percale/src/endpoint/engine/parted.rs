@@ -7,9 +7,7 @@
 //! members of groups and users of shared receives keep their slots.
 
 use super::Engine;
-use super::peers::State;
 use crate::transport::Connection;
-use crate::wire::head::Kind;
 
 /// Slots that are checked whenever a connection has ended.
 const LOOKS: usize = 4;
@@ -20,7 +18,7 @@ impl Engine {
         self.core.peers.part(slot);
         for _ in 0..LOOKS {
             let Some(slot) = self.core.peers.next_parted() else { return };
-            if self.core.peers.get(slot).state != State::Idle {
+            if !self.core.peers.get(slot).is_idle() {
                 continue; // It is connected again, or being connected, and is queued again when that is over.
             }
             if self.is_meant(slot) {
@@ -34,33 +32,32 @@ impl Engine {
     /// Returns whether messages of a peer without a connection wait to be received. No more messages come, so once the result is false it
     /// stays false.
     fn has_left_messages(&mut self, slot: Connection) -> bool {
-        if self.core.peers.get(slot).left {
-            let left = [Kind::Message, Kind::Tagged, Kind::Collective]
-                .into_iter()
-                .any(|kind| self.core.table_of(kind).holds_of(slot.into()));
-            self.core.peers.get_mut(slot).left = left;
+        if self.core.peers.get(slot).may_have_left() {
+            let held = |tagged: &bool| self.core.messages.look_at(*tagged).holds_of(slot.into());
+            let left = [false, true].iter().any(held) || self.core.groups.holds_of(slot);
+            self.core.peers.set_left(slot, left);
         }
-        self.core.peers.get(slot).left
+        self.core.peers.get(slot).may_have_left()
     }
 
     /// Returns whether a receive is directed at a peer without a connection.
     fn has_directed_receives(&mut self, slot: Connection) -> bool {
         let peer = self.core.peers.get(slot);
-        if peer.lost && !peer.directed {
+        if peer.is_lost() && !peer.is_directed() {
             return false; // Receives that were posted before its connection ended have ended too.
         }
-        [false, true].into_iter().any(|tagged| self.core.table(tagged).is_directed_at(slot.into()))
+        [false, true].into_iter().any(|tagged| self.core.messages.look_at(tagged).is_directed_at(slot.into()))
     }
 
     /// Returns whether anything may still refer to this slot.
     fn is_meant(&mut self, slot: Connection) -> bool {
-        let kept = self.role.is_some() || self.core.pool.is_some() || slot == 0;
+        let kept = self.role.is_some() || self.core.shared.is_member() || slot == 0;
         kept || !self.core.peers.get(slot).is_free()
             || self.links.get(slot as usize).is_some_and(Option::is_some)
             || self.attempts.values().any(|its| *its == slot)
-            || self.core.outbox.iter().any(|(to, _)| *to == slot)
+            || self.core.peers.has_actions_for(slot)
             || !self.core.left.is_empty()
-            || !self.core.collectives.is_idle()
+            || !self.core.groups.is_idle()
             || self.has_directed_receives(slot)
             || self.has_left_messages(slot)
             || self.core.peers.is_named(slot)

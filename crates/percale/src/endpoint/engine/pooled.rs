@@ -8,8 +8,9 @@ use std::sync::Arc;
 use super::Engine;
 use super::core::Core;
 use super::kinds::is_tagged;
+use super::messages::Multi;
 use super::peers::State;
-use super::types::{Multi, Notify, Receive, Side};
+use super::types::{Notify, Receive, Side};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::matching::{Held, Pattern};
 use crate::endpoint::pool::{Kind, Many, Membership, Note, Over, Promise, Sender, Waiting};
@@ -22,7 +23,7 @@ impl Core {
     #[cold]
     #[inline(never)]
     pub(super) fn match_shared(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
-        let pool = self.pool.as_ref()?;
+        let pool = self.shared.membership()?;
         let tagged = is_tagged(head.kind);
         let tag = if tagged { head.tag } else { 0 };
         let waiting = pool.meet(self.sender(from), tagged, tag, len)?;
@@ -33,12 +34,12 @@ impl Core {
     #[cold]
     #[inline(never)]
     pub(super) fn announce(&mut self, tagged: bool, held: Held) {
-        let (Some(pool), Some(message)) = (&self.pool, self.if_held(tagged, held)) else { return };
+        let (Some(pool), Some(message)) = (self.shared.membership(), self.if_held(tagged, held)) else { return };
         let sender = self.sender(message.0);
         let tag = if tagged { message.1 } else { 0 };
         let Some(waiting) = pool.announce(sender, tagged, tag, message.2, held) else { return };
         let receive = self.shared_receive(waiting);
-        if let Some(message) = self.table(tagged).take(held) {
+        if let Some(message) = self.messages.table(tagged).take(held) {
             self.fill(message, receive);
         }
     }
@@ -46,26 +47,26 @@ impl Core {
     /// Returns the peer of a slot in the form in which the pool knows it.
     pub(super) fn sender(&self, slot: Connection) -> Sender {
         let peer = self.peers.get(slot);
-        Sender { slot, at: peer.has_address().then(|| peer.at()), incarnation: peer.incarnation }
+        Sender { slot, at: peer.has_address().then(|| peer.at()), incarnation: peer.incarnation() }
     }
 
     /// Notifies the pool of a connection.
     pub(super) fn shared_connected(&self, slot: Connection) {
-        if let Some(pool) = &self.pool {
+        if let Some(pool) = self.shared.membership() {
             pool.connected(self.sender(slot));
         }
     }
 
     /// Notifies the pool that two slots are the same peer: `slot` leads to `real`, which had an address before or has that of `slot` now.
     pub(super) fn shared_alias(&self, slot: Connection, real: Connection, had_address: bool) {
-        let Some(pool) = &self.pool else { return };
+        let Some(pool) = self.shared.membership() else { return };
         let (peer, at) = (self.sender(real), self.peers.get(slot).at());
         if had_address { pool.met(peer, at) } else { pool.named(peer) }
     }
 
     /// Returns the sender, the tag and the length of a message that is held here.
     fn if_held(&self, tagged: bool, held: Held) -> Option<(Connection, u64, u64)> {
-        let table = if tagged { &self.tagged } else { &self.messages };
+        let table = self.messages.look_at(tagged);
         table.held(held).map(|message| (message.from, message.head.tag, message.len))
     }
 
@@ -73,7 +74,7 @@ impl Core {
     fn shared_receive(&mut self, waiting: Waiting) -> Receive {
         let Waiting { segments, mut context, reports, kind, .. } = waiting;
         let mut notify = if reports { Notify::Shared } else { Notify::SharedSilent };
-        let place = self.place(&segments);
+        let place = self.messages.memory_mut().place(&segments);
         let mut multi = None;
         match kind {
             Kind::Plain => {}
@@ -81,9 +82,7 @@ impl Core {
                 (context, notify) = (self.operations.start_owed(buffer, owed).to_u64(), Notify::Operation);
             }
             Kind::Many(many) => {
-                let (used, in_flight, closed, pooled) = (segments.len(), 1, true, Some(many));
-                let state = Multi { segments, used, in_flight, closed, context, notify, pooled };
-                multi = Some(self.multis.insert(state));
+                multi = Some(self.messages.memory_mut().add_shared_part(segments, many, context, notify));
             }
         }
         Receive { place, context, notify, multi }
@@ -92,8 +91,7 @@ impl Core {
     /// Removes a multi-receive buffer that is a part of a buffer of a shared receive context, and returns that buffer.
     #[cold]
     pub(super) fn shared_part(&mut self, multi: Id<Multi>) -> Option<Arc<Many>> {
-        self.multis.get(multi)?.pooled.as_ref()?;
-        self.multis.remove(multi)?.pooled
+        self.messages.memory_mut().take_shared_part(multi)
     }
 
     /// Ends a part of a shared multi-receive buffer. One step decides whether this releases the buffer, and puts the end in the queue,
@@ -105,14 +103,14 @@ impl Core {
             Ok(entry) => (true, entry.flags),
             Err(error) => (false, error.entry.flags),
         };
-        match &self.heir {
+        match self.shared.heir() {
             Some(pool) => pool.report(Over { notify, part: Some(many), result }),
             None => self.report_part(&many, notify, result),
         }
         if success {
-            self.reporting.counters().succeeded(flags, &self.submissions);
+            self.reporting.counters().succeeded(flags, self.triggered.submissions());
         } else {
-            self.reporting.counters().failed(flags, &self.submissions);
+            self.reporting.counters().failed(flags, self.triggered.submissions());
         }
     }
 
@@ -140,7 +138,7 @@ impl Core {
     #[cold]
     #[inline(never)]
     pub(super) fn report_shared(&mut self, notify: Notify, result: Result<Entry, ErrorEntry>) {
-        if let Some(pool) = &self.heir {
+        if let Some(pool) = self.shared.heir() {
             return pool.report(Over { notify, part: None, result });
         }
         match result {
@@ -153,40 +151,38 @@ impl Core {
     /// receives that it has taken.
     #[cold]
     pub(super) fn leave_pool(&mut self) {
-        let Some(pool) = self.pool.take() else { return };
-        if self.reporting.queue_of(Side::Receive).is_none() {
-            self.heir = Some(Arc::clone(pool.pool()));
-        }
+        let reports_elsewhere = self.reporting.queue_of(Side::Receive).is_some();
+        let Some(pool) = self.shared.leave(reports_elsewhere) else { return };
         // Receives to which messages of this endpoint were promised count as taken: other receives may have been given later messages meanwhile.
         for promise in pool.leave() {
             if let Some(gone) = self.keep_promise(promise) {
-                self.promise_over(&pool, gone);
+                let (tagged, receive) = give_back(&pool, gone);
+                self.promise_over(tagged, receive);
             }
         }
     }
 
     /// Gives a shared receive the message that was promised to it. Returns the promise if the message is gone.
     fn keep_promise(&mut self, promise: Promise) -> Option<Promise> {
-        let Some(message) = self.table(promise.tagged).take(promise.held) else { return Some(promise) };
+        let Some(message) = self.messages.table(promise.tagged).take(promise.held) else { return Some(promise) };
         let receive = self.shared_receive(promise.receive);
         self.fill(message, receive);
         None
     }
 
-    /// Ends the promise of a message that is gone.
+    /// Ends a shared receive whose promised message is gone, if it gets no other.
     #[cold]
-    fn promise_over(&mut self, pool: &Membership, promise: Promise) {
-        let Promise { tagged, receive, pattern, .. } = promise;
-        let Some(receive) = pool.give_back(tagged, pattern, receive) else { return };
+    fn promise_over(&mut self, tagged: bool, receive: Option<Waiting>) {
+        let Some(receive) = receive else { return };
         let why = "its message went with the message's sender, and later ones were received meanwhile";
         self.end_shared(tagged, receive, ErrorCode::PeerDied, why);
     }
 
     /// Fails the shared receives that only this peer could have satisfied.
     pub(super) fn fail_shared(&mut self, from: Connection, error: ErrorCode, why: &str) {
-        let Some(pool) = &self.pool else { return };
+        let Some(pool) = self.shared.membership() else { return };
         let peer = self.sender(from);
-        let receives = match (self.peers.get(from).state, peer.at) {
+        let receives = match (self.peers.get(from).state(), peer.at) {
             (State::Up, _) => pool.disconnected(peer),
             (_, Some(at)) => pool.not_met(at),
             (_, None) => return,
@@ -200,11 +196,11 @@ impl Core {
     /// that was promised to a shared receive belongs to that receive, which would otherwise be queued behind later ones.
     #[cold]
     pub(super) fn keep_promises(&mut self) {
-        let Some(pool) = self.pool.as_ref().filter(|pool| pool.has_notes()) else { return };
+        let Some(pool) = self.shared.with_notes() else { return };
         for note in pool.take_notes() {
             match note {
                 Note::LookFor(_) | Note::LookAt(_) => {
-                    if let Some(pool) = &self.pool {
+                    if let Some(pool) = self.shared.membership() {
                         pool.keep_note(note);
                     }
                 }
@@ -216,20 +212,20 @@ impl Core {
     /// Returns the first message here that the pattern matches and that was promised to no shared receive. From now on it cannot be
     /// promised; the caller has to take or claim it.
     pub(super) fn find_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<Held> {
-        let held = self.table(tagged).find(pattern)?;
-        if self.pool.is_none() { Some(held) } else { self.keep_own(tagged, pattern) }
+        let held = self.messages.table(tagged).find(pattern)?;
+        if self.shared.is_member() { self.keep_own(tagged, pattern) } else { Some(held) }
     }
 
     #[cold]
     fn keep_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<Held> {
         loop {
-            let held = self.table(tagged).find(pattern)?;
-            if self.pool.as_ref().is_some_and(|pool| pool.withdraw(tagged, held)) {
+            let held = self.messages.table(tagged).find(pattern)?;
+            if self.shared.membership().is_some_and(|pool| pool.withdraw(tagged, held)) {
                 return Some(held);
             }
             // Its receive takes it now, if it has one.
             self.keep_promises();
-            if self.table(tagged).held(held).is_some() {
+            if self.messages.table(tagged).held(held).is_some() {
                 return Some(held);
             }
         }
@@ -238,8 +234,8 @@ impl Core {
     /// Messages that were kept here are gone.
     #[cold]
     pub(super) fn withdraw_gone(&self, tagged: bool) {
-        let Some(pool) = &self.pool else { return };
-        let table = if tagged { &self.tagged } else { &self.messages };
+        let Some(pool) = self.shared.membership() else { return };
+        let table = self.messages.look_at(tagged);
         pool.withdraw_all(tagged, |held| table.held(held).is_none());
     }
 
@@ -248,10 +244,9 @@ impl Core {
         match note {
             Note::Fill(promise) => {
                 let Some(gone) = self.keep_promise(promise) else { return };
-                if let Some(pool) = self.pool.take() {
-                    self.promise_over(&pool, gone);
-                    self.pool = Some(pool);
-                }
+                let Some(pool) = self.shared.membership() else { return };
+                let (tagged, receive) = give_back(pool, gone);
+                self.promise_over(tagged, receive);
             }
             Note::Canceled { tagged, receive } => {
                 self.end_shared(tagged, receive, ErrorCode::Canceled, "cancelled before a message came");
@@ -287,12 +282,19 @@ impl Core {
     }
 }
 
+/// Gives back a shared receive whose promised message is gone. Returns whether it is for tagged messages, and the receive if it gets no other
+/// message.
+fn give_back(pool: &Membership, promise: Promise) -> (bool, Option<Waiting>) {
+    let Promise { tagged, receive, pattern, .. } = promise;
+    (tagged, pool.give_back(tagged, pattern, receive))
+}
+
 impl Engine {
     /// Does what the pool asks for. Returns whether there was anything to do.
     #[cold]
     #[inline(never)]
     pub(super) fn read_notes(&mut self) -> bool {
-        let Some(pool) = self.core.pool.as_ref().filter(|pool| pool.has_notes()) else { return false };
+        let Some(pool) = self.core.shared.with_notes() else { return false };
         for note in pool.take_notes() {
             match note {
                 Note::LookFor(peer) => self.look_for(peer),
@@ -303,7 +305,7 @@ impl Engine {
                 note => self.core.read_note(note),
             }
         }
-        if !self.core.outbox.is_empty() {
+        if self.core.peers.has_actions() {
             self.act();
         }
         true

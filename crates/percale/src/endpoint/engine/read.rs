@@ -161,7 +161,7 @@ impl Engine {
     /// Decides, after everything was polled, whether the next reads may be glances.
     #[inline]
     pub(super) fn glance_next(&mut self) {
-        if self.poller.is_calm() && self.core.outbox.is_empty() && !self.attentive {
+        if self.poller.is_calm() && !self.core.peers.has_actions() && !self.attentive {
             self.glances = GLANCES;
         }
     }

@@ -1,19 +1,18 @@
 //! Posting receives, looking for messages, cancelling.
 
-use super::budget::charge_of;
 use super::core::Core;
-use super::kinds::envelope;
-use super::peers::Unresolved;
-use super::triggered::Triggered;
-use super::types::{Body, Identity, Multi, Notify, Pending, Place, Receive, Side, Unexpected};
+use super::kinds::{envelope, is_collective, is_tagged};
+use super::messages::Multi;
+use super::peers::{Unresolved, charge_of};
+use super::types::{Body, Identity, Notify, Pending, Place, Receive, Side, Unexpected};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::matching::{Held, Pattern, Source};
+use crate::endpoint::matching::{Envelope, Held, Pattern, Source};
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork};
 use crate::local_memory::volatile::Segment;
 use crate::table::Id;
 use crate::transport::Connection;
 use crate::types::PeerAddress;
-use crate::wire::head::{Flags, Kind};
+use crate::wire::head::{Flags, Head, Kind};
 
 impl Core {
     /// Posts a receive of the most common kind, on a fast path: it has one segment, reports to the endpoint's own queue, and no message is
@@ -26,11 +25,11 @@ impl Core {
         tag: Option<(u64, u64)>,
         context: u64,
     ) -> bool {
-        let Self { messages, tagged, peers, reporting, .. } = self;
+        let Self { messages, peers, reporting, .. } = self;
         let (queue, detour) = reporting.receive_path();
         let (table, tag, ignore) = match tag {
-            Some((tag, ignore)) => (tagged, tag, ignore),
-            None => (messages, 0, 0),
+            Some((tag, ignore)) => (messages.table(true), tag, ignore),
+            None => (messages.table(false), 0, 0),
         };
         if detour || table.holds_any() {
             return false;
@@ -59,10 +58,10 @@ impl Core {
             self.keep_promises();
             return self.post_special(work, notify, tagged, &pattern);
         }
-        let place = self.place(&work.segments);
+        let place = self.messages.memory_mut().place(&work.segments);
         let receive = Receive { place, context: work.context, notify, multi: None };
         let found = self.find_own(tagged, &pattern);
-        let table = self.table(tagged);
+        let table = self.messages.table(tagged);
         match found.and_then(|held| table.take(held)) {
             Some(message) => self.fill(message, receive),
             None => {
@@ -78,19 +77,19 @@ impl Core {
     pub(super) fn redirect_receives(&mut self, from: Connection, to: Connection) {
         let source = |slot: Connection| Source::From(slot.into());
         for tagged in [false, true] {
-            for pattern in self.table(tagged).redirect(source(from), source(to)) {
-                while let Some(held) = self.table(tagged).find(&pattern) {
-                    let Some(message) = self.table(tagged).held(held) else { break };
+            for pattern in self.messages.table(tagged).redirect(source(from), source(to)) {
+                while let Some(held) = self.messages.table(tagged).find(&pattern) {
+                    let Some(message) = self.messages.table(tagged).held(held) else { break };
                     let (head, len) = (message.head, message.len);
                     // The first receive that fits, which may be another one. There is none if the receive of this pattern is gone.
-                    if self.table(tagged).meet(envelope(to, &head)).is_none() {
+                    if self.messages.table(tagged).meet(envelope(to, &head)).is_none() {
                         break;
                     }
                     if self.find_own(tagged, &pattern) != Some(held) {
                         continue; // It was promised to a shared receive.
                     }
                     let Some(receive) = self.match_posted(to, &head, len) else { break };
-                    let Some(message) = self.table(tagged).take(held) else { break };
+                    let Some(message) = self.messages.table(tagged).take(held) else { break };
                     self.fill(message, receive);
                 }
             }
@@ -101,14 +100,11 @@ impl Core {
     #[inline]
     fn pattern(&mut self, work: &ReceiveWork) -> Result<Pattern, PostError> {
         let (tag, ignore) = work.tag.unwrap_or((0, 0));
-        let source = if work.from == PeerAddress::UNSPECIFIED || self.peers.single {
+        let source = if work.from == PeerAddress::UNSPECIFIED || self.peers.is_single() {
             Source::Any // An endpoint of one connection has one sender only, and may post receives before it knows its peer.
         } else {
             let slot = self.peers.resolve(work.from).map_err(|error| unresolved(error, work.from))?;
-            self.peers.get_mut(slot).directed = true;
-            let slot = self.peers.get(slot).sender.unwrap_or(slot);
-            self.peers.get_mut(slot).directed = true;
-            Source::From(u64::from(slot))
+            Source::From(u64::from(self.peers.direct_receive(slot)))
         };
         Ok(Pattern { tag, ignore, source })
     }
@@ -136,17 +132,13 @@ impl Core {
             return Err(PostError::Flags("DISCARD goes with PEEK or CLAIM"));
         }
         let identity = Identity::of(notify, work.context);
-        let (table, held) = self.claims.remove(&identity).ok_or(PostError::NotClaimed)?;
-        if table != tagged {
-            self.claims.insert(identity, (table, held));
-            return Err(PostError::NotClaimed);
-        }
+        let held = self.messages.take_claim(identity, tagged).ok_or(PostError::NotClaimed)?;
         // A claimed message with a payload that had not arrived is gone if its sender is gone.
-        let message = self.table(tagged).take(held).ok_or(PostError::NotClaimed)?;
+        let message = self.messages.table(tagged).take(held).ok_or(PostError::NotClaimed)?;
         if work.flags.contains(OpFlags::DISCARD) {
             self.discard(work, notify, message);
         } else {
-            let place = self.place(&work.segments);
+            let place = self.messages.memory_mut().place(&work.segments);
             let receive = Receive { place, context: work.context, notify, multi: None };
             self.fill(message, receive);
         }
@@ -156,7 +148,7 @@ impl Core {
     /// Handles FI_PEEK: reports the first message that the pattern matches, or that there is none.
     fn peek(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, pattern: &Pattern) -> Result<(), PostError> {
         let takes = work.flags.intersects(OpFlags::CLAIM | OpFlags::DISCARD);
-        let found = if takes { self.find_own(tagged, pattern) } else { self.table(tagged).find(pattern) };
+        let found = if takes { self.find_own(tagged, pattern) } else { self.messages.table(tagged).find(pattern) };
         let Some(held) = found else {
             let flags =
                 CompletionFlags::RECEIVE | if tagged { CompletionFlags::TAGGED } else { CompletionFlags::MESSAGE };
@@ -166,25 +158,23 @@ impl Core {
             return Ok(());
         };
         if work.flags.contains(OpFlags::DISCARD) {
-            if let Some(message) = self.table(tagged).take(held) {
+            if let Some(message) = self.messages.table(tagged).take(held) {
                 self.discard(work, notify, message);
             }
             return Ok(());
         }
         if work.flags.contains(OpFlags::CLAIM) {
             let identity = Identity::of(notify, work.context);
-            if self.claims.contains_key(&identity) {
+            if !self.messages.claim(identity, tagged, held) {
                 return Err(PostError::Flags("a message is already claimed with this context"));
             }
-            self.table(tagged).claim(held);
-            self.claims.insert(identity, (tagged, held));
         }
         self.report_peeked(work, notify, tagged, held);
         Ok(())
     }
 
     fn report_peeked(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, held: Held) {
-        let Some(message) = self.table(tagged).held(held) else { return };
+        let Some(message) = self.messages.table(tagged).held(held) else { return };
         let (from, head, len) = (message.from, message.head, message.len);
         let place = Place::One(Segment::EMPTY); // It is only reported.
         let receive = Receive { place, context: work.context, notify, multi: None };
@@ -204,21 +194,21 @@ impl Core {
 
     /// Drops a message that no receive will take, and answers its sender if it wants an answer.
     pub(super) fn throw_away(&mut self, message: Unexpected) {
-        self.release(message.from, charge_of(&message));
+        self.peers.release(message.from, charge_of(&message));
         let Unexpected { from, head, body, .. } = message;
         match body {
             Body::Short(_) | Body::Whole(_) => {
                 if head.flags.contains(Flags::ACK) {
-                    self.reply(from, Kind::Ack, head.id, 0);
+                    self.peers.reply(from, Kind::Ack, head.id, 0);
                 }
             }
             Body::Offered(_) => {
-                self.reply(from, Kind::Pulled, head.id, 0);
+                self.peers.reply(from, Kind::Pulled, head.id, 0);
                 if head.flags.contains(Flags::ACK) {
-                    self.reply(from, Kind::Ack, head.id, 0);
+                    self.peers.reply(from, Kind::Ack, head.id, 0);
                 }
             }
-            Body::Arriving(arrival) => self.arrivals[arrival].held = None,
+            Body::Arriving(arrival) => self.messages.forget_arrival(arrival),
         }
     }
 
@@ -230,31 +220,18 @@ impl Core {
         tagged: bool,
         pattern: &Pattern,
     ) -> Result<(), PostError> {
-        let state = Multi {
-            segments: work.segments,
-            used: 0,
-            in_flight: 0,
-            closed: false,
-            pooled: None,
-            context: work.context,
-            notify,
-        };
-        let multi = self.multis.insert(state);
+        let multi = self.messages.memory_mut().add_multi(work.segments, work.context, notify);
         while let Some(held) = self.find_own(tagged, pattern) {
-            let Some(message) = self.table(tagged).take(held) else { break };
-            let minimum = self.multi_minimum.max(1);
-            let state = &mut self.multis[multi];
-            let part = super::arrive::take_part(state, multi, message.len);
-            state.closed = state.segments.len() - state.used < minimum;
-            let closed = state.closed;
+            let Some(message) = self.messages.table(tagged).take(held) else { break };
+            let (part, closed) = self.messages.memory_mut().take_part(multi, message.len);
             self.fill(message, part);
             if closed {
                 return Ok(());
             }
         }
-        let place = self.place(&work.segments);
+        let place = self.messages.memory_mut().place(&work.segments);
         let receive = Receive { place, context: work.context, notify, multi: Some(multi) };
-        self.table(tagged).post(*pattern, receive);
+        self.messages.table(tagged).post(*pattern, receive);
         self.flush_receives();
         Ok(())
     }
@@ -262,13 +239,27 @@ impl Core {
     /// Records that one message of a multi-receive buffer of this endpoint is complete. Returns the flag MULTI_RECEIVE if that released the
     /// buffer.
     pub(crate) fn multi_done(&mut self, multi: Id<Multi>) -> CompletionFlags {
-        let Some(state) = self.multis.get_mut(multi) else { return CompletionFlags::empty() };
-        state.in_flight -= 1;
-        if state.closed && state.in_flight == 0 {
-            self.multis.remove(multi);
-            return CompletionFlags::MULTI_RECEIVE;
+        let released = self.messages.memory_mut().part_over(multi);
+        if released { CompletionFlags::MULTI_RECEIVE } else { CompletionFlags::empty() }
+    }
+
+    /// Drops the held messages of this kind for which `unwanted` returns true. Returns how many there were.
+    pub(super) fn drop_held(&mut self, kind: Kind, unwanted: impl Fn(Connection, u64, &Unexpected) -> bool) -> usize {
+        let unwanted = |envelope: Envelope, message: &Unexpected| unwanted(message.from, envelope.tag, message);
+        let dropped = match is_collective(kind) {
+            true => self.groups.take_held(unwanted),
+            false => self.messages.take_held(is_tagged(kind), unwanted),
+        };
+        for message in &dropped {
+            self.peers.release(message.from, charge_of(message));
+            if let Body::Arriving(arrival) = message.body {
+                self.messages.forget_arrival(arrival);
+            }
         }
-        CompletionFlags::empty()
+        if !dropped.is_empty() && self.shared.is_member() && !is_collective(kind) {
+            self.withdraw_gone(is_tagged(kind));
+        }
+        dropped.len()
     }
 
     /// Drops the unexpected messages of a peer with a payload that will never arrive. Complete messages stay and can be received.
@@ -279,31 +270,64 @@ impl Core {
             });
             crate::later::later!(debug: dropped, "unexpected messages will never arrive");
         }
-        self.peers.get_mut(from).left = true; // Assumed here; `has_left_messages` checks whether it is true.
+        self.peers.set_left(from, true); // Assumed here; `has_left_messages` checks whether it is true.
     }
 
     /// Gives the messages of a peer that are here to receives directed at any of its slots, now that its connection has ended.
     pub(super) fn keep_left_messages(&mut self, from: Connection) {
-        if !self.messages.holds_of(from.into()) && !self.tagged.holds_of(from.into()) {
+        if [false, true].iter().all(|tagged| !self.messages.look_at(*tagged).holds_of(from.into())) {
             return;
         }
         let names = self.peers.other_slots(from);
         for name in &names {
-            self.peers.get_mut(*name).left = true;
+            self.peers.set_left(*name, true);
         }
         let names: Vec<u64> = names.into_iter().map(u64::from).collect();
-        self.messages.leave(from.into(), &names);
-        self.tagged.leave(from.into(), &names);
+        for tagged in [false, true] {
+            self.messages.table(tagged).leave(from.into(), &names);
+        }
+    }
+
+    /// Fails the posted receives if no message will come any more.
+    pub(super) fn flush_receives(&mut self) {
+        let Some((error, why)) = self.gate.over().cloned() else { return };
+        for tagged in [false, true] {
+            let posted: Vec<Receive> = self.messages.table(tagged).drain_posted(Source::Any).collect();
+            for receive in posted {
+                self.fail_receive(0, tagged, receive, error, &why);
+            }
+        }
+    }
+
+    /// Fails a posted receive that will get no message.
+    pub(super) fn fail_receive(
+        &mut self,
+        from: Connection,
+        tagged: bool,
+        receive: Receive,
+        error: ErrorCode,
+        why: &str,
+    ) {
+        let head = Head { kind: if tagged { Kind::Tagged } else { Kind::Message }, ..Head::default() };
+        let mut entry = self.received_entry(from, &head, 0, &receive);
+        self.messages.memory_mut().leave(receive.place);
+        if let Some(multi) = receive.multi {
+            if !self.messages.memory_mut().close(multi) {
+                return; // The last message in flight releases the buffer.
+            }
+            entry.flags |= CompletionFlags::MULTI_RECEIVE;
+        }
+        self.fail(Side::Receive, receive.notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
     }
 
     /// Fails the receives that only this peer could have satisfied: a wait for a dead peer must end.
     pub(super) fn fail_directed(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.fail_shared(from, error, why);
-        if self.peers.single {
+        if self.peers.is_single() {
             return; // All its receives end together, when the gate closes.
         }
         for tagged in [false, true] {
-            let directed: Vec<Receive> = self.table(tagged).drain_posted(Source::From(from.into())).collect();
+            let directed: Vec<Receive> = self.messages.table(tagged).drain_posted(Source::From(from.into())).collect();
             for receive in directed {
                 self.fail_receive(from, tagged, receive, error, why);
             }
@@ -313,18 +337,18 @@ impl Core {
     /// Cancels the first posted receive or unsent send with this context and notification. Returns whether there was one.
     pub(crate) fn cancel(&mut self, context: u64, notify_operation: bool) -> bool {
         let notify = if notify_operation { Notify::Operation } else { Notify::Queue };
-        if self.has_waited && self.cancel_waiting(context, notify_operation) {
+        if self.triggered.any() && self.cancel_waiting(context, notify_operation) {
             return true;
         }
-        self.cancel_posted(context, notify.class()) || self.has_waited && self.cancel_begun(context, notify_operation)
+        self.cancel_posted(context, notify.class())
+            || self.triggered.any() && self.cancel_begun(context, notify_operation)
     }
 
     /// Like [`cancel`](Self::cancel), but for operations that a counter began, or that run on host memory in place of device memory: these
     /// are posted with their numbers as contexts.
     #[cold]
     fn cancel_begun(&mut self, context: u64, notify_operation: bool) -> bool {
-        let meant = |(_, begun): &(Id<Triggered>, &Triggered)| begun.is_meant(context, notify_operation);
-        let begun: Vec<u64> = self.triggered.iter().filter(meant).map(|(id, _)| id.to_u64()).collect();
+        let begun = self.triggered.begun_with(context, notify_operation);
         begun.into_iter().any(|id| self.cancel_posted(id, Notify::Triggered.class()))
     }
 
@@ -333,16 +357,14 @@ impl Core {
         let ours = |posted: u64, notify: Notify| posted == context && notify.class() == class;
         for tagged in [false, true] {
             let wanted = |receive: &Receive| ours(receive.context, receive.notify);
-            if let Some(receive) = self.table(tagged).cancel_where(wanted) {
+            if let Some(receive) = self.messages.table(tagged).cancel_where(wanted) {
                 self.cancel_receive(tagged, receive, "cancelled before a message came");
                 return true;
             }
         }
         for slot in 0..self.peers.len() as u32 {
-            let pending = &mut self.peers.get_mut(slot).pending;
             let wanted = |send: &Pending| send.entry().is_some_and(|entry| ours(entry.context, send.notify));
-            let first = pending.iter().position(wanted);
-            let Some(send) = first.and_then(|at| pending.remove(at)) else { continue };
+            let Some(send) = self.peers.get_mut(slot).take_where(wanted) else { continue };
             let Some(entry) = send.entry() else { continue };
             let error = ErrorEntry::new(entry, ErrorCode::Canceled).with_text("cancelled before it was sent");
             self.fail(Side::Transmit, send.notify, error);

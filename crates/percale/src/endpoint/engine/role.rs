@@ -1,13 +1,18 @@
 //! The roles of endpoints that do not accept messages from arbitrary peers.
 
 use super::Engine;
+use super::core::Core;
+use super::gate::{HEARD_LIMIT, NO_CONTROL};
 use super::listening::Listening;
 use super::peers::At;
 use super::single::Single;
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::connection::ConnectionError;
+use crate::local_memory::volatile::View;
 use crate::transport::Connection;
 use crate::transport::kind::TransportKind;
+use crate::wire::control::Control;
+use crate::wire::head::Head;
 
 /// The slot of the endpoint itself.
 const OWN: Connection = 0;
@@ -88,7 +93,51 @@ impl Engine {
             }
             None => false,
         };
-        any |= self.core.pool.is_some() && self.read_notes();
+        any |= self.core.shared.is_member() && self.read_notes();
         (self.triggers && self.begin_due()) | any
+    }
+}
+
+impl Core {
+    /// Takes the control frames that have arrived.
+    pub(super) fn take_heard(&mut self) -> Vec<(Connection, Control)> {
+        let heard = self.gate.take_heard();
+        heard.iter().for_each(|(from, _)| self.peers.heard(*from));
+        heard
+    }
+
+    /// Opens the gate: from now on messages pass, and control frames do not.
+    pub(super) fn open_gate(&mut self) {
+        self.gate.open();
+        self.reporting.detour_receives(false);
+    }
+
+    /// Closes the gate because no message will come any more: receives that find no message fail, both those that are posted and those that
+    /// will be.
+    pub(super) fn close_gate(&mut self, error: ErrorCode, why: &str) {
+        self.gate.close(error, why);
+        self.reporting.detour_receives(true);
+        self.flush_receives();
+    }
+
+    /// Handles a control frame.
+    pub(super) fn control(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        if !self.gate.takes_control() {
+            return self.peers.accuse(from, NO_CONTROL);
+        }
+        let peer = self.peers.get(from);
+        if peer.accused().is_some() {
+            return;
+        }
+        if peer.control_frames() == HEARD_LIMIT {
+            return self.peers.accuse(from, "more control frames than a peer may send before they are looked at");
+        }
+        match Control::parse(head, payload) {
+            Ok(control) => {
+                self.peers.hear(from);
+                self.gate.hear(from, control);
+            }
+            Err(why) => self.peers.accuse(from, why),
+        }
     }
 }

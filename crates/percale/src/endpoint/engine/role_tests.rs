@@ -73,7 +73,7 @@ impl World {
 /// Sends any frame at all.
 fn send(engine: &mut Engine, to: Connection, head: Head, payload: Vec<u8>) {
     let head = Head { len: payload.len() as u32, ..head };
-    engine.core.outbox.push_back((to, Action::Bytes(head, payload)));
+    engine.core.peers.push(to, Action::Bytes(head, payload));
     engine.act();
 }
 
@@ -183,7 +183,7 @@ fn con_018_flt_007_control_frames_are_counted_for_each_peer_and_from_look_to_loo
     world.listener.with_engine(|engine| {
         let slots = [flooding, calling].map(|address| engine.core.peers.slot((address, 0)));
         assert_ne!(slots[0], slots[1]);
-        let accused = |engine: &Engine| slots.map(|slot| engine.core.peers.get(slot).accused.is_some());
+        let accused = |engine: &Engine| slots.map(|slot| engine.core.peers.get(slot).accused().is_some());
         // A few at a time, which the listener takes in between, are no flood.
         for _ in 0..10 {
             for slot in slots {

@@ -4,10 +4,11 @@ use zerocopy::IntoBytes;
 
 use super::Engine;
 use super::core::{Core, send_flags, sent_entry};
-use super::peers::State;
+use super::peers::{Leaving, Queuing};
 use super::read::PATIENCE;
 use super::receive::unresolved;
-use super::types::{GroupMessage, Notify, OpenSend, Payload, Pending, Send, SendState, Side, Work};
+use super::types::{GroupMessage, Notify, Pending, Side, Work};
+use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
 use crate::endpoint::operation::Operation;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{INJECT_LIMIT, MESSAGE_LIMIT, OpFlags, PostError, SendWork};
@@ -17,10 +18,6 @@ use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, Refused};
 use crate::types::PeerAddress;
 use crate::wire::head::{Flags, Head, Kind, Offer};
-
-/// The number of sends of the raw API that may wait in one peer's queue (while it connects, or behind a fence) before posting returns
-/// [`PostError::Again`]. Safe operations own their buffers and may always wait.
-pub(super) const PENDING_LIMIT: usize = 4096;
 
 /// The flags that make the peer answer when it has the message.
 const ACKNOWLEDGED: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::MATCH_COMPLETE).union(OpFlags::INVALIDATE);
@@ -56,8 +53,7 @@ impl Engine {
             return None;
         }
         let slot = peers.resolved(peer)?;
-        let peer = peers.get(slot);
-        if peer.state != State::Up || !peer.pending.is_empty() || peer.offers_only || peer.must_wait() {
+        if !peers.get(slot).may_leave(Leaving::Message) {
             return None;
         }
         let Some(AnyLink::Shm(link)) = links.get_mut(slot as usize)? else { return None };
@@ -97,11 +93,7 @@ impl Engine {
         }
         self.owe_progress();
         let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;
-        let peer = self.core.peers.get(slot);
-        let direct = peer.state == State::Up
-            && peer.pending.is_empty()
-            && !peer.offers_only
-            && !peer.must_wait()
+        let direct = self.core.peers.get(slot).may_leave(Leaving::Message)
             && !work.flags.intersects(OpFlags::FENCE | OpFlags::INVALIDATE | OpFlags::DEVICE);
         if direct
             && let Some(link) = &mut self.links[slot as usize]
@@ -128,8 +120,7 @@ impl Engine {
             return false;
         }
         let Some(slot) = self.core.peers.resolved(work.peer) else { return false };
-        let peer = self.core.peers.get(slot);
-        if peer.state != State::Up || !peer.pending.is_empty() || peer.offers_only || peer.must_wait() {
+        if !self.core.peers.get(slot).may_leave(Leaving::Message) {
             return false;
         }
         let Some(Some(link @ AnyLink::Shm(_))) = self.links.get_mut(slot as usize) else { return false };
@@ -170,21 +161,19 @@ impl Engine {
             return Err(PostError::Flags("INVALIDATE goes with data, which is the key"));
         }
         let peer = self.core.peers.get(slot);
-        if self.core.peers.single && peer.state != State::Up {
+        if self.core.peers.is_single() && !peer.is_up() {
             return Err(PostError::NotConnected);
         }
-        if inject && peer.state == State::Up && peer.offers_only {
+        if inject && peer.is_up() && peer.takes_offers_only() {
             return Err(PostError::Again); // An offer would need the buffer after the call.
         }
-        // On an established connection, waiting operations are being sent: more can be posted when they have left.
-        let draining = peer.state == State::Up && !peer.pending.is_empty() && !work.flags.contains(OpFlags::FENCE);
-        if !notify.may_wait() && (draining || peer.pending.len() >= PENDING_LIMIT) {
+        if !peer.may_queue(Queuing::Message, notify, work.flags.contains(OpFlags::FENCE)) {
             return Err(PostError::Again);
         }
         let posted =
             if inject { Posted::injected(*work).map_err(PostError::InjectTooLong)? } else { Posted::lent(*work) };
-        self.core.peers.get_mut(slot).pending.push_back(Pending { work: Work::Send(posted), notify });
-        if self.core.peers.get(slot).state == State::Idle {
+        self.core.peers.get_mut(slot).queue(Pending { work: Work::Send(posted), notify });
+        if self.core.peers.get(slot).is_idle() {
             self.start_connecting(slot);
         }
         self.drain(slot);
@@ -194,7 +183,7 @@ impl Engine {
     /// Hands the message at the head of the queue to its link. Returns false if it has to wait.
     fn start_message(&mut self, slot: Connection) -> bool {
         let Some(link) = &mut self.links[slot as usize] else { return false };
-        let Some(Pending { work, notify }) = self.core.peers.get_mut(slot).pending.pop_front() else { return false };
+        let Some(Pending { work, notify }) = self.core.peers.get_mut(slot).take_first() else { return false };
         let (work, left) = match work {
             Work::Send(posted) => {
                 let (work, mut posted) = (*posted.work(), Some(posted));
@@ -212,22 +201,20 @@ impl Engine {
             work => (Some(work), false),
         };
         if !left && let Some(work) = work {
-            self.core.peers.get_mut(slot).pending.push_front(Pending { work, notify });
+            self.core.peers.get_mut(slot).put_back(Pending { work, notify });
         }
         left
     }
 
     /// Hands waiting operations to their link, in order, until it refuses one.
     pub(crate) fn drain(&mut self, slot: Connection) {
-        if self.core.peers.get(slot).state != State::Up || self.links[slot as usize].is_none() {
+        if !self.core.peers.get(slot).is_up() || self.links[slot as usize].is_none() {
             return;
         }
-        while let Some(front) = self.core.peers.get(slot).pending.front() {
-            if front.flags().contains(OpFlags::FENCE) && !self.core.peers.is_settled(slot) {
-                break;
-            }
-            let left = match &front.work {
-                Work::Send(_) | Work::Collective(_) if self.core.peers.get(slot).must_wait() => false,
+        while let Some(first) = self.core.peers.get(slot).first()
+            && self.core.peers.get(slot).may_first_leave()
+        {
+            let left = match &first.work {
                 Work::Send(_) | Work::Collective(_) => self.start_message(slot),
                 Work::Access(_) => self.start_access(slot),
                 Work::Window(_) => self.start_window(slot),
@@ -236,14 +223,58 @@ impl Engine {
                 break;
             }
         }
-        if !self.core.outbox.is_empty() {
+        if self.core.peers.has_actions() {
             self.act();
         }
         if let Some(link) = &mut self.links[slot as usize] {
             self.poller.sent(slot, link);
         }
-        if !self.core.peers.get(slot).pending.is_empty() {
+        if self.core.peers.get(slot).waiting() > 0 {
             self.poller.waits(slot);
+        }
+    }
+}
+
+impl Core {
+    /// Records that a link took a whole send. Reports the send if all of its bytes have left.
+    #[inline]
+    fn sent(&mut self, to: Connection, link: &AnyLink, notify: Notify, entry: Entry) {
+        if self.has_left(to, link, notify, || entry) {
+            self.complete(Side::Transmit, notify, entry);
+        }
+    }
+
+    /// Like [`sent`](Self::sent), but returns whether the send has left. If it has, the caller reports it; if not, it is reported when its
+    /// last byte has left.
+    #[inline]
+    fn has_left(&mut self, to: Connection, link: &AnyLink, notify: Notify, entry: impl FnOnce() -> Entry) -> bool {
+        self.report_sent(to, link); // Earlier sends: their last bytes may have left with this one.
+        let Some((_, end)) = link.unsent() else { return true };
+        self.messages.unsent().keep(to, end, notify, entry());
+        false
+    }
+
+    /// Reports the sends that have left since. Returns whether there were any.
+    #[inline]
+    pub(super) fn report_sent(&mut self, to: Connection, link: &AnyLink) -> bool {
+        self.messages.unsent().any() && self.report_left(to, link.unsent().map_or(u64::MAX, |(start, _)| start))
+    }
+
+    #[inline(never)]
+    fn report_left(&mut self, to: Connection, left: u64) -> bool {
+        let mut any = false;
+        while let Some((notify, entry)) = self.messages.unsent().take_left(to, left) {
+            any = true;
+            self.complete(Side::Transmit, notify, entry);
+        }
+        any
+    }
+
+    /// Fails the sends that have not left, because the connection is gone and they will not arrive.
+    #[cold]
+    pub(super) fn fail_unsent(&mut self, to: Connection, error: ErrorCode, why: &str) {
+        for (notify, entry) in self.messages.unsent().take_lost(to) {
+            self.fail(Side::Transmit, notify, ErrorEntry::new(entry, error).with_text(why.to_owned()));
         }
     }
 }
@@ -269,7 +300,7 @@ fn transmit(
     let mut head = head_of(work);
     let more = work.flags.contains(OpFlags::MORE);
     let tagged = work.tag.is_some();
-    let offers_only = core.peers.get(slot).offers_only;
+    let offers_only = core.peers.get(slot).takes_offers_only();
     if len <= link.frame_limit() && !offers_only && !work.flags.intersects(ACKNOWLEDGED) {
         (head.kind, head.len) = (message(tagged), len as u32);
         link.send(&head, &work.segments, more)?;
@@ -306,13 +337,13 @@ pub(super) fn transmit_collective(
     let notify = Notify::Collective;
     let (len, tag, data) = (message.segments.len(), message.tag, message.data);
     let mut head = Head { kind: Kind::Collective, flags: Flags::DATA, tag, data, ..Head::default() };
-    if len > link.frame_limit() || core.peers.get(slot).offers_only && len > 0 {
+    if len > link.frame_limit() || core.peers.get(slot).takes_offers_only() && len > 0 {
         let kind = Err(Kind::CollectiveOffer);
         let work = message.to_send();
         // The group keeps its memory until the transfers of its operation have ended.
         let posted = || Posted::lent(work);
         transmit_tracked(link, core, slot, &work, notify, head, kind, posted)?;
-        core.peers.started_for_group(slot);
+        core.peers.get_mut(slot).started_for_group();
         return Ok(false);
     }
     head.len = len as u32;
@@ -334,11 +365,10 @@ fn transmit_tracked(
 ) -> Result<(), Refused> {
     let len = work.segments.len();
     let acknowledged = work.flags.intersects(ACKNOWLEDGED);
-    if core.sends.is_full() {
+    if core.messages.sends().is_full() {
         return Err(Refused::Full);
     }
-    let id = core.sends.next_id();
-    head.id = id.to_wire();
+    head.id = core.messages.sends().next_wire();
     head.flags |= Flags::ID;
     if acknowledged {
         head.flags |= Flags::ACK;
@@ -367,9 +397,7 @@ fn transmit_tracked(
     if notify == Notify::Silent && !more {
         link.hurry();
     }
-    let payload = if kind.is_err() { Payload::Offered } else { Payload::Over };
-    let open = OpenSend { posted: posted(), notify, payload, ack: acknowledged };
-    core.sends.insert(Send { to: slot, state: SendState::Open(open) });
+    core.messages.sends_mut().add(slot, posted(), notify, kind.is_err(), acknowledged);
     core.peers.started(slot);
     Ok(())
 }

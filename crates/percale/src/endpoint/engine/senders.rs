@@ -15,7 +15,7 @@ impl Core {
     /// Handles a new connection. If the peer is a sender, redirects the receives that are directed at its context to its slot.
     #[inline]
     pub(super) fn sender_connected(&mut self, slot: Connection) {
-        if let Some(context) = half_of(self.peers.get(slot).context)
+        if let Some(context) = half_of(self.peers.get(slot).at().1)
             && self.peers.get(slot).has_address()
         {
             self.meet_sender(slot, context);
@@ -24,11 +24,11 @@ impl Core {
 
     #[cold]
     fn meet_sender(&mut self, slot: Connection, context: u16) {
-        let at = (self.peers.get(slot).address, context);
+        let at = (self.peers.get(slot).address(), context);
         let half = self.peers.real_slot(at);
-        self.peers.get_mut(half).sender = Some(slot);
+        self.peers.set_sender(half, slot);
         self.redirect_receives(half, slot);
-        if let Some(pool) = &self.pool {
+        if let Some(pool) = self.shared.membership() {
             pool.met(self.sender(slot), at);
         }
     }
@@ -36,7 +36,7 @@ impl Core {
     /// Handles the end of a connection. The receives that were directed at its peer have ended with it.
     #[inline]
     pub(super) fn sender_down(&mut self, slot: Connection) {
-        if half_of(self.peers.get(slot).context).is_some() {
+        if half_of(self.peers.get(slot).at().1).is_some() {
             self.peers.forget_sender(slot);
         }
     }

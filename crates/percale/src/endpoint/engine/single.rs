@@ -152,7 +152,7 @@ impl Engine {
         let (address, incarnation) = caller;
         let deadline = self.deadline(after);
         let peer = self.core.peers.slot((address, 0));
-        let (own, own_incarnation) = (self.address(), self.core.peers.get(0).incarnation);
+        let (own, own_incarnation) = (self.address(), self.core.peers.get(0).incarnation());
         self.core.peers.name_single(address).map_err(|_| ConnectionError::Gone)?;
         let single = self.single()?;
         single.stage = Stage::Awaiting { peer, incarnation };
@@ -177,7 +177,7 @@ impl Engine {
 
     /// Handles a new link of this endpoint.
     pub(super) fn single_link(&mut self, slot: Connection, transport: TransportKind) {
-        let there = self.core.peers.get(slot).incarnation;
+        let there = self.core.peers.get(slot).incarnation();
         let Ok(single) = self.single() else { return };
         match &mut single.stage {
             Stage::Calling(listener, data) if *listener == slot => {
@@ -203,14 +203,14 @@ impl Engine {
         let Ok(single) = self.single() else { return };
         (single.stage, single.deadline) = (Stage::Connected(slot), None);
         let data = single.data.clone();
-        self.attentive = self.triggers || self.core.pool.is_some();
+        self.attentive = self.triggers || self.core.shared.is_member();
         if transport == TransportKind::Tcp {
             self.poller.favour(slot);
         }
         self.core.open_gate();
         self.core.reporting.count_change(); // For threads that sleep until it is established.
         let (peer, address) = self.core.peers.identify(slot);
-        let (endpoint, reason) = (self.id(), self.core.peers.get(slot).reason.clone());
+        let (endpoint, reason) = (self.id(), self.core.peers.get(slot).reason().to_owned());
         let transport = transport.name();
         self.core.event(|| Event::Connected { endpoint, peer, address, transport, reason, data });
     }
@@ -237,7 +237,7 @@ impl Engine {
                 self.attentive = true;
                 self.ring(); // Sleepers wake up and make the rounds.
                 let (endpoint, reason) = (self.id(), reason.to_owned());
-                let address = self.core.peers.get(slot).address;
+                let address = self.core.peers.get(slot).address();
                 self.core.event(|| Event::Shutdown { endpoint, address, error, reason });
             }
             _ => {}
@@ -267,7 +267,7 @@ impl Engine {
         let Ok(single) = self.single() else { return };
         single.stage = Stage::Over { stood, error, reason: why.to_owned() };
         single.deadline = None;
-        self.attentive = self.triggers || self.core.pool.is_some();
+        self.attentive = self.triggers || self.core.shared.is_member();
         self.attempts.clear();
         for slot in 1..self.links.len() {
             if self.links[slot].is_some() {
@@ -293,7 +293,7 @@ impl Engine {
         let Some(Ending { error, why, .. }) = self.single().ok().and_then(|single| single.ending.take()) else {
             return;
         };
-        self.attentive = self.triggers || self.core.pool.is_some();
+        self.attentive = self.triggers || self.core.shared.is_member();
         self.core.close_gate(error, &why);
         self.core.reporting.count_change();
     }
@@ -331,7 +331,7 @@ impl Engine {
 
     /// Connects to the endpoint that a listener named.
     fn join(&mut self, listener: Connection, mut address: SocketAddr, anywhere: bool, incarnation: u128) {
-        let there = self.core.peers.get(listener).address.ip();
+        let there = self.core.peers.get(listener).address().ip();
         if anywhere && !there.is_unspecified() {
             address.set_ip(there);
         }

@@ -21,7 +21,7 @@
 //! armed ([`Engine::watch_in_time`]).
 //!
 //! Some progress of a peer does not ring the bell: the peer makes room in a ring, or releases memory. While the endpoint waits for such
-//! progress, waiters take naps and watchers do not sleep. If the progress does not happen ([`PATIENCE`] polls found nothing), naps become
+//! progress, waiters take naps and watchers do not sleep. If the progress does not happen ([`PATIENCE`](super::waiting::PATIENCE) polls found nothing), naps become
 //! longer, and watchers sleep until the timer expires, so a stopped peer costs almost no processor time.
 
 use std::os::fd::OwnedFd;
@@ -30,83 +30,15 @@ use std::time::{Duration, Instant};
 
 use super::ticks::set_timer;
 use super::types::{Pending, Work};
+use super::waiting::{NAP, SleepsOn};
 use super::{Connector, Engine, LOOKS};
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::{Bell, Rouse};
 
-/// How long to sleep at first while a link waits for its peer's progress.
-const NAP: Duration = Duration::from_micros(500);
-
-/// How often such a nap is doubled at most, to 16 ms.
-const DOUBLINGS: u32 = 5;
-
-/// Polls that find nothing before naps are doubled the first time, and before watchers nap too.
-pub(super) const PATIENCE: u32 = 64;
-
-/// Polls between two doublings.
-const STEADY: u32 = 16;
-
-/// Counts consecutive polls before a sleep that found nothing while the endpoint waited for something that does not ring the bell.
-#[derive(Debug, Default)]
-pub(super) struct Idle {
-    looks: u32,
-    /// The number of results at the last of these polls.
-    results: u64,
-}
-
-impl Idle {
-    /// Counts one more such poll and returns how long to sleep after it.
-    fn nap(&mut self, results: u64) -> Duration {
-        if self.results != results {
-            *self = Self { looks: 0, results };
-        }
-        self.looks = self.looks.saturating_add(1);
-        let doublings = match self.looks.checked_sub(PATIENCE) {
-            None => 0,
-            Some(more) => (more / STEADY).saturating_add(1).min(DOUBLINGS),
-        };
-        NAP.saturating_mul(1 << doublings)
-    }
-
-    const fn is_long(&self) -> bool {
-        self.looks >= PATIENCE
-    }
-}
-
 /// The maximum time of one sleep. All local peers share the doorbell's page, so a peer that overwrites it, or dies at the wrong moment, can
 /// destroy the wake-up of another. Therefore each sleeper wakes up and polls at this interval.
 pub(crate) const SLEEP: Duration = Duration::from_millis(100);
-
-/// The threads and tasks that may be asleep.
-#[derive(Debug, Default)]
-pub(super) struct Sleepers {
-    /// The number of waiters: sleepers that report when they are awake.
-    waiters: u32,
-    /// The number of waiters that sleep on the bell's word.
-    by_word: u32,
-    /// Whether there are, or were, watchers.
-    watched: bool,
-    /// Whether some watchers wait only for the endpoint's own results, of which only the engine notifies them.
-    bare: bool,
-}
-
-impl Sleepers {
-    const fn any(&self) -> bool {
-        self.watched || self.waiters > 0
-    }
-
-    /// Returns the mode of the bell that wakes all current sleepers and one more that sleeps in mode `one`.
-    const fn and(&self, one: Rouse) -> Rouse {
-        let word = self.by_word > 0 || !matches!(one, Rouse::Event);
-        let event = self.watched || self.waiters > self.by_word || !matches!(one, Rouse::Word);
-        match (word, event) {
-            (true, false) => Rouse::Word,
-            (true, true) => Rouse::Both,
-            (false, _) => Rouse::Event,
-        }
-    }
-}
 
 /// What a waiter sleeps on.
 #[derive(Debug)]
@@ -115,6 +47,15 @@ enum On {
     Descriptor(Arc<OwnedFd>),
     /// The bell alone, armed in this mode.
     Bell(Arc<Bell>, Rouse),
+}
+
+impl On {
+    const fn kind(&self) -> SleepsOn {
+        match self {
+            Self::Descriptor(_) => SleepsOn::Descriptor,
+            Self::Bell(..) => SleepsOn::Bell,
+        }
+    }
 }
 
 /// A registered waiter, which will be woken. The caller sleeps, then calls [`Engine::disarm`].
@@ -168,15 +109,14 @@ impl Engine {
     /// [`results`](Self::results) is no longer `looked`, the one that the caller last saw.
     pub(crate) fn arm(&mut self, looked: u64) -> Option<Armed> {
         let one = if self.has_only_the_bell() { Rouse::Word } else { Rouse::Event };
-        let rouse = self.sleepers.and(one);
+        let rouse = self.waiting.mode_with(one);
         let longest = self.look_asleep(looked, rouse)?;
-        self.sleepers.waiters += 1;
         let on = if one == Rouse::Word {
-            self.sleepers.by_word += 1;
             On::Bell(Arc::clone(&self.bell), rouse)
         } else {
             On::Descriptor(Arc::clone(&self.epoll))
         };
+        self.waiting.fall_asleep(on.kind());
         Some(Armed { on, longest })
     }
 
@@ -187,21 +127,18 @@ impl Engine {
 
     /// Wakes sleepers that wait on the bell alone, because there is another source of events now.
     pub(super) fn has_descriptor(&self) {
-        if self.sleepers.by_word > 0 {
+        if self.waiting.any_on_the_bell() {
             self.bell.wake();
         }
     }
 
     /// Ends the sleep that [`arm`](Self::arm) prepared. Disarms the bell unless others sleep, so peers need not ring.
     pub(crate) fn disarm(&mut self, armed: &Armed) {
-        self.sleepers.waiters -= 1;
+        self.waiting.wake_up(armed.on.kind());
         self.bell.tell_processor();
-        if matches!(armed.on, On::Bell(..)) {
-            self.sleepers.by_word -= 1;
-        }
-        if !self.sleepers.any() {
+        if !self.waiting.any() {
             self.bell.disarm();
-        } else if self.needs_naps() && !self.idle.is_long() {
+        } else if self.needs_naps() && !self.waiting.naps_long() {
             self.bell.wake(); // This waiter takes no more naps, so another sleeper has to.
         }
     }
@@ -209,15 +146,15 @@ impl Engine {
     /// Like [`arm`](Self::arm), but for a sleeper that does not report when it is awake. Returns whether it may sleep. If not, the
     /// descriptor is readable.
     pub(crate) fn watch(&mut self) -> bool {
-        self.sleepers.watched = true;
-        if self.idle.is_long() {
+        self.waiting.watch();
+        if self.waiting.naps_long() {
             self.make_looks();
         }
-        let calm = match self.look_asleep(self.results(), self.sleepers.and(Rouse::Event)) {
+        let calm = match self.look_asleep(self.results(), self.waiting.mode_with(Rouse::Event)) {
             None => false,
             Some(SLEEP) => true,
             // The timer was set, if there is one.
-            Some(_) => self.idle.is_long() && self.looks.is_some(),
+            Some(_) => self.waiting.naps_long() && self.looks.is_some(),
         };
         if !calm {
             self.bell.wake();
@@ -242,7 +179,7 @@ impl Engine {
 
     /// Like [`watch_in_time`](Self::watch_in_time), but for a sleeper that waits for entries of the endpoint's own queue, or for safe operations.
     pub(crate) fn watch_results(&mut self) -> bool {
-        self.sleepers.bare = true;
+        self.waiting.watch_results();
         self.watch_in_time()
     }
 
@@ -278,25 +215,26 @@ impl Engine {
         }
         any |= rouse != Rouse::Event && !self.has_only_the_bell(); // A new source of events since that poll.
         // Results may appear although nothing arrived: for example, a send just found room.
-        if any || self.results() != looked || self.core.watched.is_eager() {
-            if self.sleepers.any() {
+        if any || self.results() != looked || self.core.triggered.is_eager() {
+            if self.waiting.any() {
                 self.bell.wake();
             } else {
                 self.bell.disarm();
             }
             if any {
-                self.idle = Idle::default();
+                self.waiting.shorten_naps();
             }
             return None;
         }
         if fenced && !self.needs_naps() {
-            self.idle = Idle::default();
+            self.waiting.shorten_naps();
             return Some(SLEEP);
         }
-        let nap = self.idle.nap(self.results());
+        let results = self.results();
+        let nap = self.waiting.nap(results);
         // This poll may have missed what a peer publishes without a fence, so the next poll comes soon.
         let nap = if fenced { nap } else { NAP };
-        if self.sleepers.watched && self.idle.is_long() {
+        if self.waiting.is_watched() && self.waiting.naps_long() {
             self.look_again_after(nap);
         }
         Some(nap)
@@ -304,9 +242,9 @@ impl Engine {
 
     /// Returns whether some operation makes progress only when a thread polls.
     fn needs_naps(&self) -> bool {
-        self.core.has_answers()
+        self.core.peers.has_answers()
             || !self.core.left.is_empty()
-            || self.core.watched.any()
+            || self.core.triggered.has_watched()
             || self.poller.is_working(&self.links)
             || self.poller.busy.iter().any(|&slot| self.waits_for_window(slot))
     }
@@ -314,7 +252,7 @@ impl Engine {
     /// Returns whether the first operation that waits for this peer binds or invalidates a window. Such an operation waits for accesses of
     /// other peers to end, which does not ring the bell.
     fn waits_for_window(&self, slot: Connection) -> bool {
-        matches!(self.core.peers.get(slot).pending.front(), Some(Pending { work: Work::Window(..), .. }))
+        matches!(self.core.peers.get(slot).first(), Some(Pending { work: Work::Window(..), .. }))
     }
 
     /// Makes sure that whatever the peer of a hot link publishes from now on is published after the peer could see the mark. Returns false
@@ -357,7 +295,7 @@ impl Engine {
 
     /// Wakes the sleepers if some of them may wait for the endpoint's results.
     pub(crate) fn tell_sleepers(&self) {
-        if self.sleepers.bare || self.sleepers.waiters > 0 {
+        if self.waiting.any_for_results() {
             self.bell.wake();
         }
     }

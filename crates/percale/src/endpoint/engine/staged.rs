@@ -10,7 +10,6 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::core::Core;
 use super::triggered::Triggered;
 use super::types::{Identity, Notify, Side};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
@@ -216,28 +215,19 @@ impl Engine {
         };
         let mut operation = *posted.work();
         let own = Identity::of(notify, operation.context());
-        let id = self.core.triggered.insert(Triggered::staged(notify, posted, staged));
+        let id = self.core.triggered.add_begun(Triggered::staged(notify, posted, staged));
         operation.set_context(id.to_u64());
         let inner = Identity::of(Notify::Triggered, id.to_u64());
         if claimed {
-            self.core.rename_claim(own, inner);
+            self.core.messages.rename_claim(own, inner);
         }
         let result = self.post_operation(&operation, Notify::Triggered);
         if result.is_err() {
             if claimed {
-                self.core.rename_claim(inner, own);
+                self.core.messages.rename_claim(inner, own);
             }
-            self.core.triggered.remove(id);
+            self.core.triggered.take_begun(id);
         }
         result
-    }
-}
-
-impl Core {
-    /// Transfers the claim on a message from one operation to another.
-    fn rename_claim(&mut self, from: Identity, to: Identity) {
-        if let Some(claim) = self.claims.remove(&from) {
-            self.claims.insert(to, claim);
-        }
     }
 }

@@ -11,11 +11,10 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
-use super::access::{LONG_BYTES, PART_LIMIT, PARTS_LIMIT, SERVE, Told};
-use super::arrive::Asked;
 use super::core::Core;
 use super::counting::{counts_of_atomic, is_whole};
-use super::types::{Action, Notify, Pull, Request, Serve, Side};
+use super::remote::{PART_LIMIT, ServeMode, Told};
+use super::types::{Action, Notify, Pull, Request, Side};
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::local_memory::access::RefusalExt as _;
 use crate::local_memory::atomic::{AtomicOp, Datatype, Kind as AtomicKind, KindWireExt as _, Request as Atomic};
@@ -23,14 +22,9 @@ use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::region::lease::Lease;
 use crate::region::{Access, Refusal, Registered};
-use crate::table::Id;
 use crate::transport::stream::{expected_pull, refused_pull};
 use crate::transport::{Connection, PullError};
 use crate::wire::head::{AtomicHead, Counts, Flags, Head, Kind, Notice, Offer, RMA_EAGER, ReadHead};
-
-/// The maximum number of answers to one peer that its link has not taken. A peer that sends more requests without taking the answers is
-/// disconnected.
-const REPLIES_LIMIT: u32 = 8192;
 
 /// A long write that is being fetched.
 #[derive(Debug)]
@@ -70,8 +64,7 @@ impl Core {
 
     /// Returns whether the peer has more requests under way than it may. Such a peer is disconnected.
     fn too_many(&mut self, from: Connection) -> bool {
-        let peer = self.peers.get(from);
-        let too_many = peer.replies > REPLIES_LIMIT || peer.serving > 2 * PARTS_LIMIT;
+        let too_many = self.peers.get(from).asks_too_much();
         if too_many {
             self.peers.accuse(from, "more requests than may be under way");
         }
@@ -81,18 +74,18 @@ impl Core {
     /// Answers a request that has ended.
     fn answer(&mut self, to: Connection, head: &Head, result: Result<(), Refusal>) {
         let number = result.err().map_or(0, Refusal::number);
-        owe_reply(self.peers.get_mut(to));
-        self.reply(to, Kind::Done, head.id, number);
+        self.peers.get_mut(to).reply_queued();
+        self.peers.reply(to, Kind::Done, head.id, number);
     }
 
     /// Answers a request that changed a region if the initiator may send a notice of the access later. The notice names the region by the
     /// generation in this answer.
     #[cold]
     fn answer_part(&mut self, to: Connection, head: &Head, region: &Registered) {
-        owe_reply(self.peers.get_mut(to));
+        self.peers.get_mut(to).reply_queued();
         let (flags, data) = (Flags::ID | Flags::DATA, region.generation());
         let done = Head { kind: Kind::Done, flags, len: 0, tag: 0, data, id: head.id };
-        self.outbox.push_back((to, Action::Frame(done)));
+        self.peers.push(to, Action::Frame(done));
     }
 
     /// Ends a request that changed a region, or that was refused.
@@ -117,9 +110,9 @@ impl Core {
         let (Action::Frame(head) | Action::Bytes(head, _) | Action::Notice(head, _)) = action else { return };
         let peer = self.peers.get_mut(to);
         if head.kind == Kind::Wrote {
-            peer.notices = peer.notices.saturating_sub(1);
+            peer.notice_left();
         } else if matches!(head.kind, Kind::Done | Kind::Data) || matches!(action, Action::Bytes(..)) {
-            peer.replies = peer.replies.saturating_sub(1);
+            peer.reply_left();
         }
     }
 
@@ -184,27 +177,14 @@ impl Core {
         let room = usize::try_from(len).map_err(|_| Refusal::Memory)?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(room).map_err(|_| Refusal::Memory)?;
-        self.account_staged(from, len)?; // Last, so that a refused request is not counted.
+        self.count_staged(from, len)?; // Last, so that a refused request is not counted.
         bytes.resize(room, 0);
         Ok(Buffer::from(bytes))
     }
 
-    /// Counts bytes that are kept for a peer. percale's initiators never exceed this limit, not even while some of the bytes are in flight.
-    fn account_staged(&mut self, from: Connection, len: u64) -> Result<(), Refusal> {
-        let peer = self.peers.get_mut(from);
-        let staged = peer.staged.saturating_add(len);
-        if staged > 2 * LONG_BYTES {
-            return Err(Refusal::Memory);
-        }
-        peer.staged = staged;
-        Ok(())
-    }
-
-    /// Uncounts a transfer that is over, and its staged bytes.
-    fn served_one(&mut self, from: Connection, staged: Option<&Buffer>) {
-        let peer = self.peers.get_mut(from);
-        peer.serving = peer.serving.saturating_sub(1);
-        peer.staged = peer.staged.saturating_sub(staged.map_or(0, |buffer| buffer.len() as u64));
+    /// Counts bytes that are kept for a peer.
+    fn count_staged(&mut self, from: Connection, len: u64) -> Result<(), Refusal> {
+        if self.peers.get_mut(from).stage(len) { Ok(()) } else { Err(Refusal::Memory) }
     }
 
     fn write_offered(&mut self, from: Connection, head: &Head, payload: View<'_>) {
@@ -231,16 +211,16 @@ impl Core {
             let segment = buffer.segment_for_receive().ok_or(Refusal::Memory)?;
             (Lease::own(&Segments::one(segment)), Some(buffer))
         };
-        begin_serving(self.peers.get_mut(from));
-        let token = self.pulls.insert(Pull::Store(Store { from, head: *head, region, staged })).to_wire();
-        self.outbox.push_back((from, Action::Pull { id: head.id, offer: *offer, into, token }));
+        self.peers.get_mut(from).serving_started();
+        let token = self.messages.begin_pull(Pull::Store(Store { from, head: *head, region, staged }));
+        self.peers.push(from, Action::Pull { id: head.id, offer: *offer, into, token });
         Ok(())
     }
 
     /// Ends the fetch of a long write.
     pub(super) fn stored(&mut self, store: Store, result: Result<u64, PullError>) {
         let Store { from, head, region, staged } = store;
-        self.served_one(from, staged.as_ref());
+        self.peers.get_mut(from).serving_ended(staged.as_ref());
         let result = result.map_err(|error| match error {
             PullError::Fault | PullError::Gone | PullError::Refused(_) | PullError::Unknown => Refusal::Fault,
             PullError::Revoked => Refusal::Key,
@@ -275,8 +255,8 @@ impl Core {
             Ok((source, staged)) => self.push_read(from, token, source, staged, is_whole(head)),
             Err(refusal) => Action::Frame(refused_pull(token, refusal)),
         };
-        owe_reply(self.peers.get_mut(from));
-        self.outbox.push_back((from, action));
+        self.peers.get_mut(from).reply_queued();
+        self.peers.push(from, action);
     }
 
     fn start_read(&mut self, from: Connection, head: &Head, len: u64) -> Result<(), Refusal> {
@@ -290,8 +270,8 @@ impl Core {
         }
         let (source, staged) = self.lend_read(from, head, len)?;
         let offer = self.serve(from, head.id, source, staged, is_whole(head));
-        owe_reply(self.peers.get_mut(from));
-        self.outbox.push_back((from, offer));
+        self.peers.get_mut(from).reply_queued();
+        self.peers.push(from, offer);
         Ok(())
     }
 
@@ -306,7 +286,7 @@ impl Core {
             return Ok((region.lease(head.tag, len, Access::REMOTE_READ)?, None));
         }
         let buffer = Buffer::from(region.load(head.tag, len, |bytes| bytes.to_vec())?);
-        self.account_staged(from, len)?;
+        self.count_staged(from, len)?;
         Ok((Lease::own(&Segments::one(buffer.segment_for_send())), Some(buffer)))
     }
 
@@ -314,14 +294,13 @@ impl Core {
     fn serve(&mut self, to: Connection, part: u32, source: Lease, staged: Option<Buffer>, counted: bool) -> Action {
         // The offer names no memory: the region may be closed while the peer copies, so only this endpoint copies.
         let offer = Offer { len: (source.len() as u64).into(), ..Offer::default() };
-        begin_serving(self.peers.get_mut(to));
-        let serve = Serve { to, source, staged, asked: false, expected: false, counted };
-        let serve = self.serves.insert(serve).to_wire();
+        self.peers.get_mut(to).serving_started();
+        let serve = self.remote.serve(to, source, staged, ServeMode::Offered, counted);
         let head = Head {
             kind: Kind::ReadOffer,
             flags: Flags::ID,
             len: size_of::<Offer>() as u32,
-            tag: u64::from(serve | SERVE),
+            tag: u64::from(serve),
             data: 0,
             id: part,
         };
@@ -339,17 +318,15 @@ impl Core {
     ) -> Action {
         let (token, wanted) = expected_pull(source.len() as u64, token);
         let request = Request::of(View::of(wanted.as_bytes()));
-        begin_serving(self.peers.get_mut(to));
-        let serve = Serve { to, source: source.clone(), staged, asked: true, expected: true, counted };
-        let id = self.serves.insert(serve).to_wire() | SERVE;
+        self.peers.get_mut(to).serving_started();
+        let id = self.remote.serve(to, source.clone(), staged, ServeMode::Expected, counted);
         Action::Push { id, token, request, source }
     }
 
     /// An answer that is too long for a frame of its link is offered instead.
     #[cold]
     pub(super) fn offer(&mut self, to: Connection, head: &Head, bytes: Vec<u8>) -> Action {
-        let peer = self.peers.get_mut(to);
-        peer.staged = peer.staged.saturating_add(bytes.len() as u64);
+        self.peers.get_mut(to).stage_answer(bytes.len() as u64);
         let buffer = Buffer::from(bytes);
         let source = Lease::own(&Segments::one(buffer.segment_for_send()));
         self.serve(to, head.id, source, Some(buffer), false)
@@ -361,36 +338,19 @@ impl Core {
         flags.set(Flags::DATA, changed.is_some());
         let data = changed.map_or(0, Registered::generation);
         let head = Head { kind: Kind::ReadData, flags, len: bytes.len() as u32, tag: 0, data, id: head.id };
-        owe_reply(self.peers.get_mut(to));
-        self.outbox.push_back((to, Action::Bytes(head, bytes)));
-    }
-
-    /// The peer fetches what it asked to read.
-    pub(super) fn serve_asked(&mut self, from: Connection, wire: u32) -> Asked {
-        let Some(id) = self.serve_of(from, wire) else { return Asked::Gone };
-        let serve = &mut self.serves[id];
-        if std::mem::replace(&mut serve.asked, true) {
-            return Asked::Nothing;
-        }
-        Asked::Source(serve.source.clone())
-    }
-
-    fn serve_of(&self, from: Connection, wire: u32) -> Option<Id<Serve>> {
-        let id = self.serves.find_wire(wire & !SERVE)?;
-        (self.serves[id].to == from).then_some(id)
+        self.peers.get_mut(to).reply_queued();
+        self.peers.push(to, Action::Bytes(head, bytes));
     }
 
     /// Ends a transfer to a peer: its pull reported that it has all bytes, or that the transfer failed.
     pub(super) fn served(&mut self, from: Connection, id: u32, whole: bool) {
-        let Some(id) = self.serve_of(from, id) else { return };
-        let Some(Serve { staged, expected, counted, .. }) = self.serves.remove(id) else { return };
-        self.served_one(from, staged.as_ref());
-        if whole && counted {
+        let Some(serve) = self.remote.served(from, id) else { return };
+        self.peers.get_mut(from).serving_ended(serve.staged());
+        if whole && serve.is_counted() {
             self.count_access(None, Counts::READS);
         }
-        if expected {
-            let peer = self.peers.get_mut(from);
-            peer.replies = peer.replies.saturating_sub(1);
+        if serve.mode() == ServeMode::Expected {
+            self.peers.get_mut(from).reply_left();
         }
     }
 
@@ -434,23 +394,6 @@ impl Core {
         }
         self.count_access(Some(&region), counts);
     }
-
-    /// Drops the transfers of a peer that were not finished when its connection ended.
-    pub(super) fn target_down(&mut self, from: Connection) {
-        self.serves.retain(|_, serve| serve.to != from);
-    }
-}
-
-/// Counts one more answer to this peer that is on its way.
-#[inline]
-const fn owe_reply(peer: &mut super::peers::Peer) {
-    peer.replies = peer.replies.saturating_add(1);
-}
-
-/// Counts one more transfer of this peer that is under way.
-#[inline]
-const fn begin_serving(peer: &mut super::peers::Peer) {
-    peer.serving = peer.serving.saturating_add(1);
 }
 
 /// A checked request.

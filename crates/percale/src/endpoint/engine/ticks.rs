@@ -60,7 +60,7 @@ impl Engine {
         }
         for slot in 0..self.links.len() {
             if let Some(Some(AnyLink::Tcp(link))) = self.links.get_mut(slot)
-                && link.is_unanswered(self.core.peers.get(slot as Connection).address)
+                && link.is_unanswered(self.core.peers.get(slot as Connection).address())
             {
                 let broken = link.give_up();
                 self.down(slot as Connection, &broken);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::access::Waiting;
 use super::core::{send_flags, sent_entry};
+use super::messages::Multi;
+use super::remote::Waiting;
 use crate::completion::entry::Entry;
-use crate::endpoint::pool::Many;
 use crate::endpoint::posted::Posted;
 use crate::endpoint::work::{OpFlags, SendWork};
 use crate::local_memory::buffer::Buffer;
@@ -92,59 +92,6 @@ pub(crate) enum Side {
     Receive,
 }
 
-/// A send that is known to the peer by its number. It is kept until the peer has sent its last answer about it.
-#[derive(Debug)]
-pub(crate) struct Send {
-    /// The peer.
-    pub(crate) to: Connection,
-    /// Its progress.
-    pub(crate) state: SendState,
-}
-
-/// The progress of a send.
-#[derive(Debug)]
-pub(crate) enum SendState {
-    /// The send has not ended.
-    Open(OpenSend),
-    /// The send was reported as failed, and its memory was given back; the peer has yet to answer with a
-    /// [`Kind::Ack`](crate::wire::head::Kind::Ack).
-    Failed,
-}
-
-/// A send that has not ended.
-#[derive(Debug)]
-pub(crate) struct OpenSend {
-    /// What is sent, with its memory: a transport may read it until the payload is [`Over`](Payload::Over).
-    pub(crate) posted: Posted<SendWork>,
-    /// How its end is reported.
-    pub(crate) notify: Notify,
-    /// Where the payload is.
-    pub(crate) payload: Payload,
-    /// Whether the peer has yet to answer that it delivered the message.
-    pub(crate) ack: bool,
-}
-
-/// Where the payload of a send is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Payload {
-    /// Here, offered to the peer.
-    Offered,
-    /// A transport reads it to serve the peer's pull: the send cannot end before that.
-    Leaving,
-    /// Like [`Leaving`](Self::Leaving), but the peer has already answered that it cannot take the message.
-    LeavingRefused,
-    /// It left with the message, or nothing needs it any more.
-    Over,
-}
-
-impl OpenSend {
-    /// Returns the completion of the send.
-    pub(crate) fn entry(&self) -> Entry {
-        let work = self.posted.work();
-        sent_entry(work.context, send_flags(work.tag.is_some()), work.segments.len())
-    }
-}
-
 /// An operation that its link has not taken: the connection is being made, a fence holds it, or there was no room.
 #[derive(Debug)]
 pub(crate) struct Pending {
@@ -227,7 +174,7 @@ impl Pending {
 pub(crate) enum Place {
     /// In one segment.
     One(Segment),
-    /// In the segments of this entry of the core's `vectors`, with the total number of bytes.
+    /// In the segments of this entry of [`ReceiveMemory`](super::messages::ReceiveMemory), with the total number of bytes.
     Several(Id<Segments>, usize),
 }
 
@@ -253,25 +200,6 @@ pub(crate) struct Receive {
     pub(crate) notify: Notify,
     /// The multi-receive buffer that this is, or that `place` is a part of.
     pub(crate) multi: Option<Id<Multi>>,
-}
-
-/// A buffer that takes many messages.
-#[derive(Debug)]
-pub(crate) struct Multi {
-    /// The whole buffer.
-    pub(crate) segments: Segments,
-    /// Bytes given to messages so far.
-    pub(crate) used: usize,
-    /// Messages that were given a part and are not complete.
-    pub(crate) in_flight: usize,
-    /// Whether it takes no more messages. Then the buffer is released when the last message in flight completes.
-    pub(crate) closed: bool,
-    /// The buffer of a shared receive context of which this is a part, for one message.
-    pub(crate) pooled: Option<Arc<Many>>,
-    /// The context of all its completions.
-    pub(crate) context: u64,
-    /// Where its messages and its release are reported.
-    pub(crate) notify: Notify,
 }
 
 /// A message for which no receive was posted yet.
@@ -362,7 +290,7 @@ pub(crate) enum Pull {
         /// The peer that owns the memory.
         from: Connection,
         /// The part of the read.
-        part: Id<super::access::Part>,
+        part: Id<super::remote::Part>,
     },
 }
 
@@ -376,21 +304,14 @@ impl Pull {
     }
 }
 
-/// Bytes of a region that a peer is about to fetch.
-#[derive(Debug)]
-pub(crate) struct Serve {
-    /// The peer that asked for them.
-    pub(crate) to: Connection,
-    /// The bytes that it gets.
-    pub(crate) source: Lease,
-    /// The copy that `source` names, if this process must not touch the region's own memory.
-    pub(crate) staged: Option<Buffer>,
-    /// Whether the peer is fetching it.
-    pub(crate) asked: bool,
-    /// Whether the peer expected it. Then it counts as an answer until it has left.
-    pub(crate) expected: bool,
-    /// Whether it is all of a read, which is counted when it is over.
-    pub(crate) counted: bool,
+/// The result of a pull request.
+pub(super) enum Asked {
+    /// The bytes of a local operation.
+    Source(Lease),
+    /// An operation that is gone: the request is late.
+    Gone,
+    /// An operation that offers nothing, or that was asked before.
+    Nothing,
 }
 
 /// Something to do on a link. It was decided while the link was busy handing over frames.

@@ -1,7 +1,7 @@
 //! Windows of type 2: binding and invalidating them in order with an endpoint's messages, and messages that invalidate keys.
 //!
 //! Nothing blocks here: a key that a peer is still using is dead at once, and the report that depends on it (the end of the operation, or
-//! the message) is kept in [`Core::left`], which progress checks.
+//! the message) is kept in [`Left`](super::residue::Left), which progress checks.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -9,111 +9,51 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::core::Core;
-use super::peers::State;
+use super::peers::{Leaving, Queuing};
 use super::receive::unresolved;
-use super::residue::Left;
+use super::residue::{Dying, News};
 use super::types::{Notify, Pending, Receive, Side, Work};
 use super::{Connection, Engine};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
-use crate::endpoint::window_work::{Place, What, WindowPost};
+use crate::endpoint::window_work::{What, WindowPost};
 use crate::endpoint::work::{OpFlags, PostError};
-use crate::region::window::{By, Cell, WindowError};
+use crate::region::window::{By, WindowError};
 use crate::region::{Refusal, Registered, Via};
 use crate::wire::head::{Flags, Head, Kind};
-
-/// A dead key that still has users.
-#[derive(Debug)]
-pub(crate) struct Dying {
-    cell: Arc<Cell>,
-    key: u64,
-    news: News,
-}
-
-/// What is reported when the users of a dead key have finished.
-#[derive(Debug)]
-enum News {
-    /// The end of a local operation, or its failure if the users do not finish in time.
-    Operation { to: Connection, notify: Notify, entry: Entry, until: Option<Instant> },
-    /// Nothing, because the message that invalidated the key has no receive yet.
-    Nothing { from: Connection },
-    /// The message that invalidated the key.
-    Message { from: Connection, head: Head, len: u64, receive: Receive },
-}
-
-/// The report that was waiting for a dead key when the endpoint closed.
-#[derive(Debug)]
-pub(super) enum Abandoned {
-    Operation(Notify, Entry),
-    Nothing,
-    Message(Connection, Head, Receive),
-}
-
-impl Dying {
-    /// Returns whether it can be reported.
-    pub(super) fn is_over(&self) -> bool {
-        let late = matches!(&self.news, News::Operation { until: Some(until), .. } if Instant::now() >= *until);
-        late || self.cell.is_settled()
-    }
-
-    /// Ends the wait because the endpoint closes. Returns the local operation that is to end, or the receive of the message that
-    /// invalidated the key.
-    pub(super) fn abandon(self) -> Abandoned {
-        match self.news {
-            News::Operation { notify, entry, .. } => Abandoned::Operation(notify, entry),
-            News::Nothing { .. } => Abandoned::Nothing,
-            News::Message { from, head, receive, .. } => Abandoned::Message(from, head, receive),
-        }
-    }
-
-    /// Clears the answer to the message if this peer, which is gone, sent it.
-    fn peer_gone(&mut self, peer: Connection) {
-        if let News::Message { from, head, .. } = &mut self.news
-            && *from == peer
-        {
-            head.flags.remove(Flags::ACK);
-        }
-    }
-}
 
 impl Core {
     /// Returns the region with this key, if the peer may access it.
     #[inline]
     pub(super) fn region(&self, from: Connection, key: u64) -> Result<Arc<Registered>, Refusal> {
-        self.keys.find(key, self.via(from))
+        self.local.find(key, self.peers.get(from).incarnation())
     }
 
     /// Returns the identity under which a peer's accesses are made.
     #[inline]
     pub(crate) fn via(&self, from: Connection) -> Via {
-        Via { endpoint: self.endpoint, peer: self.peers.get(from).incarnation, authority: self.authority }
+        self.local.via(self.peers.get(from).incarnation())
     }
 
     /// Binds a window, or begins to invalidate a key. Returns `None` if an earlier key of the window is still in use, or is being invalidated.
     fn do_window(&mut self, slot: Connection, post: &WindowPost<'_>, notify: Notify) -> Option<()> {
         let entry = post.entry();
         let result = match post.what {
-            What::Bind { window: Place { keys, cell }, region, binding, key } => {
-                if self.left.iter().any(|left| matches!(left, Left::Window(dying) if Arc::ptr_eq(&dying.cell, cell))) {
+            What::Bind { window, region, binding, key } => {
+                if self.left.is_dying(window.cell) {
                     return None; // The old key is reported as invalidated before the new one is bound.
                 }
-                if Arc::ptr_eq(keys, &self.keys) {
-                    let result = cell.bind(&self.keys, (region, &binding), key as u8, (self.via(slot), post.peer.0));
-                    self.windows.note(cell);
-                    if result == Err(WindowError::Busy) {
-                        return None;
-                    }
-                    result.map(drop)
-                } else {
-                    Err(WindowError::Domain)
+                let peer = (self.peers.get(slot).incarnation(), post.peer);
+                match self.local.bind(window, (region, &binding), key, peer) {
+                    Err(WindowError::Busy) => return None,
+                    result => result,
                 }
             }
-            What::Invalidate(key) => match self.begin_to_invalidate(key, By::Owner(self.via(slot), post.peer.0)) {
+            What::Invalidate(key) => match self.local.invalidate(key, By::Owner(self.via(slot), post.peer.0)) {
                 Ok(None) => Ok(()),
                 Ok(Some(cell)) => {
-                    let until = Instant::now().checked_add(self.keys.revoke_timeout());
+                    let until = Instant::now().checked_add(self.local.revoke_timeout());
                     self.peers.started(slot);
-                    let news = News::Operation { to: slot, notify, entry, until };
-                    self.left.push(Left::Window(Dying { cell, key, news }));
+                    self.left.await_operation(cell, key, (slot, notify, entry), until);
                     return Some(());
                 }
                 Err(error) => Err(error),
@@ -126,22 +66,6 @@ impl Core {
         Some(())
     }
 
-    /// Makes a key dead. Returns the window if some peer is still using the key.
-    fn begin_to_invalidate(&self, key: u64, by: By) -> Result<Option<Arc<Cell>>, WindowError> {
-        let key = self.keys.short_key(key).ok_or(WindowError::NotBound)?;
-        let begin = |cell: &Arc<Cell>| {
-            let over = cell.invalidate(&self.keys, key, by)?;
-            Ok((!over).then(|| Arc::clone(cell)))
-        };
-        match self.windows.find(key).map(begin) {
-            // The index may belong to another window by now.
-            None | Some(Err(WindowError::NotBound)) => {
-                self.keys.with_window(key, begin).unwrap_or(Err(WindowError::NotBound))
-            }
-            Some(result) => result,
-        }
-    }
-
     /// Handles a message that invalidates a key (MW-045 to MW-047). Returns false if the message may not invalidate it: then the message is
     /// not delivered, and its sender gets an error.
     #[cold]
@@ -152,16 +76,16 @@ impl Core {
             self.peers.accuse(from, "what invalidates a key is a message that wants an answer");
             return false;
         }
-        match self.begin_to_invalidate(head.data, By::Peer(self.via(from))) {
+        match self.local.invalidate(head.data, By::Peer(self.via(from))) {
             Ok(None) => true,
             Ok(Some(cell)) => {
-                self.left.push(Left::Window(Dying { cell, key: head.data, news: News::Nothing { from } }));
+                self.left.await_message(cell, head.data, from);
                 true
             }
             Err(error) => {
                 // The answer is the same for every error, so a peer that guesses keys learns nothing.
                 crate::later::later!(debug: %error, "a peer's message invalidates what it must not");
-                self.reply(from, Kind::Ack, head.id, ErrorCode::KeyRejected.errno() as u64);
+                self.peers.reply(from, Kind::Ack, head.id, ErrorCode::KeyRejected.errno() as u64);
                 false
             }
         }
@@ -170,28 +94,16 @@ impl Core {
     /// Returns whether a message that invalidated a key, and that is in its buffer now, is to be reported now.
     #[cold]
     pub(super) fn may_report(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> bool {
-        let waits = |left: &Left| {
-            matches!(left, Left::Window(Dying { key, news: News::Nothing { from: who }, .. })
-                if *key == head.data && *who == from)
-        };
-        let Some(at) = self.left.iter().position(waits) else { return true };
-        let Left::Window(dying) = &mut self.left[at] else { return true };
-        if dying.cell.is_settled() {
-            self.left.swap_remove(at);
-            return true;
-        }
-        let Receive { place, context, notify, multi } = *receive;
-        let receive = Receive { place, context, notify, multi };
-        dying.news = News::Message { from, head: *head, len, receive };
-        false
+        self.left.may_report(from, head, len, receive)
     }
 
     /// Reports what waited for a dead key: its users have finished, or the wait took too long.
     pub(super) fn died(&mut self, dying: Dying) {
-        match dying.news {
+        let is_settled = dying.is_settled();
+        match dying.into_news() {
             News::Operation { to, notify, entry, .. } => {
                 self.peers.finished(to);
-                if dying.cell.is_settled() {
+                if is_settled {
                     self.complete(Side::Transmit, notify, entry);
                 } else {
                     self.fail(Side::Transmit, notify, failure(entry, WindowError::Busy));
@@ -202,26 +114,15 @@ impl Core {
         }
     }
 
-    /// Returns whether windows are bound through the endpoint.
-    pub(crate) fn has_windows(&self) -> bool {
-        self.windows.any() && self.keys.any_bound_through(self.endpoint)
-    }
-
     /// Handles the end of a connection: messages of its peer that wait for dead keys are not answered.
     pub(super) fn windows_down(&mut self, from: Connection) {
-        for left in &mut self.left {
-            if let Left::Window(dying) = left {
-                dying.peer_gone(from);
-            }
-        }
+        self.left.peer_gone(from);
     }
 
     /// Counts again the invalidations that have not ended, after the counters of a connection were reset: fences wait for them.
     pub(super) fn windows_still_wait(&mut self, from: Connection) {
-        for left in &self.left {
-            if matches!(left, Left::Window(Dying { news: News::Operation { to, .. }, .. }) if *to == from) {
-                self.peers.started(from);
-            }
+        for _ in 0..self.left.operations_to(from) {
+            self.peers.started(from);
         }
     }
 }
@@ -247,22 +148,21 @@ impl Engine {
         self.owe_progress();
         let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;
         let peer = self.core.peers.get(slot);
-        if self.core.peers.single && peer.state != State::Up {
+        if self.core.peers.is_single() && !peer.is_up() {
             return Err(PostError::NotConnected);
         }
-        if notify != Notify::Operation && peer.pending.len() >= super::send::PENDING_LIMIT {
+        let (invalidates, fenced) = (matches!(work.what, What::Invalidate(_)), work.flags.contains(OpFlags::FENCE));
+        if !peer.may_queue(Queuing::Window, notify, fenced) {
             return Err(PostError::Again);
         }
         // A key can be invalidated although its peer is not connected.
-        let idle = peer.state == State::Idle;
-        let first = peer.pending.is_empty();
-        let (binds, fenced) = (matches!(work.what, What::Bind { .. }), work.flags.contains(OpFlags::FENCE));
-        let stands = peer.state == State::Up || (idle && !binds);
-        if first && stands && !fenced && self.core.do_window(slot, work, notify).is_some() {
+        let idle = peer.is_idle();
+        if peer.may_leave(Leaving::Window { invalidates, fenced }) && self.core.do_window(slot, work, notify).is_some()
+        {
             return Ok(());
         }
         let pending = Pending { work: Work::Window(Box::new(work.keep())), notify };
-        self.core.peers.get_mut(slot).pending.push_back(pending);
+        self.core.peers.get_mut(slot).queue(pending);
         if idle {
             self.start_connecting(slot);
         }
@@ -272,25 +172,18 @@ impl Engine {
 
     /// Starts the first waiting operation, if it is one on a window and its turn has come. Returns false otherwise.
     pub(super) fn start_window(&mut self, slot: Connection) -> bool {
-        let front = self.core.peers.get_mut(slot).pending.pop_front();
+        let front = self.core.peers.get_mut(slot).take_first();
         let Some(Pending { work: Work::Window(mut work), notify }) = front else { return false };
         if self.core.do_window(slot, &work.post(), notify).is_some() {
             return true;
         }
-        if work.is_late(self.core.keys.revoke_timeout()) {
+        if work.is_late(self.core.local.revoke_timeout()) {
             self.core.fail(Side::Transmit, notify, failure(work.post().entry(), WindowError::Busy));
             return true;
         }
         let pending = Pending { work: Work::Window(work), notify };
-        self.core.peers.get_mut(slot).pending.push_front(pending);
+        self.core.peers.get_mut(slot).put_back(pending);
         false
-    }
-
-    /// Unbinds the windows that are bound through the endpoint, because it is closed.
-    pub(super) fn leave_windows(&self) {
-        if self.core.windows.any() {
-            self.core.keys.endpoint_gone(self.core.endpoint);
-        }
     }
 }
 

@@ -94,7 +94,7 @@ impl<A: Ownership> Endpoint<A> {
             let id = engine.core.operations.start(Buffer::from(Vec::new()));
             posted(engine, id, |engine| {
                 group = engine.join_group(members.members(), id.to_u64(), Notify::Operation)?;
-                rank = engine.core.collectives.get(group).map_or(0, |group| group.rank);
+                rank = engine.core.groups.rank(group).map_or(0, |(rank, _)| rank);
                 Ok(())
             })
         })?;

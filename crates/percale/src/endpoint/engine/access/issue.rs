@@ -4,9 +4,10 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 use super::super::core::Core;
+use super::super::peers::Leaving;
+use super::super::remote::{Execution, PART, Part, Waiting, What, atomic_kind};
 use super::super::send::offer_of;
 use super::super::types::Notify;
-use super::{Execution, LONG_BYTES, Long, PART, PARTS_LIMIT, Part, Waiting, What, atomic_kind};
 use crate::endpoint::remote_work::AtomicWork;
 use crate::local_memory::atomic::{AtomicOp, KindWireExt as _};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _};
@@ -26,39 +27,36 @@ pub(in super::super) fn execute(
     notify: Notify,
 ) -> Result<(), Refused> {
     if let Some(what) = waiting.what() {
-        if core.meets_long(slot, what) || core.parts.is_full() {
+        if core.remote.meets_long(slot, what) || core.remote.is_full() {
             return Err(Refused::Full);
         }
         let tell = what.part(1).is_some().then(|| what.tell(what.counts()));
-        if let Some(posted) = waiting.start(core.accesses.next_id()) {
-            core.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) });
-            core.peers.started(slot);
-            core.peers.get_mut(slot).executed += 1;
+        if core.remote.start(slot, waiting, notify, tell).is_some() {
+            core.peers.get_mut(slot).execution_started();
         }
     }
-    let Some((access, execution)) = waiting.started().and_then(|id| Some((id, core.accesses.get(id)?))) else {
+    let Some((access, &what, _)) = core.remote.started(waiting) else {
         return Ok(()); // It has ended.
     };
-    let what = *execution.posted.work();
     let several = what.part(1).is_some();
-    while let Some((remote, offset)) = what.part(waiting.sent) {
-        if core.accesses[access].error.is_some() {
+    while let Some((remote, offset)) = what.part(waiting.sent()) {
+        if core.remote.has_failed(access) {
             break; // A refused part ends the access: the others are not requested.
         }
-        let is_much = core.peers.get(slot).parts >= PARTS_LIMIT || core.long_bytes(slot) + remote.len > LONG_BYTES;
-        let sent = match is_much {
-            true => Err(Refused::Full),
-            false => send_part(link, core, slot, access, &what, remote, offset as usize, several),
+        let long_bytes = core.remote.long_bytes(slot) + remote.len;
+        let sent = match core.peers.get(slot).may_leave(Leaving::Part { long_bytes }) {
+            false => Err(Refused::Full),
+            true => send_part(link, core, slot, access, &what, remote, offset as usize, several),
         };
         if let Err(refused) = sent {
-            if waiting.sent == 0 {
+            if waiting.sent() == 0 {
                 core.withdraw_assisted(slot, waiting, access); // No part of it has left, so it is counted nowhere.
             }
             return Err(refused);
         }
-        core.peers.get_mut(slot).parts += 1;
-        core.accesses[access].left += 1;
-        waiting.sent += 1;
+        core.peers.get_mut(slot).part_left();
+        core.remote.count_part(access);
+        waiting.part_left();
     }
     core.access_step(access, Ok(()));
     if notify == Notify::Silent {
@@ -84,9 +82,7 @@ fn send_part(
         What::Read(work) => (work.local.slice(offset, len), true),
         What::Atomic(work) => (work.result.unwrap_or(Segments::EMPTY), work.result.is_some()),
     };
-    let key = remote.key;
-    let part = Part { access, to: slot, local, key, pushing: false, asked: false, answered: None, takes_data };
-    let id = core.parts.insert(part);
+    let id = core.remote.add_part(Part::new(access, slot, local, remote.key, takes_data));
     let mut head = Head {
         kind: Kind::Write,
         flags: Flags::DATA | Flags::ID,
@@ -117,20 +113,18 @@ fn send_part(
         What::Atomic(work) => send_atomic(link, head, work),
     };
     if let Err(refused) = sent {
-        core.parts.remove(id);
+        core.remote.withdraw_part(id);
         return Err(refused);
     }
     if long || (len > RMA_EAGER && matches!(what, What::Read(_))) {
-        core.long.push(Long { peer: slot, part: id, remote, writes: what.changes() });
+        core.remote.note_long_part(id, remote, what.changes());
     }
-    let access = &mut core.accesses[access];
-    if long && !access.long {
-        access.long = true;
-        core.peers.get_mut(slot).long_writes += 1;
+    if long && core.remote.note_long_write(access) {
+        core.peers.get_mut(slot).long_write_started();
     }
     if what.data().is_some() && what.changes() && (long || !matches!(what, What::Write(_))) {
         // The notice that reports a write also counts it, so a target that sees the count finds the report.
-        access.tell.get_or_insert_with(|| what.tell(if long { what.counts() } else { Counts::empty() }));
+        core.remote.tell_at_end(access, || what.tell(if long { what.counts() } else { Counts::empty() }));
     }
     Ok(())
 }
@@ -161,7 +155,7 @@ fn send_write(
         None => {
             head.flags |= Flags::PART;
             link.send(&head, local, false)?;
-            core.accesses[access].tell.get_or_insert_with(|| what.tell(what.counts()));
+            core.remote.tell_at_end(access, || what.tell(what.counts()));
             Ok(())
         }
     }

@@ -2,23 +2,21 @@
 //!
 //! One way at a time, as [elsewhere](super): an access by RDMA begins when no executed access is under way, and an executed access, or a
 //! message after a write, begins when no access by RDMA is under way. An access that closely follows an executed access is executed as
-//! well, and does not wait; but only for a bounded number of accesses in a row ([`PATIENCE`]).
+//! well, and does not wait; but only for a bounded number of accesses in a row (`peers::sending`).
 //!
 //! An access is made by RDMA only if the target need not be notified of it: no atomic operations, no completion data, nothing that the
 //! target counts, no write that is complete only when its bytes are visible at the target. An access that the device refused, and those
 //! behind it, come back ([`Core::give_back`]), first in the queue, to be executed.
 
 use super::super::core::Core;
+use super::super::peers::Leaving;
+use super::super::remote::{Waiting, What};
 use super::super::types::{Notify, Pending, Work};
-use super::{Execution, Waiting, What};
 use crate::endpoint::work::OpFlags;
 use crate::region::RemoteMemory;
 use crate::transport::Connection;
 use crate::transport::verbs::{Unposted, VerbsLink};
 use crate::wire::head::Counts;
-
-/// Consecutive accesses that are executed because others are. After that, an access waits until the executed ones are over.
-const PATIENCE: u32 = 16;
 
 /// The way in which an access can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,40 +42,39 @@ pub(in super::super) fn by_rdma(
     {
         return course;
     }
-    let begun = waiting.started().and_then(|id| Some((id, core.accesses.get(id)?)));
-    let Some((access, execution)) = begun.filter(|(_, execution)| execution.direct) else {
+    let Some((access, &what, true)) = core.remote.started(waiting) else {
         return Course::Executed; // It began as an executed access.
     };
-    let what = *execution.posted.work();
-    if execution.error.is_some() {
+    if core.remote.has_failed(access) {
         // It is unknown whether a part of it was made, so no other part is made.
         core.access_step(access, Ok(()));
         return Course::Posted;
     }
-    while !waiting.executed_only
-        && let Some((remote, offset)) = what.part_of(waiting.sent, link.longest_access())
+    while !waiting.is_executed_only()
+        && let Some((remote, offset)) = what.part_of(waiting.sent(), link.longest_access())
     {
         match post(link, &what, &remote, offset, access.to_wire()) {
             Ok(()) => {
-                core.accesses[access].left += 1;
-                waiting.sent += 1;
+                core.remote.count_part(access);
+                waiting.part_left();
             }
             Err(Unposted::Full | Unposted::Broken) => return Course::Waits,
-            Err(Unposted::Unreachable) => waiting.executed_only = true,
+            Err(Unposted::Unreachable) => waiting.execute_only(),
         }
     }
-    if !waiting.executed_only {
+    if !waiting.is_executed_only() {
         core.access_step(access, Ok(()));
         return Course::Posted;
     }
     // The parts that were posted have to end first, with or without success.
-    if core.accesses[access].left > 1 {
+    if core.remote.has_parts_under_way(access) {
         return Course::Waits;
     }
-    if let Some(execution) = core.access_ended(access) {
-        waiting.begin_anew(execution.posted);
+    if let Some(execution) = core.remote.remove(access) {
+        core.access_ended(&execution);
+        waiting.begin_anew(execution.into_posted());
     }
-    if core.peers.get(slot).direct > 0 { Course::Waits } else { Course::Executed }
+    if core.peers.get(slot).may_leave(Leaving::ExecutedAccess) { Course::Executed } else { Course::Waits }
 }
 
 /// Posts a part of an access. `offset` is where the part starts in the local memory.
@@ -101,36 +98,32 @@ fn begin(
 ) -> Result<(), Course> {
     let Some(&what) = waiting.what() else { return Err(Course::Executed) };
     let peer = core.peers.get_mut(slot);
-    let executed = if peer.direct > 0 { Course::Waits } else { Course::Executed };
-    let reached = !waiting.executed_only
-        && is_plain(&what, peer.counts)
+    let executed = if peer.may_leave(Leaving::ExecutedAccess) { Course::Executed } else { Course::Waits };
+    let reached = !waiting.is_executed_only()
+        && is_plain(&what, peer.counts())
         && what.pieces().iter().all(|piece| link.reaches(piece, what.changes()));
     let Some((remote, offset)) = what.part_of(0, link.longest_access()).filter(|_| reached) else {
-        peer.impatience = 0;
+        peer.forget_executed_instead();
         return Err(executed);
     };
-    if peer.executed > 0 {
-        peer.impatience = peer.impatience.saturating_add(1);
-        return Err(if peer.impatience > PATIENCE { Course::Waits } else { Course::Executed });
+    if !peer.may_leave(Leaving::DirectAccess) {
+        return Err(if peer.count_executed_instead() { Course::Executed } else { Course::Waits });
     }
-    peer.impatience = 0;
-    let id = core.accesses.next_id();
+    peer.forget_executed_instead();
+    let id = core.remote.next_access();
     match post(link, &what, &remote, offset, id.to_wire()) {
         Ok(()) => {}
         Err(Unposted::Full | Unposted::Broken) => return Err(Course::Waits),
         Err(Unposted::Unreachable) => {
-            waiting.executed_only = true;
+            waiting.execute_only();
             return Err(executed);
         }
     }
-    let Some(posted) = waiting.start(id) else { return Err(Course::Executed) };
-    waiting.sent = 1;
-    // The posted part, and one more while not all parts have left.
-    let access = Execution { direct: true, long: what.changes(), left: 2, ..Execution::new(slot, notify, posted) };
-    core.accesses.insert(access);
-    peer.direct += 1;
-    peer.long_writes += u32::from(what.changes());
-    core.peers.started(slot);
+    if core.remote.start_by_rdma(slot, waiting, notify).is_none() {
+        return Err(Course::Executed);
+    }
+    waiting.part_left();
+    peer.rdma_started(what.changes());
     Ok(())
 }
 
@@ -149,15 +142,17 @@ fn is_plain(what: &What, counted: Counts) -> bool {
 impl Core {
     /// Puts an access that could not be completed by RDMA back into the queue. If there are several, the one that began last comes back first.
     pub(in super::super) fn give_back(&mut self, from: Connection, wire: u32) {
-        let Some(id) = self.access_of(from, wire).filter(|id| self.accesses[*id].direct) else { return };
-        let Some(Execution { notify, posted, .. }) = self.access_ended(id) else { return };
-        let pending = &mut self.peers.get_mut(from).pending;
-        match pending.front_mut() {
+        let Some(id) = self.remote.rdma_access_of(from, wire) else { return };
+        let Some(execution) = self.remote.remove(id) else { return };
+        self.access_ended(&execution);
+        let (notify, posted) = (execution.notify(), execution.into_posted());
+        let peer = self.peers.get_mut(from);
+        match peer.first_mut() {
             // Not all of it was posted, so it is still in the queue.
             Some(Pending { work: Work::Access(waiting), .. }) if waiting.started() == Some(id) => {
                 waiting.begin_anew(posted);
             }
-            _ => pending.push_front(Pending { work: Work::Access(Waiting::new(posted)), notify }),
+            _ => peer.put_back(Pending { work: Work::Access(Waiting::new(posted)), notify }),
         }
     }
 }

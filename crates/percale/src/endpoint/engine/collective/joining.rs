@@ -5,17 +5,12 @@
 use std::net::SocketAddr;
 
 use super::Engine;
-use super::group::Group;
-use super::groups::Ready;
 use crate::collective::{Deed, Digest};
 use crate::completion::entry::ErrorCode;
 use crate::endpoint::engine::core::Core;
-use crate::endpoint::engine::peers::State;
 use crate::endpoint::engine::types::{Action, GroupMessage};
-use crate::table::Id;
 use crate::transport::Connection;
 use crate::wire::head::ABORT;
-use crate::wire::join::Join;
 
 /// The context of messages for which no operation waits.
 pub(super) const NOBODY: u64 = u64::MAX;
@@ -33,25 +28,21 @@ impl Engine {
         digest.end()
     }
 
-    /// Starts to join the members of a new group.
-    pub(super) fn start_joining(&mut self, index: Id<Group>) {
-        let collectives = &mut *self.core.collectives;
+    /// Returns the name that this endpoint proposes for its newest group.
+    pub(super) fn proposed_name(&self) -> u64 {
         let mut name = Digest::default();
-        name.add(&self.core.peers.get(super::OWN).incarnation.to_le_bytes());
-        name.add(&collectives.stamp().to_le_bytes());
-        let group = &collectives.groups[index];
-        collectives.joins.join(group.list, index.to_u64(), name.end(), &group.members, group.rank);
-        collectives.ready.push_back(Ready::Joins);
-        self.advance_groups();
+        name.add(&self.core.peers.get(super::OWN).incarnation().to_le_bytes());
+        name.add(&self.core.groups.stamp().to_le_bytes());
+        name.end()
     }
 
     /// Performs the actions that joins ask for.
     #[cold]
     pub(super) fn joins_go_on(&mut self) {
-        while let Some(deed) = self.core.collectives.joins.deeds.pop_front() {
+        while let Some(deed) = self.core.groups.next_deed() {
             match deed {
                 Deed::Reach(slot) => {
-                    if self.core.peers.get(slot).state == State::Idle {
+                    if self.core.peers.get(slot).is_idle() {
                         self.start_connecting(slot);
                     }
                 }
@@ -62,18 +53,8 @@ impl Engine {
                     let data = ABORT | ErrorCode::PeerDied.errno() as u64;
                     self.send_to_member(to, &GroupMessage::bare(tag, data, NOBODY), None);
                 }
-                Deed::Agreed { group, tag } => {
-                    let group = Id::from_u64(group);
-                    self.core.collectives.name(group, tag);
-                    self.core.collectives.ready.push_back(Ready::Group(group));
-                }
-                Deed::Failed { group, error, why } => {
-                    let id = Id::from_u64(group);
-                    if let Some(group) = self.core.collectives.groups.get_mut(id) {
-                        group.breaks(error, &why);
-                        self.core.collectives.ready.push_back(Ready::Group(id));
-                    }
-                }
+                // Done by `next_deed`.
+                Deed::Agreed { .. } | Deed::Failed { .. } => {}
             }
         }
     }
@@ -82,25 +63,24 @@ impl Engine {
 impl Core {
     /// Schedules the actions that joins ask for.
     pub(super) fn joins_ready(&mut self) {
-        self.collectives.ready.push_back(Ready::Joins);
-        self.outbox.push_back((0, Action::Advance));
+        self.groups.joins_are_ready();
+        self.peers.push(0, Action::Advance);
     }
 
     /// Handles a peer that advertises another address than the one at which it was found. The other members name it by the advertised
     /// address, so no member joins a list with the address at which it was found.
     pub(in crate::endpoint::engine) fn misnamed(&mut self, slot: Connection, advertised: SocketAddr) {
-        let address = self.peers.get(slot).address;
+        let address = self.peers.get(slot).address();
         let why = format!("a member is named by {address}, but advertises {advertised}; that is known from now on");
-        self.collectives.joins.misnamed(slot, &why);
-        if !self.collectives.joins.deeds.is_empty() {
+        self.groups.misnamed(slot, &why);
+        if self.groups.has_deeds() {
             self.joins_ready();
         }
     }
 
     /// Handles a message of a peer about joining a list.
     pub(super) fn hear_join(&mut self, from: Connection, list: u64, data: u64) {
-        let heard = Join::from_data(data).is_some_and(|said| self.collectives.joins.hear(list, from, said));
-        if heard {
+        if self.groups.hear_join(from, list, data) {
             self.joins_ready();
         } else {
             self.peers.accuse(from, "what it says about joining groups makes no sense, or is of too many");

@@ -45,7 +45,7 @@ impl Peers {
         self.list[real as usize].aliased = true;
         for waiting in moved {
             match waiting.work {
-                Work::Collective(_) => self.queue_for_group(real, waiting),
+                Work::Collective(_) => self.list[real as usize].queue_for_group(waiting),
                 _ => self.list[real as usize].pending.push_back(waiting),
             }
         }

@@ -40,7 +40,9 @@ fn cmp_015_who_sleeps_on_the_bell_alone_hears_of_a_connection() {
         assert!(since.elapsed() < LONG, "nobody woke it");
         server.engine(|engine| engine.disarm(&armed));
         let client = calling.join().unwrap();
-        until(&[&server, &client], || server.engine(|engine| engine.core.table(true).holds_any().then_some(())));
+        until(&[&server, &client], || {
+            server.engine(|engine| engine.core.messages.table(true).holds_any().then_some(()))
+        });
     });
 }
 

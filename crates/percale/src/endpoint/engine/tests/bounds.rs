@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::super::access::PART_LIMIT;
+use super::super::remote::PART_LIMIT;
 use super::*;
 use crate::local_memory::access::RefusalExt as _;
 use crate::local_memory::volatile::SegmentsExt as _;
@@ -44,7 +44,7 @@ fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> S
     }
     let why = ended.unwrap_or_else(|| until(&[&victim], || victim.ended()));
     victim.engine(|engine| {
-        let held = engine.core.outbox.len();
+        let held = engine.core.peers.actions();
         assert!(held < 100, "{held} answers to a peer that is gone");
     });
     connect(&victim, &honest);
@@ -102,7 +102,7 @@ fn flt_008_longer_parts_than_any_initiator_asks_for_are_refused() {
         let Told::Frame(answer, _) = answer else { panic!("{answer:?}") };
         assert_eq!((answer.kind, answer.tag), (Kind::Done, Refusal::Range.number()), "{kind:?}");
     }
-    assert_eq!(victim.engine(|engine| engine.core.pulls.iter().count()), 0, "nothing is fetched");
+    assert_eq!(victim.engine(|engine| engine.core.messages.under_way()[1]), 0, "nothing is fetched");
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn provoke(from: &Station, to: &Station) {
 /// Breaks the connection once the victim pulls, and has named its memory; from here on its peer makes no progress. Returns the number
 /// of operations that had ended before.
 fn break_at_a_pull(stopped: &Station, victim: &Station) -> u64 {
-    until(&[victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
+    until(&[victim], || victim.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
     let ended = victim.finished();
     provoke(stopped, victim);
     ended
@@ -52,7 +52,7 @@ fn flt_009_a_closed_endpoint_gives_back_no_memory_that_a_peer_may_be_copying_to(
     let place = memory.as_ptr();
     let receive = victim.endpoint.tagged_recv(5, 0, memory).start().unwrap();
     let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
-    until(&[&victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
+    until(&[&victim], || victim.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
     drop(receive);
     let Station { endpoint, .. } = victim;
     drop(endpoint);
@@ -71,7 +71,7 @@ fn flt_009_what_a_process_keeps_of_ended_connections_is_bounded() {
         let peer = connect(&other, &victim);
         let receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).from(victim.peer(&other)).start().unwrap();
         let send = other.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
-        until(&[&victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
+        until(&[&victim], || victim.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
         drop((receive, send));
         provoke(&other, &victim);
         stopped.push(other);
@@ -103,7 +103,7 @@ fn flt_009_what_a_process_keeps_of_ended_connections_is_bounded() {
 
 #[test]
 fn who_waits_for_a_peer_that_does_not_move_sleeps_between_looks() {
-    use crate::endpoint::engine::sleep::PATIENCE;
+    use crate::endpoint::engine::waiting::PATIENCE;
     use std::os::fd::AsFd;
     let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
     let peer = connect(&stopped, &victim);
@@ -154,7 +154,7 @@ fn flt_009_memory_of_a_closed_endpoint_is_kept_until_every_peer_has_let_go() {
         receives.push(victim.endpoint.tagged_recv(tag, 0, memory).start().unwrap());
         sends.push(stopped.endpoint.tagged_send(peer, tag, vec![9; LEN]).start().unwrap());
     }
-    until(&[&victim], || victim.engine(|engine| engine.core.pulls.len() == 2).then_some(()));
+    until(&[&victim], || victim.engine(|engine| engine.core.messages.under_way()[1] == 2).then_some(()));
     drop(receives);
     let Station { endpoint, .. } = victim;
     drop(endpoint);
@@ -198,7 +198,7 @@ fn flt_009_however_many_closed_endpoints_are_kept_each_operation_is_reported() {
     let peer = connect(&stopped, &victim);
     let receive = victim.endpoint.tagged_recv(5, 0, vec![0; LEN]).start().unwrap();
     let send = stopped.endpoint.tagged_send(peer, 5, vec![9; LEN]).start().unwrap();
-    until(&[&victim], || victim.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
+    until(&[&victim], || victim.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
     let slot = victim.slot(&stopped);
     let residue = victim.engine(|engine| match &mut engine.links[slot as usize] {
         Some(AnyLink::Shm(link)) => link.residue().expect("the peer may be copying"),

@@ -18,8 +18,7 @@ fn msg_005_a_message_that_its_sender_gave_up_is_in_what_finishing_gives() {
         let offer = Offer { len: (LEN as u64 / 2).into(), pieces: 1.into(), ..Offer::default() };
         let head = Head { kind: Kind::MessageOffer, flags: Flags::ID, id: 12_345, ..Head::default() };
         a.forge(&b, &head, offer.as_bytes());
-        let over =
-            || b.engine(|engine| engine.core.multis.iter().any(|(_, multi)| multi.used > 0 && multi.in_flight == 0));
+        let over = || b.engine(|engine| engine.core.messages.memory().has_quiet_multi());
         until(&[&a, &b], || over().then_some(()));
         let finished = many.finish();
         assert_eq!((finished.buffer.len(), finished.unread.len()), (LEN, 1), "{transport}");

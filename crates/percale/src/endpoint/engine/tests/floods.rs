@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::super::budget::{BACKLOG, BEYOND, HEAD};
+use super::super::peers::{BACKLOG, BEYOND, HEAD};
 use super::*;
 use crate::local_memory::volatile::SegmentsExt as _;
 use crate::local_memory::volatile::View;
@@ -79,7 +79,7 @@ fn answers_that_a_peer_does_not_take_are_bounded_and_then_it_is_not_read() {
             sent += more;
             target.endpoint.progress();
             idle = if more == 0 { idle + 1 } else { 0 };
-            longest = longest.max(target.engine(|engine| engine.core.peers.get(slot).budget.weight()));
+            longest = longest.max(target.engine(|engine| engine.core.peers.get(slot).backlog()));
             assert!(sent < 8 * BACKLOG, "{transport}: whatever it sends is read");
         }
         assert!(!target.engine(|engine| engine.core.peers.is_read(slot)), "{transport}");
@@ -95,7 +95,10 @@ fn answers_that_a_peer_does_not_take_are_bounded_and_then_it_is_not_read() {
             });
         }
         assert_eq!(ears.answers, sent, "{transport}");
-        assert!(target.engine(|engine| engine.core.peers.is_read(slot) && !engine.core.has_answers()), "{transport}");
+        assert!(
+            target.engine(|engine| engine.core.peers.is_read(slot) && !engine.core.peers.has_answers()),
+            "{transport}"
+        );
         assert_eq!(target.ended(), None);
     }
 }
@@ -131,7 +134,7 @@ fn unexpected_messages_of_one_peer_are_bounded_and_do_not_count_for_others() {
     for kind in [Kind::Message, Kind::Collective] {
         let (honest, target) = (Station::new("tcp"), capped("tcp", CAP));
         let to_target = connect(&honest, &target);
-        let held = |slot| target.engine(|engine| engine.core.peers.get(slot).budget.held());
+        let held = |slot| target.engine(|engine| engine.core.peers.get(slot).held());
         let mut slots = Vec::new();
         for round in 0..3 {
             let hostile = Station::new("tcp");
@@ -180,9 +183,11 @@ fn heads_of_offers_count_and_lengths_that_a_peer_claims_are_never_summed() {
         let head = Head { kind: Kind::MessageOffer, flags: Flags::ID, id: number, ..Head::default() };
         hostile.forge(&target, &head, offer.as_bytes());
     }
-    let held = || target.engine(|engine| engine.core.peers.get(slot).budget.held());
+    let held = || target.engine(|engine| engine.core.peers.get(slot).held());
     until(&[&target], || (held() == 20 * HEAD).then_some(()));
-    until(&[&target, &hostile], || hostile.engine(|engine| engine.core.peers.get(back).offers_only).then_some(()));
+    until(&[&target, &hostile], || {
+        hostile.engine(|engine| engine.core.peers.get(back).takes_offers_only()).then_some(())
+    });
     drop(hostile);
     until(&[&target], || target.ended());
     assert_eq!(held(), 0, "nobody can fetch what was offered");

@@ -3,7 +3,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::super::access::PART;
+use super::super::remote::PART;
 use super::*;
 use crate::completion::entry::ErrorCode;
 use crate::domain::Trust;
@@ -125,8 +125,8 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
         }
     };
     let id = victim.engine(|engine| match asks {
-        Asks::Message => engine.core.sends.iter().next().map(|(id, _)| id.to_wire()),
-        _ => engine.core.parts.iter().next().map(|(id, _)| id.to_wire() | PART),
+        Asks::Message => engine.core.messages.sends().first(),
+        _ => engine.core.remote.first_part(),
     });
     let id = id.expect("it is under way");
     let before = victim.finished();
@@ -145,7 +145,7 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
     }
     victim.engine(|engine| {
         let core = &engine.core;
-        assert!(core.accesses.is_empty() && core.parts.is_empty() && core.long.is_empty() && core.sends.is_empty());
+        assert!(core.remote.counts() == [0; 3] && core.messages.sends().is_empty());
     });
     // Nothing but that connection was harmed.
     until(&[&victim, &hostile], || hostile.ended());

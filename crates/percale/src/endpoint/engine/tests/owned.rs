@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::super::types::{Notify, OpenSend, Payload, Send, SendState};
+use super::super::messages::SendAsked;
+use super::super::types::Notify;
 use super::*;
 use crate::completion::counter::Condition;
 use crate::completion::counter::Counter;
@@ -40,9 +41,9 @@ fn injected_messages_that_become_offers_keep_their_bytes() {
             a.endpoint.tagged_inject(to_b, number, &[number as u8; 2000]).unwrap();
         }
         let slot = a.slot(&b);
-        let waits = || a.engine(|engine| !engine.core.peers.get(slot).pending.is_empty());
+        let waits = || a.engine(|engine| engine.core.peers.get(slot).waiting() > 0);
         until(&[&a, &b], || (!waits()).then_some(()));
-        let offered = a.engine(|engine| engine.core.sends.len());
+        let offered = a.engine(|engine| engine.core.messages.sends().len());
         assert!(offered > 0, "{transport}: no message became an offer, so this shows nothing");
         let _heap = use_the_heap(2000);
         for number in 0..COUNT {
@@ -52,7 +53,7 @@ fn injected_messages_that_become_offers_keep_their_bytes() {
             let bytes = receive.wait().unwrap().to_vec();
             assert!(bytes == vec![number as u8; 2000], "{transport}: message {number} is not what was injected");
         }
-        until(&[&a, &b], || a.engine(|engine| engine.core.sends.is_empty()).then_some(()));
+        until(&[&a, &b], || a.engine(|engine| engine.core.messages.sends().is_empty()).then_some(()));
     }
 }
 
@@ -98,7 +99,7 @@ fn injected_messages_longer_than_a_frame_keep_their_bytes() {
     }
     until(&[&a, &b], || {
         network.advance(1000);
-        a.engine(|engine| engine.core.sends.is_empty()).then_some(())
+        a.engine(|engine| engine.core.messages.sends().is_empty()).then_some(())
     });
 }
 
@@ -249,7 +250,7 @@ fn the_late_answer_to_a_failed_send_ends_no_other() {
         };
         let post = |number| {
             a.engine(|engine| {
-                let id = engine.core.sends.next_id().to_wire();
+                let id = engine.core.messages.sends().next_wire();
                 engine.post_send(&work(number), Notify::Event).unwrap();
                 id
             })
@@ -258,9 +259,7 @@ fn the_late_answer_to_a_failed_send_ends_no_other() {
         // The peer pulled the first, and that failed here.
         let first = post(0);
         a.engine(|engine| {
-            if let SendState::Open(send) = &mut engine.core.sends.iter_mut().next().unwrap().1.state {
-                send.payload = Payload::Leaving;
-            }
+            assert!(matches!(engine.core.messages.sends_mut().asked(slot, first), SendAsked::Payload(..)));
             engine.core.pushed(slot, first, Err(PullError::Fault));
         });
         assert_eq!(read().expect("the failure is reported at once").unwrap_err().error, ErrorCode::Fault);
@@ -290,7 +289,7 @@ fn the_late_answer_to_a_failed_send_ends_no_other() {
             let entry = until(&[&a, &b], read).unwrap();
             assert_eq!(entry.context, context, "{transport}");
         }
-        until(&[&a, &b], || a.engine(|engine| engine.core.sends.is_empty()).then_some(()));
+        until(&[&a, &b], || a.engine(|engine| engine.core.messages.sends().is_empty()).then_some(()));
     }
 }
 
@@ -381,10 +380,9 @@ proptest! {
                         context: all.len() as u64,
                         flags: OpFlags::empty(),
                     };
-                    let payload = if offered { Payload::Offered } else { Payload::Over };
-                    let open = OpenSend { posted: Posted::lent(work), notify: Notify::Event, payload, ack };
-                    let id = core.sends.insert(Send { to: slot, state: SendState::Open(open) });
-                    all.push((id.to_wire(), Model { offered, ack, ..Model::default() }));
+                    let wire = core.messages.sends().next_wire();
+                    core.messages.sends_mut().add(slot, Posted::lent(work), Notify::Event, offered, ack);
+                    all.push((wire, Model { offered, ack, ..Model::default() }));
                     return Ok(());
                 }
                 if all.is_empty() {
@@ -404,7 +402,7 @@ proptest! {
                     }
                 }
                 model.step(what);
-                core.outbox.clear();
+                core.peers.drop_actions();
                 while let Some(result) = next(&mut core.reporting) {
                     let (context, well) = match result {
                         Ok(Entry { context, .. }) => (context, true),
@@ -416,7 +414,7 @@ proptest! {
                     let seen = reports.get(&(context as u64)).map_or(&[][..], Vec::as_slice);
                     prop_assert_eq!(seen, model.reported.as_slice(), "send {}", context);
                     let kept = model.reported.is_none() || model.reported == Some(false) && model.ack;
-                    prop_assert_eq!(core.sends.find_wire(*id).is_some(), kept, "number of send {}", context);
+                    prop_assert_eq!(core.messages.sends().has(*id), kept, "number of send {}", context);
                 }
                 Ok(())
             })?;
@@ -480,7 +478,7 @@ fn cancel_finds_what_waits_beside_a_begun_operation_of_the_same_context() {
     });
     counter.add(1);
     // It has begun and cannot be cancelled: its peer was offered it.
-    until(&[&a], || a.engine(|engine| !engine.core.sends.is_empty()).then_some(()));
+    until(&[&a], || a.engine(|engine| !engine.core.messages.sends().is_empty()).then_some(()));
     let mut into = Buffer::zeroed(16);
     let waits = receive(7, &mut into, OpFlags::empty());
     a.engine(|engine| engine.post_receive(&waits, Notify::Event).unwrap());

@@ -93,7 +93,7 @@ fn msg_001_a_receive_from_a_peer_that_was_never_reached_takes_nothing_of_another
             assert_eq!(next.wait().unwrap().to_vec(), [5; 8]);
         });
         server.vector.remove(other).unwrap();
-        let waiting = server.engine(|engine| engine.core.table(true).posted_len());
+        let waiting = server.engine(|engine| engine.core.messages.table(true).posted_len());
         assert_eq!(waiting, 1, "it took a message of {other:?}");
     }
     drop(server);
@@ -121,7 +121,7 @@ fn msg_001_a_message_of_one_who_left_is_never_taken_for_anothers() {
             let to_server = client.peer(&server);
             client.endpoint.tagged_inject(to_server, 77, &[7; 8]).unwrap();
             let arrived = || {
-                let arrived = server.engine(|engine| engine.core.table(true).holds_any());
+                let arrived = server.engine(|engine| engine.core.messages.table(true).holds_any());
                 arrived.then_some(())
             };
             until(&[client, &server], arrived);

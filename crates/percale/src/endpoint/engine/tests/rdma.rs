@@ -310,7 +310,7 @@ fn rma_001_rma_005_what_cannot_be_registered_travels_in_frames() {
     let Some((a, b, _)) = connected() else { return };
     drop(a);
     let a = Station::new("verbs");
-    a.engine(|engine| engine.core.pins = Arc::new(NoCache));
+    a.engine(|engine| engine.core.local.set_pins(Arc::new(NoCache)));
     let peer = connect(&a, &b);
     let region = b.domain.register(vec![0; LEN], ALL).unwrap();
     reach(&a, &b, peer, &region);

@@ -83,7 +83,7 @@ impl World {
     fn stats(&self) -> Stats {
         // SAFETY: nothing is registered through it: the cache has its registrar.
         let registrar = unsafe { VerbsRegistrar::new(Arc::clone(self.adapter.domain()), Rights::empty()) };
-        self.a.engine(|engine| engine.core.pins.cache(registrar).unwrap().stats())
+        self.a.engine(|engine| engine.core.local.pins().cache(registrar).unwrap().stats())
     }
 
     /// Registrations that were made.

@@ -183,7 +183,7 @@ fn ctx_008_flt_009_a_buffer_for_many_is_not_released_while_a_peer_may_be_copying
         let sends = [(&stopped, &first), (&moves, &second)].map(|(from, to)| {
             connect(from, to);
             let send = from.endpoint.send(from.peer(to), vec![9; LONG]).start().unwrap();
-            until(&[to], || to.engine(|engine| !engine.core.pulls.is_empty()).then_some(()));
+            until(&[to], || to.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
             send
         });
         assert!(parts.shared.cancel(MANY));
@@ -221,9 +221,7 @@ fn ctx_008_ctx_009_a_directed_buffer_for_many_is_released_by_its_last_part_when_
     // More than the sockets hold, sent at once: it is under way for as long as the member does not read.
     let long = 3 * LONG;
     let send = peer.endpoint.send(to, vec![9; long]).start().unwrap();
-    until(&[&first, &peer], || {
-        first.engine(|engine| !engine.core.arrivals.is_empty() || !engine.core.pulls.is_empty()).then_some(())
-    });
+    until(&[&first, &peer], || first.engine(|engine| engine.core.messages.under_way() != [0; 2]).then_some(()));
     drop(send);
     drop(peer);
     until(&[&second], || second.ended());

@@ -5,7 +5,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use super::peers::{At, Peer};
+use super::{At, Peer};
 use crate::transport::Connection;
 
 /// The initial number of entries.

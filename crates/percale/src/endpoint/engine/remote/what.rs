@@ -9,7 +9,7 @@ use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Kind as AtomicKind};
 use crate::local_memory::volatile::{IOV_LIMIT, Segments};
-use crate::region::{Keyring, RemoteMemory};
+use crate::region::{Mapped, RemoteMemory};
 use crate::table::Id;
 use crate::wire::head::Counts;
 
@@ -62,7 +62,7 @@ impl What {
     }
 
     /// Returns the same operation with mapped keys replaced by the peers' own keys.
-    pub(in super::super) fn translated(self, mapped: &Keyring) -> Result<Self, PostError> {
+    pub(in super::super) fn translated(self, mapped: &Mapped) -> Result<Self, PostError> {
         let own = |piece: RemoteMemory| -> Result<RemoteMemory, PostError> {
             match piece.key {
                 key if mapped.gave(key) => {
@@ -96,12 +96,12 @@ impl What {
     }
 
     /// Returns the part with this number: the peer's memory, and where the part starts in the local memory.
-    pub(super) fn part(&self, number: u64) -> Option<(RemoteMemory, u64)> {
+    pub(in super::super) fn part(&self, number: u64) -> Option<(RemoteMemory, u64)> {
         self.part_of(number, PART_LIMIT)
     }
 
     /// Like [`part`](Self::part), but for parts of at most `limit` bytes.
-    pub(super) fn part_of(&self, number: u64, limit: u64) -> Option<(RemoteMemory, u64)> {
+    pub(in super::super) fn part_of(&self, number: u64, limit: u64) -> Option<(RemoteMemory, u64)> {
         let (mut left, mut local) = (number, 0);
         for piece in self.pieces() {
             let parts = piece.len.div_ceil(limit).max(1);
@@ -136,7 +136,7 @@ impl What {
     }
 
     /// Returns the notice that the target gets when the access has ended: what it has yet to count, and the data.
-    pub(super) fn tell(&self, counts: Counts) -> Tell {
+    pub(in super::super) fn tell(&self, counts: Counts) -> Tell {
         let mut tell = Tell { regions: [(0, 0); IOV_LIMIT], count: 0, counts, told: self.told() };
         for piece in self.pieces() {
             if !tell.regions().iter().any(|(key, _)| *key == piece.key) {
@@ -182,16 +182,16 @@ pub(in super::super) fn atomic_kind(work: &AtomicWork) -> AtomicKind {
 /// An access that waits for its turn, as a whole or with some of its parts.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    pub(super) state: WaitingState,
+    state: WaitingState,
     /// The number of parts that have left.
-    pub(super) sent: u64,
+    sent: u64,
     /// Whether the target has to execute it because the device cannot make it.
-    pub(super) executed_only: bool,
+    executed_only: bool,
 }
 
 /// The progress of a waiting access.
 #[derive(Debug)]
-pub(super) enum WaitingState {
+enum WaitingState {
     /// Nothing of it has left.
     Untouched(Box<Posted<What>>),
     /// It has begun, and its execution owns what it uses.
@@ -203,7 +203,28 @@ impl Waiting {
         Self { state: WaitingState::Untouched(posted), sent: 0, executed_only: false }
     }
 
-    pub(super) const fn started(&self) -> Option<Id<Execution>> {
+    /// Returns the number of parts that have left.
+    pub(in super::super) const fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Counts a part that has left.
+    pub(in super::super) const fn part_left(&mut self) {
+        self.sent += 1;
+    }
+
+    /// Returns whether the target has to execute it because the device cannot make it.
+    pub(in super::super) const fn is_executed_only(&self) -> bool {
+        self.executed_only
+    }
+
+    /// Records that the target has to execute it.
+    pub(in super::super) const fn execute_only(&mut self) {
+        self.executed_only = true;
+    }
+
+    /// Returns its execution, if it has begun.
+    pub(in super::super) const fn started(&self) -> Option<Id<Execution>> {
         match self.state {
             WaitingState::Started(id) => Some(id),
             WaitingState::Untouched(_) => None,
@@ -211,7 +232,7 @@ impl Waiting {
     }
 
     /// Begins the access as the execution with this number, which takes over the memory that it uses. Returns `None` if it had begun already.
-    pub(in super::super) fn start(&mut self, id: Id<Execution>) -> Option<Box<Posted<What>>> {
+    pub(super) fn start(&mut self, id: Id<Execution>) -> Option<Box<Posted<What>>> {
         match std::mem::replace(&mut self.state, WaitingState::Started(id)) {
             WaitingState::Untouched(posted) => Some(posted),
             begun @ WaitingState::Started(_) => {
@@ -255,22 +276,32 @@ pub(in super::super) struct Told {
 
 /// The notice to the target of an access that the target could not count or report by itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tell {
+pub(in super::super) struct Tell {
     /// The keys of the regions, with their generations as far as the target has sent them, else 0.
     regions: [(u64, u64); IOV_LIMIT],
     count: usize,
-    pub(super) counts: Counts,
-    pub(super) told: Option<Told>,
+    counts: Counts,
+    told: Option<Told>,
 }
 
 impl Tell {
     /// Returns the keys of the regions, each once, and their generations.
-    pub(super) fn regions(&self) -> &[(u64, u64)] {
+    pub(in super::super) fn regions(&self) -> &[(u64, u64)] {
         &self.regions[..self.count]
     }
 
+    /// Returns what the target counts.
+    pub(in super::super) const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Returns what the target reports.
+    pub(in super::super) const fn told(&self) -> Option<Told> {
+        self.told
+    }
+
     /// Records the generation of the region that was accessed by this key.
-    pub(super) fn learn(&mut self, key: u64, generation: u64) {
+    pub(in super::super) fn learn(&mut self, key: u64, generation: u64) {
         for (_, known) in self.regions[..self.count].iter_mut().filter(|(its, _)| *its == key) {
             *known = generation;
         }

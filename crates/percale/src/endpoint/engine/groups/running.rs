@@ -14,37 +14,37 @@ const SEALED: usize = 16 << 10;
 
 /// An operation of a group.
 #[derive(Debug)]
-pub(crate) struct Running {
-    pub(crate) program: Box<Program>,
+pub(super) struct Running {
+    pub(super) program: Box<Program>,
     /// The next step.
-    pub(crate) at: usize,
+    pub(super) at: usize,
     /// Transfers that have yet to end.
-    pub(crate) outstanding: u32,
+    pub(super) outstanding: u32,
     /// Whether the operation goes on when all of them have ended.
-    pub(crate) waiting: bool,
+    pub(super) waiting: bool,
     /// This member's elements.
-    pub(crate) source: Segment,
+    pub(super) source: Segment,
     /// Where the result is made.
-    pub(crate) result: Segment,
+    pub(super) result: Segment,
     /// The memory of the result, if the operation allocated it.
-    pub(crate) own: Option<Buffer>,
-    pub(crate) op: AtomicOp,
-    pub(crate) datatype: Datatype,
+    pub(super) own: Option<Buffer>,
+    pub(super) op: AtomicOp,
+    pub(super) datatype: Datatype,
     /// Its number in the group.
-    pub(crate) sequence: u32,
+    pub(super) sequence: u32,
     /// The data that its messages carry: its number, and a digest of its kind and shape.
-    pub(crate) data: u64,
-    pub(crate) bytes: usize,
-    pub(crate) context: u64,
-    pub(crate) notify: Notify,
+    pub(super) data: u64,
+    pub(super) bytes: usize,
+    pub(super) context: u64,
+    pub(super) notify: Notify,
     /// Whether it is the operation that joins the group.
-    pub(crate) joins: bool,
+    pub(super) joins: bool,
 }
 
 impl Running {
     /// Returns a part of its memory.
     #[inline]
-    pub(crate) fn memory(&self, scratch: &mut Scratch, (place, at): Spot, len: usize) -> Segment {
+    pub(super) fn memory(&self, scratch: &mut Scratch, (place, at): Spot, len: usize) -> Segment {
         let whole = match place {
             Place::Source => self.source,
             Place::Result => self.result,
@@ -55,7 +55,7 @@ impl Running {
 
     /// Performs a step on local memory only: combines received values with local ones, or copies.
     #[inline]
-    pub(crate) fn step_here(&self, scratch: &mut Scratch, step: &Step, chunks: &mut Option<Box<Chunks>>) {
+    pub(super) fn step_here(&self, scratch: &mut Scratch, step: &Step, chunks: &mut Option<Box<Chunks>>) {
         match *step {
             Step::Copy { from, into, len } => {
                 let (from, into) = (self.memory(scratch, from, len), self.memory(scratch, into, len));
@@ -75,7 +75,7 @@ impl Running {
 
 /// The memory of a group in which received values wait until they are combined. It is used by the operation that runs.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+pub(in super::super) struct Scratch {
     buffer: Buffer,
     /// The whole buffer.
     all: Segment,
@@ -105,7 +105,7 @@ impl Scratch {
 }
 
 /// Allocates memory for an operation.
-pub(crate) fn own_memory(len: usize) -> Buffer {
+pub(super) fn own_memory(len: usize) -> Buffer {
     if len >= SEALED
         && let Ok(allocation) = sealed::allocate(len)
     {

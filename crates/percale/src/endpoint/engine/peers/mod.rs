@@ -1,27 +1,49 @@
-//! The peers of an endpoint: one slot for each context of each address, kept across connections, and one for each peer with an
-//! unknown address.
+//! The peers of an endpoint: their slots, their connections, what waits to leave for them, and what they may make the endpoint keep.
 //!
-//! A slot's number is the [`Connection`] that links and matching know. A slot is made at the first use of a peer (or when the peer connects
+//! There is one slot for each context of each address, kept across connections, and one for each peer with an unknown address. A slot's
+//! number is the [`Connection`] that links and matching know. A slot is made at the first use of a peer (or when the peer connects
 //! first) and stays as long as anything may refer to it: the vector, a directed receive posted before the peer ever connected, a message
 //! that has not been received yet. The slots of permanently disconnected peers are reclaimed (see `parted`).
 //!
-//! A peer is identified by its incarnation; an address is only the place at which it is called. So:
-//! 1. A slot with an address ([`Peer::named`]) has a connection only with a peer that answered a call to this address.
+//! * `sending`: decides whether a frame may leave for a peer now; the queue of operations that wait for that
+//! * `outbox`: the frames that the handling of other frames asked for
+//! * `budget`: limits for the memory that one peer can make the endpoint keep
+//! * `known`: maps addresses of a vector to slots; `sockets`: maps network addresses to slots; `aliases`: slots that are the same peer
+//!
+//! Invariants:
+//! 1. A peer is identified by its incarnation; an address is only the place at which it is called. A slot with an address
+//!    ([`Peer::has_address`]) has a connection only with a peer that answered a call to this address.
 //! 2. The address that a peer merely advertises leads to no slot. A peer that called this endpoint, and that has not answered at its
 //!    address, has a slot without an address.
 //! 3. A slot is an alias of another only while the connection of that other slot lasts, and only after the peer proved at both addresses
 //!    that it is the same.
+//! 4. Whether a frame may leave is decided by [`Peer::may_leave`] alone. Nothing overtakes an operation in the peer's queue, and nothing
+//!    from the outbox overtakes an answer in the peer's backlog.
+//! 5. The counts of a peer (operations, parts, notices, answers, transfers) are those of its present connection: [`Peers::reset`] sets
+//!    them to 0.
 
 mod aliases;
+mod budget;
+mod known;
+mod outbox;
+mod sending;
+mod sockets;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
-use super::budget::Budget;
-use super::known::Known;
-use super::sockets::Sockets;
-use super::types::{Pending, Work};
+use self::budget::Budget;
+pub(super) use self::budget::charge_of;
+#[cfg(all(test, not(loom)))]
+pub(super) use self::budget::{BACKLOG, BEYOND, HEAD};
+use self::known::Known;
+use self::outbox::Outbox;
+pub(super) use self::sending::{LONG_BYTES, Leaving, PARTS_LIMIT, Queuing};
+use self::sockets::Sockets;
+use super::types::Pending;
 use crate::address_vector::vector::{AddressError, AddressVector};
 use crate::transport::Connection;
 use crate::types::PeerAddress;
@@ -50,70 +72,70 @@ pub(crate) type At = (SocketAddr, u16);
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// The address at which it is called; without [`named`](Self::named), the one that it advertises.
-    pub(crate) address: SocketAddr,
+    address: SocketAddr,
     /// Which context of that address it is.
-    pub(crate) context: u16,
+    context: u16,
     /// Whether the address leads to this slot.
     named: bool,
     /// The address that it advertises, if that is another one. Boxed, because most peers have none.
     advertised: Option<Box<At>>,
     /// Its incarnation, while it is up.
-    pub(crate) incarnation: u128,
+    incarnation: u128,
     /// The service thread's number of the connection, while it is up.
-    pub(crate) serial: u64,
+    serial: u64,
     /// The bit of our doorbell that it rings, while it is up over shared memory.
-    pub(crate) bit: u32,
+    bit: u32,
     /// Why this transport was chosen.
-    pub(crate) reason: String,
+    reason: String,
     /// The state of the connection.
-    pub(crate) state: State,
+    state: State,
     /// Whether there was a connection that has ended.
-    pub(crate) lost: bool,
+    lost: bool,
     /// Sends that its link has not taken, in order. Non-empty means that later sends queue too.
-    pub(crate) pending: VecDeque<Pending>,
+    pending: VecDeque<Pending>,
     /// Operations that wait for it.
     outstanding: u32,
     /// The number of them that are messages of groups.
     of_groups: u32,
     /// Accesses to its memory that it executes, or that have yet to end otherwise.
-    pub(crate) executed: u32,
+    executed: u32,
     /// Accesses to its memory by RDMA that have yet to end.
-    pub(crate) direct: u32,
+    direct: u32,
     /// Consecutive accesses that the peer executed although RDMA reaches their memory.
-    pub(crate) impatience: u32,
+    impatience: u32,
     /// The number of both kinds that are long writes, or writes by RDMA. Messages wait for them.
-    pub(crate) long_writes: u32,
+    long_writes: u32,
     /// Parts of accesses that it has not answered.
-    pub(crate) parts: u32,
+    parts: u32,
     /// Answers to it that its link has not taken.
-    pub(crate) replies: u32,
+    replies: u32,
     /// Notices of writes to its regions that its link has not taken, and one more while its answers precede everything else (see `budget`).
-    pub(crate) notices: u32,
+    notices: u32,
     /// Its budget of memory in this endpoint.
-    pub(super) budget: Budget,
+    budget: Budget,
     /// Transfers that it began from and to local regions, and bytes that are kept for them.
-    pub(crate) serving: u32,
-    pub(crate) staged: u64,
+    serving: u32,
+    staged: u64,
     /// The kinds of accesses that it counts although it may not see them.
-    pub(crate) counts: Counts,
+    counts: Counts,
     /// Whether it asked for offers only.
-    pub(crate) offers_only: bool,
+    offers_only: bool,
     /// Its place in the vector, or UNSPECIFIED, when the vector had had `source_changes` changes.
     source: PeerAddress,
     source_changes: u64,
     /// The protocol violation of the peer, if there was one. The engine closes the link at its next progress.
-    pub(crate) accused: Option<&'static str>,
+    accused: Option<&'static str>,
     /// The number of control frames from it that the engine has not handled.
-    pub(crate) heard: u32,
+    heard: u32,
     /// Whether other slots are aliases of this one.
     aliased: bool,
     /// The slot of its sending half, while that is connected: receives directed at this peer take the messages of that slot (`senders`).
-    pub(super) sender: Option<Connection>,
+    sender: Option<Connection>,
     /// Whether a receive was directed at it since it was [lost](Self::lost). A peer that is not lost may have directed receives even if
     /// this is false.
-    pub(crate) directed: bool,
+    directed: bool,
     /// Whether one of its messages may have been here when its connection ended.
-    pub(crate) left: bool,
+    left: bool,
     /// Whether it is in the queue of slots that may be given up.
     parted: bool,
 }
@@ -168,6 +190,24 @@ impl Peer {
             && !self.budget.owes()
     }
 
+    /// Returns the state of the connection.
+    #[inline]
+    pub(super) const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Returns whether the connection is established.
+    #[inline]
+    pub(super) const fn is_up(&self) -> bool {
+        matches!(self.state, State::Up)
+    }
+
+    /// Returns whether there is no connection, and none was asked for.
+    #[inline]
+    pub(super) const fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+
     /// Returns whether a receive that is directed at it needs more than its slot.
     #[inline]
     pub(super) const fn takes_detour(&self) -> bool {
@@ -179,15 +219,72 @@ impl Peer {
         self.named
     }
 
+    /// Returns the address at which it is called; without [`has_address`](Self::has_address), the one that it advertises.
+    pub(super) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Returns its address and context.
     pub(super) const fn at(&self) -> At {
         (self.address, self.context)
     }
 
-    /// Returns whether a message has to wait: for long writes, which the target pulls at its own progress, or for notices of writes.
+    /// Returns its incarnation, while it is up.
     #[inline]
-    pub(crate) const fn must_wait(&self) -> bool {
-        self.long_writes | self.notices != 0
+    pub(super) const fn incarnation(&self) -> u128 {
+        self.incarnation
+    }
+
+    /// Returns the service thread's number of the connection, while it is up.
+    pub(super) const fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Returns the bit of the local doorbell that it rings, while it is up over shared memory.
+    pub(super) const fn bit(&self) -> u32 {
+        self.bit
+    }
+
+    /// Returns why this transport was chosen.
+    pub(super) fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Returns whether there was a connection that has ended.
+    pub(super) const fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Returns the protocol violation of the peer, if there was one.
+    pub(super) const fn accused(&self) -> Option<&'static str> {
+        self.accused
+    }
+
+    /// Returns the number of control frames from it that the engine has not handled.
+    pub(super) const fn control_frames(&self) -> u32 {
+        self.heard
+    }
+
+    /// Returns the kinds of accesses that it counts although it may not see them.
+    #[inline]
+    pub(super) const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Returns the slot of its sending half, while that is connected.
+    pub(super) const fn sender(&self) -> Option<Connection> {
+        self.sender
+    }
+
+    /// Returns whether a receive was directed at it since it was [lost](Self::is_lost). A peer that is not lost may have directed
+    /// receives even if this is false.
+    pub(super) const fn is_directed(&self) -> bool {
+        self.directed
+    }
+
+    /// Returns whether one of its messages may have been here when its connection ended.
+    pub(super) const fn may_have_left(&self) -> bool {
+        self.left
     }
 }
 
@@ -205,12 +302,19 @@ pub(crate) struct Peers {
     /// The count of the vector's removals for which `known` is valid, or NEVER.
     removals: u64,
     /// Whether some peer broke the protocol and its link has yet to be closed.
-    pub(crate) any_accused: bool,
+    any_accused: bool,
     /// The number of peers that are not read, and of peers for which answers wait (see `budget`).
     stopped: u32,
     owing: u32,
     /// Whether the endpoint has only one peer, which is the only one in its vector once there is a connection to it.
-    pub(crate) single: bool,
+    single: bool,
+    /// The actions that links are to do next.
+    outbox: Outbox,
+    /// The cap on the bytes of unexpected messages that are held for one peer. Above it the peer is asked to offer messages rather than to
+    /// send them.
+    unexpected_cap: usize,
+    /// Peers that are gone and left messages, in the order in which they left.
+    left_messages: VecDeque<Connection>,
     /// Slots that were given up.
     free: Vec<Connection>,
     /// Slots that lost their connection, or could not be connected, the oldest first.
@@ -218,8 +322,9 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Creates a table without peers.
-    pub(crate) fn new(vector: Option<AddressVector>, single: bool) -> Self {
+    /// Creates a table without peers. `single` is whether the endpoint has only one peer, `unexpected_cap` the number of bytes of unexpected
+    /// messages above which a peer is asked to offer messages rather than to send them.
+    pub(crate) fn new(vector: Option<AddressVector>, single: bool, unexpected_cap: usize) -> Self {
         let options = vector.as_ref().map(AddressVector::options);
         let known = options.map_or(Known::new(0, 0), |options| Known::new(options.receive_context_bits, options.base));
         Self {
@@ -233,6 +338,9 @@ impl Peers {
             stopped: 0,
             owing: 0,
             single,
+            outbox: Outbox::default(),
+            unexpected_cap,
+            left_messages: VecDeque::new(),
             free: Vec::new(),
             parted: VecDeque::new(),
         }
@@ -443,72 +551,74 @@ impl Peers {
         (self.source(slot), self.list[slot as usize].address)
     }
 
-    /// Counts one more operation that waits for this peer.
+    /// Returns whether the endpoint has only one peer.
     #[inline]
-    pub(crate) fn started(&mut self, slot: Connection) {
-        self.list[slot as usize].outstanding += 1;
+    pub(super) const fn is_single(&self) -> bool {
+        self.single
     }
 
-    /// Counts one operation fewer that waits for this peer.
-    #[inline]
-    pub(crate) fn finished(&mut self, slot: Connection) {
+    /// Records that the connection to a slot is being made, by the attempt with this number. Returns where the peer is called.
+    pub(super) fn connecting(&mut self, slot: Connection, attempt: u64) -> At {
         let peer = &mut self.list[slot as usize];
-        peer.outstanding = peer.outstanding.saturating_sub(1);
+        peer.state = State::Connecting(attempt);
+        peer.at()
     }
 
-    /// Counts one of the sends that wait for this peer as a message of a group. Such a send ends when the peer's application posts the
-    /// operation, and no fence waits for it.
-    pub(crate) fn started_for_group(&mut self, slot: Connection) {
-        self.list[slot as usize].of_groups += 1;
-    }
-
-    /// Counts that such a message has ended.
-    #[cold]
-    pub(crate) fn finished_for_group(&mut self, slot: Connection) {
+    /// Records the service thread's number of a connection, and the bit of the local doorbell that its peer rings.
+    pub(super) fn met(&mut self, slot: Connection, serial: u64, bit: u32) {
         let peer = &mut self.list[slot as usize];
-        peer.of_groups = peer.of_groups.saturating_sub(1);
+        (peer.serial, peer.bit) = (serial, bit);
     }
 
-    /// Returns whether no operation but messages of groups waits for this peer, so that a fence may pass.
-    #[inline]
-    pub(crate) fn is_settled(&self, slot: Connection) -> bool {
-        let peer = &self.list[slot as usize];
-        peer.outstanding == peer.of_groups
+    /// Records that the connection of a slot is established.
+    pub(super) fn connected(&mut self, slot: Connection, incarnation: u128) {
+        let peer = &mut self.list[slot as usize];
+        (peer.state, peer.lost, peer.incarnation) = (State::Up, false, incarnation);
     }
 
-    /// Queues a message of a group behind other messages of groups and before everything else. The other operations in the queue may wait
-    /// for something that the peer's application does only after the group's operation is over.
-    pub(crate) fn queue_for_group(&mut self, slot: Connection, message: Pending) {
-        let pending = &mut self.list[slot as usize].pending;
-        let last = pending.iter().rposition(|other| matches!(other.work, Work::Collective(_)));
-        pending.insert(last.map_or(0, |last| last + 1), message);
+    /// Records why the transport of a connection was chosen.
+    pub(super) fn set_reason(&mut self, slot: Connection, reason: &str) {
+        self.list[slot as usize].reason = reason.into();
     }
 
-    /// Returns whether frames of this peer are taken.
-    #[inline]
-    pub(super) fn is_read(&self, slot: Connection) -> bool {
-        self.stopped == 0 || self.list[slot as usize].budget.is_read()
+    /// Records that the connection of a slot has ended.
+    pub(super) fn set_lost(&mut self, slot: Connection) {
+        self.list[slot as usize].lost = true;
     }
 
-    /// Counts a peer that is read again, or that is no longer read.
-    pub(super) const fn count_stopped(&mut self, is_read: bool) {
-        self.stopped = if is_read { self.stopped.saturating_sub(1) } else { self.stopped.saturating_add(1) };
+    /// Records the slot of the sending half of a peer.
+    pub(super) fn set_sender(&mut self, half: Connection, sender: Connection) {
+        self.list[half as usize].sender = Some(sender);
     }
 
-    /// Returns whether answers wait for any peer.
-    #[inline]
-    pub(super) const fn any_owing(&self) -> bool {
-        self.owing > 0
+    /// Records the kinds of accesses that a peer counts although it may not see them.
+    pub(super) fn set_counts(&mut self, slot: Connection, counts: Counts) {
+        self.list[slot as usize].counts = counts;
     }
 
-    /// Counts one more peer for which answers wait, or one fewer.
-    pub(super) const fn count_owing(&mut self, more: bool) {
-        self.owing = if more { self.owing.saturating_add(1) } else { self.owing.saturating_sub(1) };
+    /// Records that a receive is directed at a peer. Returns the slot whose messages it takes: that of the sending half, if there is one.
+    pub(super) fn direct_receive(&mut self, slot: Connection) -> Connection {
+        let peer = &mut self.list[slot as usize];
+        peer.directed = true;
+        let slot = peer.sender.unwrap_or(slot);
+        self.list[slot as usize].directed = true;
+        slot
     }
 
-    /// Records that the peer asked for offers only, or withdrew that request.
-    pub(crate) fn set_offers_only(&mut self, slot: Connection, on: bool) {
-        self.list[slot as usize].offers_only = on;
+    /// Records whether messages of a peer without a connection may be here.
+    pub(super) fn set_left(&mut self, slot: Connection, left: bool) {
+        self.list[slot as usize].left = left;
+    }
+
+    /// Counts a control frame of a peer that the engine has yet to handle.
+    pub(super) fn hear(&mut self, slot: Connection) {
+        let peer = &mut self.list[slot as usize];
+        peer.heard = peer.heard.saturating_add(1);
+    }
+
+    /// Records that the control frames of a peer were handled.
+    pub(super) fn heard(&mut self, slot: Connection) {
+        self.list[slot as usize].heard = 0;
     }
 
     /// Records that a peer broke the protocol. Its connection is closed soon, with this reason.
@@ -518,9 +628,16 @@ impl Peers {
         self.any_accused = true;
     }
 
-    /// Takes all operations that wait in a slot.
-    pub(crate) fn take_pending(&mut self, slot: Connection) -> VecDeque<Pending> {
-        std::mem::take(&mut self.list[slot as usize].pending)
+    /// Returns whether a peer was [accused](Self::accuse) since the last call.
+    #[inline]
+    pub(super) const fn any_accused(&self) -> bool {
+        self.any_accused
+    }
+
+    /// Begins a look at the [accused](Peer::accused) peers, after which [`any_accused`](Self::any_accused) concerns later accusations.
+    #[cold]
+    pub(super) const fn judge(&mut self) {
+        self.any_accused = false;
     }
 
     /// Makes the slot idle again. The next operation makes a new connection.

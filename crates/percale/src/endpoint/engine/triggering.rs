@@ -7,15 +7,15 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::access::{atomic_entry, rma_entry};
-use super::aside::Memory;
 use super::collective::collective_entry;
 use super::core::{Core, send_flags, sent_entry};
-use super::staged::{Located, Staged, refused};
+use super::remote::{atomic_entry, rma_entry};
+use super::staged::{Located, refused};
+use super::triggered::Triggered;
 use super::types::{Notify, Side};
 use crate::collective::CollectiveWork;
+use crate::completion::counter::Condition;
 use crate::completion::counter::Counter;
-use crate::completion::counter::{Condition, Due};
 use crate::completion::entry::{CompletionFlags, Entry, ErrorCode, ErrorEntry};
 use crate::conditions::variable::Variable;
 use crate::device::Arriving;
@@ -25,41 +25,6 @@ use crate::endpoint::remote_work::{AtomicWork, RmaWork};
 use crate::endpoint::submissions::Transfer;
 use crate::endpoint::work::{OpFlags, PostError, ReceiveWork, SendWork};
 use crate::table::Id;
-
-/// An operation that has begun.
-#[derive(Debug)]
-pub(crate) struct Triggered {
-    /// The posted operation, with the memory that it uses. The operation under way borrows that memory.
-    transfer: Box<Transfer>,
-    /// The host memory on which it runs, if its own memory is a device's.
-    staged: Option<Box<Staged>>,
-}
-
-impl Triggered {
-    /// Makes one for an operation that began when it was posted, and that runs on host memory in place of device memory.
-    pub(super) fn staged(notify: Notify, posted: Posted<Operation>, staged: Staged) -> Self {
-        let transfer = Transfer {
-            operation: posted,
-            notify,
-            counting: None,
-            quiet: false,
-            canceled: false,
-            located: None,
-            endpoint: None,
-        };
-        Self { transfer: Box::new(transfer), staged: Some(Box::new(staged)) }
-    }
-
-    /// Returns whether this is the operation with this context, of a safe handle or not.
-    pub(super) fn is_meant(&self, context: u64, operation: bool) -> bool {
-        is_meant(self.transfer.notify, self.transfer.context(), context, operation)
-    }
-
-    /// Returns the posted operation with its memory, and the host memory on which it runs.
-    pub(super) fn into_parts(self) -> (Box<Transfer>, Memory) {
-        (self.transfer, Memory::Staged(self.staged))
-    }
-}
 
 impl Operation {
     const fn flags(&self) -> OpFlags {
@@ -144,29 +109,26 @@ impl Engine {
         // No room is reserved, because the operation may wait forever.
         let notify = if flags.contains(OpFlags::COMPLETION) { Notify::Event } else { Notify::Silent };
         let (quiet, counting) = (deferred.is_some(), deferred.flatten());
-        let endpoint = Some(Arc::clone(&self.core.submissions));
+        let endpoint = Some(Arc::clone(self.core.triggered.submissions()));
         Ok(Transfer { operation: posted, notify, counting, quiet, canceled: false, located, endpoint })
     }
 
     /// Makes progress look for operations that are due and for the end of operations that have begun, from now on. Other endpoints pay
     /// nothing for it.
     pub(super) const fn watch_begun(&mut self) {
-        (self.triggers, self.attentive, self.core.has_waited) = (true, true, true);
+        (self.triggers, self.attentive) = (true, true);
+        self.core.triggered.expect();
         self.core.reporting.count_all();
     }
 
     /// Queues an operation in the line of a counter. Returns whether something may be due there.
     pub(crate) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
-        let due = transfer.into_due();
-        let is_due = counter.queue(condition, None, due, |_, _| ());
-        // Now that something waits there: a line that is empty is forgotten.
-        self.core.lines.add(counter);
-        is_due
+        self.core.triggered.queue(transfer, counter, condition)
     }
 
     /// Lets an operation wait for a variable.
     pub(crate) fn queue_written(&mut self, transfer: Transfer, variable: Variable) {
-        self.core.watched.push(variable, Box::new(transfer));
+        self.core.triggered.watch(variable, transfer);
         // Sleepers poll again, and then sleep for a shorter time.
         self.ring();
     }
@@ -175,19 +137,17 @@ impl Engine {
     #[inline(never)]
     pub(crate) fn begin_due(&mut self) -> bool {
         let mut any = false;
-        while let Some(transfer) = self.core.watched.pop() {
+        while let Some(transfer) = self.core.triggered.take_written() {
             self.begin(transfer);
             any = true;
         }
         // Beginning one may end it, and that may make others due.
-        while self.core.submissions.any() {
-            let mut due = std::mem::take(&mut self.core.due);
-            self.core.submissions.take(&mut due);
+        while let Some(mut due) = self.core.triggered.take_due() {
             while let Some(transfer) = due.pop_front() {
                 self.begin(transfer);
                 any = true;
             }
-            self.core.due = due;
+            self.core.triggered.return_due(due);
         }
         any
     }
@@ -225,7 +185,7 @@ impl Engine {
             Ok(staged) => (staged.map(Box::new), None),
             Err(error) => (None, Some(refused(error))),
         };
-        let id = self.core.triggered.insert(Triggered { transfer, staged });
+        let id = self.core.triggered.add_begun(Triggered::new(transfer, staged));
         operation.set_context(id.to_u64());
         let notify = Notify::Triggered;
         let result = match refused {
@@ -243,11 +203,6 @@ impl Engine {
         };
         self.core.fail(operation.side(), notify, error);
     }
-}
-
-/// Returns whether `context`, of a safe handle or not, names an operation with the context `of`.
-fn is_meant(notify: Notify, of: u64, context: u64, operation: bool) -> bool {
-    of == context && (notify == Notify::Operation) == operation
 }
 
 /// Returns the error code of an operation that could not be posted when it was due.
@@ -271,14 +226,11 @@ impl Core {
             Ok(entry) => entry.context,
             Err(error) => error.entry.context,
         };
-        let Some(begun) = self.triggered.remove(Id::from_u64(id)) else { return };
         // What it used is freed when this returns: nothing touches it any more.
-        let Triggered { transfer, staged } = begun;
+        let Some(begun) = self.triggered.take_begun(Id::from_u64(id)) else { return };
+        let transfer = begun.transfer();
         let (context, notify, quiet) = (transfer.context(), transfer.notify, transfer.quiet);
-        let result = match &staged {
-            Some(staged) => staged.land(side, result),
-            None => result,
-        };
+        let result = begun.land(side, result);
         let success = result.is_ok();
         match result {
             Ok(mut entry) => {
@@ -290,8 +242,8 @@ impl Core {
                 if quiet { self.report_error(side, notify, error) } else { self.fail(side, notify, error) }
             }
         }
-        if let Some(counter) = transfer.counting {
-            self.submissions.counting(|| if success { counter.add(1) } else { counter.add_error(1) });
+        if let Some(counter) = &transfer.counting {
+            self.triggered.submissions().counting(|| if success { counter.add(1) } else { counter.add_error(1) });
         }
     }
 
@@ -304,28 +256,20 @@ impl Core {
             self.complete(side, transfer.notify, entry);
         }
         if let Some(counter) = transfer.counting.take() {
-            self.submissions.counting(|| counter.add(1));
+            self.triggered.submissions().counting(|| counter.add(1));
         }
     }
 
     /// What the payload of an operation that has begun is still on its way to.
     #[inline]
     pub(super) fn arriving(&self, notify: Notify, context: u64) -> Option<&Arc<Arriving>> {
-        if notify != Notify::Triggered {
-            return None;
-        }
-        self.triggered.get(Id::from_u64(context))?.staged.as_ref()?.arriving()
+        if notify == Notify::Triggered { self.triggered.arriving(context) } else { None }
     }
 
     /// Cancels an operation that waits for a counter or a variable. Returns whether there was one.
     #[cold]
     pub(super) fn cancel_waiting(&mut self, context: u64, operation: bool) -> bool {
-        self.cancel_watched(context, operation) || self.cancel_in_lines(context, operation)
-    }
-
-    fn cancel_watched(&mut self, context: u64, operation: bool) -> bool {
-        let meant = |transfer: &Transfer| is_meant(transfer.notify, transfer.context(), context, operation);
-        let Some(transfer) = self.watched.cancel(meant) else { return false };
+        let Some(transfer) = self.triggered.cancel(context, operation) else { return false };
         self.cancelled(*transfer, "cancelled before it was due");
         true
     }
@@ -342,33 +286,9 @@ impl Core {
         }
     }
 
-    fn cancel_in_lines(&mut self, context: u64, operation: bool) -> bool {
-        let ours = Arc::clone(&self.submissions);
-        let meant = |due: &Due| {
-            due.work::<Transfer>().is_some_and(|transfer| {
-                transfer.is_for(&ours) && is_meant(transfer.notify, transfer.context(), context, operation)
-            })
-        };
-        for counter in self.lines.all() {
-            let taken = counter.take_back(|waiting| waiting.cancel_first(meant)).flatten();
-            let Some(transfer) = taken.and_then(Due::into_work::<Transfer>) else { continue };
-            self.cancelled(*transfer, "cancelled before it was due");
-            return true;
-        }
-        false
-    }
-
     /// Ends all operations that wait for counters and variables, because the endpoint closes. None is begun any more.
     pub(super) fn end_waiting(&mut self, why: &str) {
-        let mut ended = Vec::new();
-        for counter in self.lines.all() {
-            let ours = |_, due: &Due| due.work::<Transfer>().is_some_and(|it| it.is_for(&self.submissions));
-            let taken = counter.take_back(|waiting| waiting.cancel_all(ours)).unwrap_or_default();
-            ended.extend(taken.into_iter().filter_map(Due::into_work::<Transfer>));
-        }
-        ended.extend(self.watched.take());
-        // After the lines: an operation that has left a line is in this list by now, because the thread that moves it holds the line's lock.
-        ended.extend(self.submissions.close(self.reporting.queues()));
+        let ended = self.triggered.close(self.reporting.queues());
         for transfer in ended {
             self.cancelled(*transfer, why);
         }

@@ -17,27 +17,30 @@
 
 use std::collections::VecDeque;
 
-use super::core::Core;
-use super::kinds::is_tagged;
-use super::peers::State;
-use super::types::{Action, Body, Unexpected};
+use super::super::types::{Action, Body, Unexpected};
+use super::{Peer, Peers, State};
+use crate::local_memory::buffer::Buffer;
 use crate::transport::Connection;
 use crate::wire::head::{Head, Kind};
 
 /// The charge for an unexpected message besides its bytes, for its head and its entry in the tables.
-pub(super) const HEAD: usize = 256;
+pub(in super::super) const HEAD: usize = 256;
 
 /// The number of bytes that may be held for one peer beyond the cap: those that were on their way when the peer was asked to stop, and offers.
-pub(super) const BEYOND: usize = 64 << 20;
+pub(in super::super) const BEYOND: usize = 64 << 20;
 
 /// The number of answers that may wait for one peer's link. An answer with a payload or a transfer counts as [`HEAVY`].
-pub(super) const BACKLOG: usize = 1 << 18;
+pub(in super::super) const BACKLOG: usize = 1 << 18;
 
 /// The weight of an answer that is more than a head.
 const HEAVY: usize = 8;
 
 /// All disconnected peers together may have left this many times what one peer may hold.
 const PARTED: usize = 2;
+
+/// The maximum number of answers to one peer that its link has not taken. A peer that sends more requests without taking the answers is
+/// disconnected.
+const REPLIES_LIMIT: u32 = 8192;
 
 /// An answer that waits. Most are heads, which are kept small.
 #[derive(Debug)]
@@ -81,13 +84,13 @@ enum Change {
 
 impl Budget {
     /// Bytes of unexpected messages.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) const fn held(&self) -> usize {
         self.held
     }
 
     /// The weight of the answers that wait in the backlog.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) const fn weight(&self) -> usize {
         self.weight
     }
@@ -143,11 +146,11 @@ impl From<Action> for Owed {
     }
 }
 
-impl Core {
+impl Peers {
     /// Charges bytes of an unexpected message to its peer's budget.
     #[inline]
-    pub(super) fn charge(&mut self, from: Connection, bytes: usize) {
-        let budget = &mut self.peers.get_mut(from).budget;
+    pub(in super::super) fn charge(&mut self, from: Connection, bytes: usize) {
+        let budget = &mut self.get_mut(from).budget;
         budget.held = budget.held.saturating_add(bytes);
         if budget.held > self.unexpected_cap {
             self.review(from);
@@ -156,8 +159,8 @@ impl Core {
 
     /// Releases bytes that were [charged](Self::charge).
     #[inline]
-    pub(super) fn release(&mut self, from: Connection, bytes: usize) {
-        let budget = &mut self.peers.get_mut(from).budget;
+    pub(in super::super) fn release(&mut self, from: Connection, bytes: usize) {
+        let budget = &mut self.get_mut(from).budget;
         budget.held = budget.held.saturating_sub(bytes);
         if budget.told {
             self.review(from);
@@ -168,20 +171,20 @@ impl Core {
     #[cold]
     fn review(&mut self, from: Connection) {
         let cap = self.unexpected_cap;
-        let peer = self.peers.get_mut(from);
+        let peer = self.get_mut(from);
         let (was_choked, was_read) = (peer.budget.choked, peer.budget.is_read());
         let change = peer.budget.review(cap);
         // While the backlog is too long, messages wait behind the answers: the notice that is counted here holds them back.
         match (was_choked, peer.budget.choked) {
-            (false, true) => peer.notices = peer.notices.saturating_add(1),
-            (true, false) => peer.notices = peer.notices.saturating_sub(1),
+            (false, true) => peer.notice_queued(),
+            (true, false) => peer.notice_left(),
             _ => {}
         }
         let is_read = peer.budget.is_read();
         let is_up = peer.state == State::Up;
         if was_read != is_read {
-            self.peers.count_stopped(is_read);
-            let address = self.peers.get(from).address;
+            self.count_stopped(is_read);
+            let address = self.get(from).address;
             crate::later::later!(debug: %address, is_read, "a peer uses up what may be kept for it");
         }
         if let Change::Tell(on) = change
@@ -192,21 +195,21 @@ impl Core {
     }
 
     /// Reviews the budget when a connection begins, because messages of an earlier connection may still be held.
-    pub(super) fn begin_budget(&mut self, slot: Connection) {
-        if self.peers.get(slot).budget.held > self.unexpected_cap {
+    pub(in super::super) fn begin_budget(&mut self, slot: Connection) {
+        if self.get(slot).budget.held > self.unexpected_cap {
             self.review(slot);
         }
     }
 
     /// Puts an answer that a link did not take behind those that wait.
     #[cold]
-    pub(super) fn owe(&mut self, to: Connection, action: Action) {
-        let budget = &mut self.peers.get_mut(to).budget;
+    pub(in super::super) fn owe(&mut self, to: Connection, action: Action) {
+        let budget = &mut self.get_mut(to).budget;
         let first = !budget.owes();
         budget.push(action.into());
         let review = budget.weight > BACKLOG && !budget.choked;
         if first {
-            self.peers.count_owing(true);
+            self.count_owing(true);
         }
         if review {
             self.review(to);
@@ -215,12 +218,12 @@ impl Core {
 
     /// Takes the first answer that waits.
     #[cold]
-    pub(super) fn next_owed(&mut self, to: Connection) -> Option<Action> {
-        let budget = &mut self.peers.get_mut(to).budget;
+    pub(in super::super) fn next_owed(&mut self, to: Connection) -> Option<Action> {
+        let budget = &mut self.get_mut(to).budget;
         let action = budget.pop()?;
         let (last, review) = (!budget.owes(), budget.choked && budget.weight <= BACKLOG / 2);
         if last {
-            self.peers.count_owing(false);
+            self.count_owing(false);
         }
         if review {
             self.review(to);
@@ -230,85 +233,156 @@ impl Core {
 
     /// Puts an answer back to the head of the backlog, because the link did not take it.
     #[cold]
-    pub(super) fn owe_first(&mut self, to: Connection, action: Action) {
-        let budget = &mut self.peers.get_mut(to).budget;
+    pub(in super::super) fn owe_first(&mut self, to: Connection, action: Action) {
+        let budget = &mut self.get_mut(to).budget;
         let first = !budget.owes();
         let owed = Owed::from(action);
         budget.weight = budget.weight.saturating_add(owed.weight());
         budget.backlog.push_front(owed);
         if first {
-            self.peers.count_owing(true);
+            self.count_owing(true);
         }
     }
 
     /// Ends the budget of a connection that is over.
-    pub(super) fn end_budget(&mut self, slot: Connection) {
-        let budget = &mut self.peers.get_mut(slot).budget;
+    pub(in super::super) fn end_budget(&mut self, slot: Connection) {
+        let budget = &mut self.get_mut(slot).budget;
         let (owed, stopped) = (budget.owes(), !budget.is_read());
         budget.end();
         if owed {
-            self.peers.count_owing(false);
+            self.count_owing(false);
         }
         if stopped {
-            self.peers.count_stopped(true);
+            self.count_stopped(true);
         }
-        self.forget_parted(slot);
     }
 
     /// Returns whether anything waits to be handed to a link.
     #[inline]
-    pub(super) fn has_answers(&self) -> bool {
-        !self.outbox.is_empty() || self.peers.any_owing()
+    pub(in super::super) fn has_answers(&self) -> bool {
+        self.has_actions() || self.any_owing()
     }
 
-    /// Drops the messages of the disconnected peers that left first, if all of them together left more than may be kept.
+    /// Returns the disconnected peers with messages that are to be dropped, the one that left first first: all of them together left more
+    /// than may be kept. `slot` is a peer that just left.
     #[cold]
-    fn forget_parted(&mut self, slot: Connection) {
-        if self.peers.get(slot).budget.held == 0 {
-            return;
+    pub(in super::super) fn take_overdue(&mut self, slot: Connection) -> Vec<Connection> {
+        let mut overdue = Vec::new();
+        if self.get(slot).budget.held == 0 {
+            return overdue;
         }
-        self.left_messages.retain(|other| *other != slot);
-        self.left_messages.push_back(slot);
-        let peers = &self.peers;
-        self.left_messages.retain(|slot| peers.get(*slot).budget.held > 0 && peers.get(*slot).state != State::Up);
+        let list = &self.list;
+        let keeps = |slot: Connection| {
+            list.get(slot as usize).is_some_and(|peer| peer.budget.held > 0 && peer.state != State::Up)
+        };
+        self.left_messages.retain(|other| *other != slot && keeps(*other));
+        if keeps(slot) {
+            self.left_messages.push_back(slot);
+        }
         let limit = self.unexpected_cap.saturating_add(BEYOND).saturating_mul(PARTED);
-        let all = self.left_messages.iter().map(|slot| self.peers.get(*slot).budget.held);
+        let all = self.left_messages.iter().map(|slot| self.get(*slot).budget.held);
         let mut held = all.fold(0_usize, usize::saturating_add);
         while held > limit
             && self.left_messages.len() > 1
             && let Some(oldest) = self.left_messages.pop_front()
         {
-            held = held.saturating_sub(self.peers.get(oldest).budget.held);
-            let address = self.peers.get(oldest).address;
+            held = held.saturating_sub(self.get(oldest).budget.held);
+            let address = self.get(oldest).address;
             crate::later::later!(warn: %address, "messages of a peer that is gone are dropped: nobody received them, and others left as many since");
-            for kind in [Kind::Message, Kind::Tagged, Kind::Collective] {
-                self.drop_held(kind, |from, _, _| from == oldest);
-            }
+            overdue.push(oldest);
         }
+        overdue
     }
 
-    /// Drops the held messages of this kind for which `unwanted` returns true. Returns how many there were.
-    pub(super) fn drop_held(&mut self, kind: Kind, unwanted: impl Fn(Connection, u64, &Unexpected) -> bool) -> usize {
-        let held =
-            self.table_of(kind).extract_held(|envelope, _, message| unwanted(message.from, envelope.tag, message));
-        let dropped: Vec<Unexpected> = held.map(|(_, message)| message).collect();
-        for message in &dropped {
-            self.release(message.from, charge_of(message));
-            if let Body::Arriving(arrival) = message.body
-                && let Some(arrival) = self.arrivals.get_mut(arrival)
-            {
-                arrival.held = None;
-            }
+    /// Returns whether frames of this peer are taken.
+    #[inline]
+    pub(in super::super) fn is_read(&self, slot: Connection) -> bool {
+        self.stopped == 0 || self.get(slot).budget.is_read()
+    }
+
+    /// Counts a peer that is read again, or that is no longer read.
+    const fn count_stopped(&mut self, is_read: bool) {
+        self.stopped = if is_read { self.stopped.saturating_sub(1) } else { self.stopped.saturating_add(1) };
+    }
+
+    /// Returns whether answers wait for any peer.
+    #[inline]
+    pub(super) const fn any_owing(&self) -> bool {
+        self.owing > 0
+    }
+
+    /// Counts one more peer for which answers wait, or one fewer.
+    const fn count_owing(&mut self, more: bool) {
+        self.owing = if more { self.owing.saturating_add(1) } else { self.owing.saturating_sub(1) };
+    }
+}
+
+impl Peer {
+    /// Bytes of its unexpected messages.
+    #[cfg(all(test, not(loom)))]
+    pub(in super::super) const fn held(&self) -> usize {
+        self.budget.held()
+    }
+
+    /// The weight of the answers that wait in its backlog.
+    #[cfg(all(test, not(loom)))]
+    pub(in super::super) const fn backlog(&self) -> usize {
+        self.budget.weight()
+    }
+
+    /// Returns whether answers wait in its backlog.
+    pub(in super::super) fn is_owed(&self) -> bool {
+        self.budget.owes()
+    }
+
+    /// Returns whether the peer has more requests under way than it may. Such a peer is disconnected.
+    pub(in super::super) const fn asks_too_much(&self) -> bool {
+        self.replies > REPLIES_LIMIT || self.serving > 2 * super::PARTS_LIMIT
+    }
+
+    /// Counts one more answer to this peer that is on its way.
+    #[inline]
+    pub(in super::super) const fn reply_queued(&mut self) {
+        self.replies = self.replies.saturating_add(1);
+    }
+
+    /// Counts an answer that the link took.
+    #[inline]
+    pub(in super::super) const fn reply_left(&mut self) {
+        self.replies = self.replies.saturating_sub(1);
+    }
+
+    /// Counts one more transfer of this peer that is under way.
+    #[inline]
+    pub(in super::super) const fn serving_started(&mut self) {
+        self.serving = self.serving.saturating_add(1);
+    }
+
+    /// Counts a transfer that is over, and gives back its staged bytes.
+    pub(in super::super) fn serving_ended(&mut self, staged: Option<&Buffer>) {
+        self.serving = self.serving.saturating_sub(1);
+        self.staged = self.staged.saturating_sub(staged.map_or(0, |buffer| buffer.len() as u64));
+    }
+
+    /// Counts bytes that are kept for a transfer of this peer. Returns false, and does nothing, if that would be too many. percale's
+    /// initiators never exceed the limit, not even while some of the bytes are in flight.
+    pub(in super::super) const fn stage(&mut self, len: u64) -> bool {
+        let staged = self.staged.saturating_add(len);
+        if staged > 2 * super::LONG_BYTES {
+            return false;
         }
-        if !dropped.is_empty() && self.pool.is_some() && kind != Kind::Collective {
-            self.withdraw_gone(is_tagged(kind));
-        }
-        dropped.len()
+        self.staged = staged;
+        true
+    }
+
+    /// Counts bytes that are kept although nothing may refuse them: they are an answer.
+    pub(in super::super) const fn stage_answer(&mut self, len: u64) {
+        self.staged = self.staged.saturating_add(len);
     }
 }
 
 /// Returns the charge of a held message. The bytes of a message that is still arriving are charged with its arrival.
-pub(super) fn charge_of(message: &Unexpected) -> usize {
+pub(in super::super) fn charge_of(message: &Unexpected) -> usize {
     let here = match &message.body {
         Body::Short(short) => short.as_slice().len(),
         Body::Whole(bytes) => bytes.len(),

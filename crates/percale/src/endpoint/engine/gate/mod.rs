@@ -1,0 +1,88 @@
+//! The peers that may send messages to an endpoint: all peers, or one peer, or (for a listener) none.
+//!
+//! While the gate is closed only frames about the connection itself pass; a peer that sends anything else is disconnected. Frames that pass
+//! an open gate cost nothing more: a closed gate disables the fast path of messages instead.
+//!
+//! Invariants:
+//! 1. An open gate takes no control frames: those that had arrived are dropped when it opens.
+//! 2. A gate that closed because no message will come stays closed.
+
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use crate::completion::entry::ErrorCode;
+use crate::transport::Connection;
+use crate::wire::control::Control;
+use crate::wire::head::Kind;
+
+/// The protocol violation of a peer that sends a message to an endpoint that does not accept it.
+pub(super) const STRANGER: &str = "a message, or an access, to an endpoint that is not for it";
+
+/// The violation of a peer that sends a control frame to an endpoint that takes none.
+pub(super) const NO_CONTROL: &str = "a control frame to an endpoint that takes none";
+
+/// The maximum number of control frames of one peer that wait for the engine. No percale endpoint sends as many.
+pub(super) const HEARD_LIMIT: u32 = 4;
+
+/// The peers that may send messages to an endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    closed: bool,
+    /// Control frames that the engine has yet to handle. `None` if no peer may send any.
+    heard: Option<Vec<(Connection, Control)>>,
+    /// Why the connection is over, if it is: no message will come.
+    over: Option<(ErrorCode, String)>,
+}
+
+impl Gate {
+    /// Creates a closed gate.
+    pub(crate) const fn closed() -> Self {
+        Self { closed: true, heard: Some(Vec::new()), over: None }
+    }
+
+    /// Returns whether frames of this kind may pass.
+    #[inline]
+    pub(super) const fn admits(&self, kind: Kind) -> bool {
+        !self.closed || matches!(kind, Kind::Control | Kind::Bye | Kind::Nothing | Kind::Offers | Kind::Counts)
+    }
+
+    /// Opens the gate: from now on messages pass, and control frames do not.
+    pub(super) fn open(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Closes the gate because no message will come any more.
+    pub(super) fn close(&mut self, error: ErrorCode, why: &str) {
+        *self = Self { closed: true, heard: None, over: Some((error, why.to_owned())) };
+    }
+
+    /// Returns why no message will come any more, if none will.
+    #[inline]
+    pub(super) const fn over(&self) -> Option<&(ErrorCode, String)> {
+        self.over.as_ref()
+    }
+
+    /// Returns whether peers may send control frames.
+    pub(super) const fn takes_control(&self) -> bool {
+        self.heard.is_some()
+    }
+
+    /// Keeps a control frame until the engine handles it.
+    pub(super) fn hear(&mut self, from: Connection, control: Control) {
+        if let Some(heard) = &mut self.heard {
+            heard.push((from, control));
+        }
+    }
+
+    /// Takes the control frames that have arrived.
+    pub(super) fn take_heard(&mut self) -> Vec<(Connection, Control)> {
+        self.heard.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Drops the control frames of this peer.
+    pub(super) fn forget(&mut self, from: Connection) {
+        self.heard.iter_mut().for_each(|heard| heard.retain(|(other, _)| *other != from));
+    }
+}

@@ -1,0 +1,824 @@
+//! The groups of an endpoint: their operations, the messages of those, and what is known of groups that are gone or do not exist yet.
+//!
+//! This is a state machine that sends nothing and reports nothing: [`next`](Groups::next) returns what is to be done for a group, and the
+//! caller (`collective`) does it. So several members run without transports (`tests`).
+//!
+//! * `group`: a group; `running`: an operation of it, and its memory
+//!
+//! Invariants:
+//! 1. Only the first operation of a group runs; the others wait in the order in which they were posted.
+//! 2. An operation waits for exactly the transfers that are counted in it, and ends when its last step is done. What ends it returns its
+//!    [`GroupEnd`], once.
+//! 3. An operation of a broken group ends when no transfer uses its memory any more.
+//! 4. A group is in `by_tag` exactly while it has a tag. Nothing of a group runs before the members have agreed on the tag.
+//! 5. What a peer claims about a group counts only if the peer is a member.
+
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
+mod group;
+mod running;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+pub(super) use self::group::Group;
+pub(super) use self::running::Scratch;
+use self::running::{Running, own_memory};
+use super::kinds::envelope;
+use super::types::{Notify, Place as Into, Receive, Unexpected};
+use crate::collective::{Chunks, Collective, CollectiveWork, Deed, GroupId, Joins, Plan, Step, combines, heard_code};
+use crate::completion::entry::{CompletionFlags, Entry, ErrorCode};
+use crate::endpoint::matching::{Envelope, Held, Keep, Matching, Pattern, Source};
+use crate::endpoint::work::PostError;
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
+use crate::local_memory::volatile::{Segment, View, ViewExt as _};
+use crate::table::{Id, Table};
+use crate::transport::Connection;
+use crate::wire::head::Head;
+use crate::wire::join::{JOIN, Join};
+
+/// The number of broken groups that are remembered after they are gone.
+const REMEMBERED: usize = 1024;
+/// The number of groups that one peer may have given up before they exist here.
+const HEARD: usize = 64;
+
+/// Work that can go on after the links were polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ready {
+    /// The actions that joins ask for.
+    Joins,
+    /// This group, unless it is gone by then.
+    Group(Id<Group>),
+}
+
+/// What is to be done for a group.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Nothing: it waits for transfers, or has no operation.
+    Nothing,
+    /// The group is broken: it is to be wound up.
+    WindUp,
+    /// The end of its first operation is to be reported.
+    Report(GroupEnd),
+    /// A message is to be sent to a member. It is counted as under way only if it does not leave at once
+    /// ([`count_transfer`](Groups::count_transfer)).
+    Send {
+        /// The member's slot.
+        to: Connection,
+        segment: Segment,
+        tag: u64,
+        data: u64,
+        context: u64,
+    },
+    /// A message of a member is to be received. It was counted as under way.
+    Receive {
+        /// The member's slot.
+        from: Connection,
+        segment: Segment,
+        tag: u64,
+        context: u64,
+    },
+}
+
+/// An operation of a group that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupEnd {
+    pub(super) group: Id<Group>,
+    pub(super) context: u64,
+    pub(super) notify: Notify,
+    /// The bytes that a completion reports.
+    pub(super) bytes: usize,
+    /// Whether it is the operation that joins the group, and its end is an event.
+    pub(super) is_join: bool,
+    /// Whether nothing else is to be done for the group.
+    is_last: bool,
+}
+
+impl GroupEnd {
+    fn of(group: Id<Group>, running: &Running) -> Self {
+        let Running { context, notify, bytes, joins, .. } = *running;
+        Self { group, context, notify, bytes, is_join: joins && notify != Notify::Operation, is_last: false }
+    }
+
+    /// Returns the number of its group for the application.
+    pub(super) const fn id(&self) -> GroupId {
+        GroupId::from_u64(self.group.to_u64())
+    }
+
+    /// Returns the completion of the operation.
+    #[inline]
+    pub(super) fn entry(&self) -> Entry {
+        let (context, flags, len) = (self.context, CompletionFlags::COLLECTIVE, self.bytes as u64);
+        Entry { context, flags, len, ..Entry::default() }
+    }
+}
+
+/// The result of a notice that a member gave a group up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Abort {
+    /// The group is broken, and can go on to be wound up.
+    Broken(Id<Group>),
+    /// There is no such group yet. The notice counts when there is one.
+    Unknown,
+    /// The peer is no member of the group.
+    NoMember,
+}
+
+/// All groups of an endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    groups: Table<Group>,
+    by_tag: HashMap<u64, Id<Group>>,
+    /// Receives and messages of groups.
+    messages: Matching<Receive, Unexpected>,
+    /// Groups and joins that can go on.
+    ready: VecDeque<Ready>,
+    /// Whether a caller further up the stack is advancing them.
+    advancing: bool,
+    /// Memory for values that are being combined. Made at first use.
+    chunks: Option<Box<Chunks>>,
+    /// Groups that are being joined.
+    joins: Joins,
+    /// Tags of groups that are broken.
+    broken: HashSet<u64>,
+    /// The tags in `broken`, the oldest first.
+    remembered: VecDeque<u64>,
+    /// Tags of groups that do not exist here yet, with the peers that gave them up, the oldest first. Any peer may send such a notice; it
+    /// counts only if the peer is a member of the group.
+    heard: VecDeque<(u64, Connection)>,
+    stamp: u32,
+}
+
+impl Groups {
+    /// Returns the group with this name.
+    fn get(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(Id::from_u64(id.to_u64())).filter(|group| !group.left)
+    }
+
+    /// Returns the rank of this endpoint in a group, and the number of members.
+    pub(crate) fn rank(&self, id: GroupId) -> Option<(usize, usize)> {
+        self.get(id).map(|group| (group.rank, group.members.len()))
+    }
+
+    /// Returns the rank of the member in this slot.
+    pub(crate) fn rank_of(&self, id: GroupId, member: Connection) -> Option<usize> {
+        self.get(id)?.members.iter().position(|other| *other == member)
+    }
+
+    /// Returns the number of operations of a group that were posted behind the one that runs.
+    pub(crate) fn waiting(&self, id: GroupId) -> usize {
+        self.get(id).map_or(0, |group| group.queue.len())
+    }
+
+    /// Creates a group of these members. It has no tag until they have agreed on one.
+    pub(super) fn open(&mut self, list: u64, members: Box<[Connection]>, rank: usize) -> Id<Group> {
+        self.stamp = self.stamp.wrapping_add(1);
+        self.groups.insert(Group {
+            list,
+            tag: 0,
+            named: false,
+            members,
+            rank,
+            sequence: 0,
+            running: None,
+            queue: VecDeque::new(),
+            broken: None,
+            told: false,
+            gone: Vec::new(),
+            lost: None,
+            left: false,
+            scratch: Scratch::default(),
+            spare: None,
+        })
+    }
+
+    /// Returns a number that names the newest group of this endpoint. No other group of this incarnation has it.
+    pub(super) const fn stamp(&self) -> u32 {
+        self.stamp
+    }
+
+    /// Sets the tag of a group, on which the members have agreed. The group can go on.
+    fn name(&mut self, index: Id<Group>, tag: u64) {
+        let Some(group) = self.groups.get_mut(index) else { return };
+        (group.tag, group.named) = (tag, true);
+        let gave_up = |(of, who): &(u64, Connection)| *of == tag && group.members.contains(who);
+        if self.heard.iter().any(gave_up) {
+            group.breaks(ErrorCode::PeerDied, "a member had given the group up already");
+        }
+        self.heard.retain(|(of, _)| *of != tag);
+        if let Some((code, why)) = group.lost.take() {
+            group.breaks(code, &why);
+        }
+        self.by_tag.insert(tag, index);
+    }
+
+    /// Handles the end of the connection to this peer. The peer may have given up groups that are being joined here, and have announced
+    /// that over this connection; announcements that follow may come from a successor of the peer. Such a group is broken as soon as its
+    /// members agree on a tag. A peer that closed the connection in an orderly way may have been only a predecessor of a member, which
+    /// concerns no group.
+    pub(super) fn lost(&mut self, from: Connection, error: ErrorCode, why: &str) {
+        if error == ErrorCode::Closed {
+            return;
+        }
+        let joins = &self.joins;
+        let is_joining = |index: Id<Group>, group: &Group| {
+            !group.named && group.members.contains(&from) && joins.is_under_way(group.list, index.to_u64())
+        };
+        for (index, group) in self.groups.iter_mut() {
+            if is_joining(index, group) {
+                group.lost.get_or_insert_with(|| (error, format!("the connection to a member ended: {why}")));
+            }
+        }
+    }
+
+    /// Removes a group that is over.
+    fn close(&mut self, index: Id<Group>) {
+        let Some(group) = self.groups.remove(index) else { return };
+        if group.named {
+            self.by_tag.remove(&group.tag);
+        }
+    }
+
+    /// Ends all joins and all pending work, because the endpoint closes.
+    fn end(&mut self) {
+        (self.messages, self.joins) = (Matching::new(), Joins::default());
+        self.ready.clear();
+        self.heard.clear();
+    }
+
+    /// Records the tag of a broken group: messages with this tag are not received any more.
+    fn remember_broken(&mut self, tag: u64) {
+        if self.broken.insert(tag) {
+            self.remembered.push_back(tag);
+        }
+        if self.remembered.len() > REMEMBERED
+            && let Some(oldest) = self.remembered.pop_front()
+        {
+            self.broken.remove(&oldest);
+        }
+    }
+
+    /// Records that a peer gave up a group that does not exist here yet. At the limit, only the oldest record of the same peer is dropped,
+    /// so no peer can displace the records of another.
+    fn hear(&mut self, tag: u64, from: Connection) {
+        let said = |(_, who): &&(u64, Connection)| *who == from;
+        if self.heard.contains(&(tag, from)) {
+            return;
+        }
+        if self.heard.iter().filter(said).count() >= HEARD
+            && let Some(oldest) = self.heard.iter().position(|(_, who)| *who == from)
+        {
+            self.heard.remove(oldest);
+        }
+        self.heard.push_back((tag, from));
+    }
+
+    /// Returns whether no group is open, and no record of a group that does not exist yet is kept.
+    pub(super) fn is_idle(&self) -> bool {
+        self.groups.is_empty() && self.heard.is_empty()
+    }
+
+    /// Drops the records of a peer after its connection has ended, since another peer may get its slot number.
+    fn forget_heard(&mut self, from: Connection) {
+        self.heard.retain(|(_, who)| *who != from);
+    }
+
+    /// Returns whether a broken group with this tag is remembered.
+    pub(super) fn is_broken(&self, tag: u64) -> bool {
+        self.broken.contains(&tag)
+    }
+
+    // Operations.
+
+    /// Returns whether the group's last operation did the same, so that no plan is needed.
+    ///
+    /// # Errors
+    /// If there is no such group.
+    #[inline]
+    pub(super) fn repeats(&self, work: &CollectiveWork) -> Result<bool, PostError> {
+        let group = self.get(work.group).ok_or(PostError::NoGroup)?;
+        let last = group.spare.as_ref().and_then(|program| program.plan.as_ref());
+        Ok(last.is_some_and(|plan| plan.is_of(work) && plan.fits(work)))
+    }
+
+    /// Returns the plan of an operation.
+    ///
+    /// # Errors
+    /// If there is no such group, or the operation is none that the group can do.
+    pub(super) fn plan_of(&self, work: &CollectiveWork) -> Result<Plan, PostError> {
+        let group = self.get(work.group).ok_or(PostError::NoGroup)?;
+        check(work, group.members.len(), group.rank)
+    }
+
+    /// Starts an operation, or queues it behind those that are there. Without a plan it [repeats](Self::repeats) what the group did last. Returns
+    /// whether the caller is to advance the group now.
+    #[inline]
+    pub(super) fn start(
+        &mut self,
+        index: Id<Group>,
+        work: &CollectiveWork,
+        plan: Option<Plan>,
+        notify: Notify,
+        joins: bool,
+    ) -> bool {
+        let group = &mut self.groups[index];
+        let mut program = group.spare.take().unwrap_or_default();
+        if let Some(plan) = plan {
+            program.make(plan, group.members.len(), group.rank);
+        }
+        let Some(plan) = &program.plan else { unreachable!("group {index:?} did nothing that could be done again") };
+        let Plan { op, datatype, bytes, given, got, shape, .. } = *plan;
+        let source = work.source.slice(0, given);
+        // A member that gets no result may still have passed memory for one.
+        let (mut result, mut own) = (work.result.slice(0, got.max(bytes)), None);
+        // A member that gets no result still combines what others send, if the program combines anything.
+        if result.len() < bytes && program.folds {
+            let mut buffer = own_memory(bytes);
+            result = buffer.segment_for_receive().unwrap_or(Segment::EMPTY);
+            own = Some(buffer);
+        }
+        group.sequence = group.sequence.wrapping_add(1);
+        let sequence = group.sequence;
+        let (data, context) = (shape | u64::from(sequence), work.context);
+        let running = move || Running {
+            program,
+            at: 0,
+            outstanding: 0,
+            waiting: false,
+            source,
+            result,
+            own,
+            op,
+            datatype,
+            sequence,
+            data,
+            bytes,
+            context,
+            notify,
+            joins,
+        };
+        if group.running.is_some() {
+            group.queue.push_back(running());
+            return false;
+        }
+        group.running = Some(running());
+        if joins {
+            return false; // It begins when the members have agreed on the tag.
+        }
+        if self.advancing {
+            self.ready.push_back(Ready::Group(index)); // A caller up the stack advances it.
+            return false;
+        }
+        true
+    }
+
+    /// Begins to advance groups. Returns false if a caller further up the stack does; else the caller does until
+    /// [`stop_advancing`](Self::stop_advancing).
+    #[inline]
+    pub(super) const fn begin_advancing(&mut self) -> bool {
+        !std::mem::replace(&mut self.advancing, true)
+    }
+
+    /// Ends what [`begin_advancing`](Self::begin_advancing) began. Returns whether something is ready meanwhile.
+    #[inline]
+    pub(super) fn stop_advancing(&mut self) -> bool {
+        self.advancing = false;
+        !self.ready.is_empty()
+    }
+
+    /// Takes the next group, or the joins, that can go on.
+    pub(super) fn take_ready(&mut self) -> Option<Ready> {
+        self.ready.pop_front()
+    }
+
+    /// Adds a group to those that can go on.
+    #[inline]
+    pub(super) fn is_ready(&mut self, index: Id<Group>) {
+        self.ready.push_back(Ready::Group(index));
+    }
+
+    /// Adds the joins to the work that can go on.
+    pub(super) fn joins_are_ready(&mut self) {
+        self.ready.push_back(Ready::Joins);
+    }
+
+    /// Performs the steps of a group that need no link, and returns what is to be done next.
+    #[inline(always)]
+    pub(super) fn next(&mut self, index: Id<Group>) -> Next {
+        let Some(group) = self.groups.get_mut(index) else { return Next::Nothing };
+        if group.broken.is_some() {
+            return Next::WindUp;
+        }
+        let Some(running) = &mut group.running else {
+            if group.left {
+                self.close(index);
+            }
+            return Next::Nothing;
+        };
+        while let Some(step) = running.program.steps.get(running.at) {
+            match *step {
+                Step::Settle => {
+                    running.waiting = running.outstanding > 0;
+                    if running.waiting {
+                        return Next::Nothing;
+                    }
+                }
+                Step::Send { to, from, len } => {
+                    running.at = running.at.saturating_add(1);
+                    let (context, data) = (context_of(index, running.sequence), running.data);
+                    let segment = running.memory(&mut group.scratch, from, len);
+                    return Next::Send { to: group.members[to], segment, tag: group.tag, data, context };
+                }
+                Step::Receive { from, into, len } => {
+                    running.at = running.at.saturating_add(1);
+                    running.outstanding = running.outstanding.saturating_add(1);
+                    let context = context_of(index, running.sequence);
+                    let segment = running.memory(&mut group.scratch, into, len);
+                    return Next::Receive { from: group.members[from], segment, tag: group.tag, context };
+                }
+                Step::Fold { .. } | Step::Copy { .. } => {
+                    running.step_here(&mut group.scratch, step, &mut self.chunks);
+                }
+            }
+            running.at = running.at.saturating_add(1);
+        }
+        self.done(index).map_or(Next::Nothing, Next::Report)
+    }
+
+    /// Ends the first operation of a group, and lets the next one run.
+    #[inline]
+    fn done(&mut self, index: Id<Group>) -> Option<GroupEnd> {
+        let group = &mut self.groups[index];
+        let Running { program, context, notify, bytes, joins, .. } = group.running.take()?;
+        group.spare = Some(program);
+        if !group.queue.is_empty() {
+            group.running = group.queue.pop_front();
+        }
+        let (is_join, is_last) = (joins && notify != Notify::Operation, group.running.is_none() && !group.left);
+        Some(GroupEnd { group: index, context, notify, bytes, is_join, is_last })
+    }
+
+    /// Counts a transfer of the operation that runs in a group.
+    #[inline]
+    pub(super) fn count_transfer(&mut self, index: Id<Group>) {
+        if let Some(running) = self.groups[index].running.as_mut() {
+            running.outstanding = running.outstanding.saturating_add(1);
+        }
+    }
+
+    /// Ends a transfer, which may break the group. Returns the group if it can go on.
+    #[inline]
+    pub(super) fn transfer_over(
+        &mut self,
+        context: u64,
+        failure: Option<(ErrorCode, &'static str)>,
+    ) -> Option<Id<Group>> {
+        self.end_transfer(context, |_| failure)
+    }
+
+    /// Like [`transfer_over`](Self::transfer_over), but for one that received a message with this data.
+    #[inline]
+    pub(super) fn received(&mut self, context: u64, data: u64) -> Option<Id<Group>> {
+        let why = "the members of the group do not do the same, in the same order";
+        self.end_transfer(context, |running| (data != running.data).then_some((ErrorCode::Protocol, why)))
+    }
+
+    #[inline]
+    fn end_transfer(
+        &mut self,
+        context: u64,
+        breaks: impl FnOnce(&Running) -> Option<(ErrorCode, &'static str)>,
+    ) -> Option<Id<Group>> {
+        let sequence = context as u32;
+        let index = self.groups.find_wire((context >> 32) as u32)?;
+        let group = &mut self.groups[index];
+        let running = group.running.as_mut().filter(|running| running.sequence == sequence)?;
+        running.outstanding = running.outstanding.saturating_sub(1);
+        let settled = running.waiting && running.outstanding == 0;
+        if let Some((code, why)) = breaks(running) {
+            group.breaks(code, why);
+        }
+        (settled || group.broken.is_some()).then_some(index)
+    }
+
+    /// Performs the next steps of a group's operation as long as they need no link. Returns the operation if it ends, and whether anything
+    /// is left to do for the group.
+    #[inline]
+    pub(super) fn go_on(&mut self, index: Id<Group>) -> (Option<GroupEnd>, bool) {
+        let Self { groups, chunks, .. } = self;
+        let group = &mut groups[index];
+        let Some(running) = group.running.as_mut().filter(|_| group.broken.is_none()) else { return (None, true) };
+        running.waiting = false;
+        while let Some(step) = running.program.steps.get(running.at) {
+            match step {
+                Step::Settle if running.outstanding == 0 => {}
+                Step::Fold { .. } | Step::Copy { .. } => running.step_here(&mut group.scratch, step, chunks),
+                _ => return (None, true),
+            }
+            running.at = running.at.saturating_add(1);
+        }
+        let end = self.done(index);
+        let is_left = end.as_ref().is_some_and(|end| !end.is_last);
+        (end, is_left)
+    }
+
+    // Messages.
+
+    /// Delivers a message of the most common kind, on a fast path: it has a receive, which it fills. Returns the receive's context. Returns
+    /// `None`, and does nothing, if this does not hold. (A broken group has no receives.)
+    #[inline(always)]
+    pub(super) fn deliver(&mut self, from: Connection, head: &Head, payload: View<'_>) -> Option<u64> {
+        let met = self.messages.meet(envelope(from, head))?;
+        let Receive { place: Into::One(segment), context, .. } = *self.messages.met(met) else { return None };
+        if payload.len() != segment.len() || head.data >= JOIN {
+            return None;
+        }
+        payload.copy_to_one(segment);
+        self.messages.use_up(met);
+        Some(context)
+    }
+
+    /// Returns the receive to which a message goes, if one is posted.
+    #[inline]
+    pub(super) fn match_posted(&mut self, from: Connection, head: &Head) -> Option<Receive> {
+        self.messages.arrive_with(envelope(from, head), |_, _| (Keep::Remove, ()))?.1
+    }
+
+    /// Keeps a message until its receive is posted.
+    pub(super) fn hold(&mut self, envelope: Envelope, message: Unexpected) -> Held {
+        self.messages.hold(envelope, message)
+    }
+
+    /// Returns a message that is kept.
+    pub(super) fn held_mut(&mut self, held: Held) -> Option<&mut Unexpected> {
+        self.messages.held_mut(held)
+    }
+
+    /// Returns whether a message of this peer is kept.
+    pub(super) fn holds_of(&self, peer: Connection) -> bool {
+        self.messages.holds_of(peer.into())
+    }
+
+    /// Takes the kept message of a member that a receive takes, if there is one.
+    #[inline]
+    pub(super) fn take_message(&mut self, from: Connection, tag: u64) -> Option<Unexpected> {
+        let held = self.messages.find(&pattern(from, tag))?;
+        self.messages.take(held)
+    }
+
+    /// Posts a receive for a message of a member. Breaks the group instead, and returns false, if that member has closed its endpoint.
+    #[inline]
+    pub(super) fn post_receive(
+        &mut self,
+        index: Id<Group>,
+        from: Connection,
+        tag: u64,
+        segment: Segment,
+        context: u64,
+    ) -> bool {
+        let group = &mut self.groups[index];
+        if group.gone.contains(&from) {
+            group.running.iter_mut().for_each(|running| running.outstanding = running.outstanding.saturating_sub(1));
+            group.breaks(ErrorCode::Closed, "a member of the group has closed its endpoint");
+            return false;
+        }
+        self.messages.post(pattern(from, tag), receive(segment, context));
+        true
+    }
+
+    /// Takes the kept messages for which `unwanted` returns true.
+    pub(super) fn take_held(&mut self, unwanted: impl Fn(Envelope, &Unexpected) -> bool) -> Vec<Unexpected> {
+        let held = self.messages.extract_held(|envelope, _, message| unwanted(envelope, message));
+        held.map(|(_, message)| message).collect()
+    }
+
+    /// Takes the receives that wait for messages of a peer with which there is no connection any more.
+    pub(super) fn take_receives_of(&mut self, from: Connection) -> Vec<Receive> {
+        self.messages.drain_posted(Source::From(from.into())).collect()
+    }
+
+    // Joins, broken groups, and the end.
+
+    /// Starts to join the members of a new group, under a name that this endpoint proposes.
+    pub(super) fn join(&mut self, index: Id<Group>, name: u64) {
+        let group = &self.groups[index];
+        self.joins.join(group.list, index.to_u64(), name, &group.members, group.rank);
+        self.joins_are_ready();
+    }
+
+    /// Takes the next action that joins ask for. Those that concern only groups of this endpoint are done here.
+    pub(super) fn next_deed(&mut self) -> Option<Deed> {
+        loop {
+            match self.joins.deeds.pop_front()? {
+                Deed::Agreed { group, tag } => {
+                    let group = Id::from_u64(group);
+                    self.name(group, tag);
+                    self.is_ready(group);
+                }
+                Deed::Failed { group, error, why } => {
+                    let index = Id::from_u64(group);
+                    if let Some(group) = self.groups.get_mut(index) {
+                        group.breaks(error, &why);
+                        self.is_ready(index);
+                    }
+                }
+                deed => return Some(deed),
+            }
+        }
+    }
+
+    /// Returns whether joins ask for actions.
+    pub(super) fn has_deeds(&self) -> bool {
+        !self.joins.deeds.is_empty()
+    }
+
+    /// Handles what a peer says about joining a list. Returns false if it makes no sense, or is about too many joins.
+    pub(super) fn hear_join(&mut self, from: Connection, list: u64, data: u64) -> bool {
+        Join::from_data(data).is_some_and(|said| self.joins.hear(list, from, said))
+    }
+
+    /// Handles that a peer advertises another address than the one at which it was found.
+    pub(super) fn misnamed(&mut self, peer: Connection, why: &str) {
+        self.joins.misnamed(peer, why);
+    }
+
+    /// Handles that the application left a group. Operations that were posted still end. Returns whether joins can go on.
+    pub(super) fn leave(&mut self, id: GroupId) -> bool {
+        let index = Id::from_u64(id.to_u64());
+        let Some(group) = self.groups.get_mut(index).filter(|group| !group.left) else { return false };
+        group.left = true;
+        if group.running.is_none() {
+            self.close(index);
+            return false;
+        }
+        if group.named || !group.queue.is_empty() {
+            return false;
+        }
+        // No operation needs it: the other members are notified at once, and the next join of these members need not wait for it.
+        let list = group.list;
+        self.joins.leave(list, index.to_u64());
+        self.joins_are_ready();
+        true
+    }
+
+    /// Handles the notice of a peer that it gave up the group with this tag, because of an error with this number.
+    pub(super) fn aborted(&mut self, from: Connection, tag: u64, number: u32) -> Abort {
+        let Some(&index) = self.by_tag.get(&tag) else {
+            self.hear(tag, from);
+            return Abort::Unknown;
+        };
+        if !self.groups[index].members.contains(&from) {
+            return Abort::NoMember;
+        }
+        // A notice of a peer that is not a member must not mark the tag as broken: messages with the tag would be discarded, and its group
+        // would wait forever.
+        self.remember_broken(tag);
+        self.groups[index].breaks(heard_code(number), "a member gave the group up");
+        self.is_ready(index);
+        Abort::Broken(index)
+    }
+
+    /// Handles the end of a connection to a peer in the joins. Returns whether joins ask for actions.
+    pub(super) fn member_gone(&mut self, from: Connection, error: ErrorCode, why: &str) -> bool {
+        self.forget_heard(from);
+        self.joins.gone(from, error, why);
+        self.has_deeds()
+    }
+
+    /// Returns the tags of the groups that have one and of which a peer is a member.
+    pub(super) fn tags_of(&self, member: Connection) -> Vec<u64> {
+        let groups = self.groups.iter().filter(|(_, group)| group.named && group.members.contains(&member));
+        groups.map(|(_, group)| group.tag).collect()
+    }
+
+    /// Breaks the groups of a peer with which there is no connection any more, unless it closed its endpoint in an orderly way: then they
+    /// break when they need it. Returns whether groups can go on.
+    pub(super) fn break_groups_of(&mut self, member: Connection, error: ErrorCode, why: &str) -> bool {
+        let mut any = false;
+        for (index, group) in self.groups.iter_mut() {
+            if !group.named || !group.members.contains(&member) {
+                continue;
+            }
+            if error == ErrorCode::Closed {
+                group.gone.push(member);
+            } else {
+                group.breaks(error, &format!("a member of the group is gone: {why}"));
+                self.ready.push_back(Ready::Group(index));
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Returns the tag, the members and the error of a broken group with members that are to be notified, once.
+    pub(super) fn announce_broken(&mut self, index: Id<Group>) -> Option<(u64, Vec<Connection>, ErrorCode)> {
+        let group = &mut self.groups[index];
+        let (code, _) = group.broken.as_ref()?;
+        if !group.named || std::mem::replace(&mut group.told, true) {
+            return None;
+        }
+        let others = group.members.iter().zip(0..).filter(|(_, member)| *member != group.rank).map(|(slot, _)| *slot);
+        let (tag, others, code) = (group.tag, others.collect(), *code);
+        self.remember_broken(tag);
+        Some((tag, others, code))
+    }
+
+    /// Cancels the receives of a broken group. Returns the messages that arrived for it, which are to be discarded.
+    pub(super) fn withdraw(&mut self, index: Id<Group>) -> Vec<Unexpected> {
+        let group = &mut self.groups[index];
+        if !group.named {
+            return Vec::new(); // Nothing of it has begun.
+        }
+        let tag = group.tag;
+        if let Some(running) = &mut group.running {
+            let context = context_of(index, running.sequence);
+            while self.messages.cancel_where(|receive| receive.context == context).is_some() {
+                running.outstanding = running.outstanding.saturating_sub(1);
+            }
+        }
+        self.take_held(|envelope, _| envelope.tag == tag)
+    }
+
+    /// Ends the operations of a broken group if no transfer uses their memory any more. Returns them, and why they fail.
+    pub(super) fn end_broken(&mut self, index: Id<Group>) -> Option<(Vec<GroupEnd>, ErrorCode, String)> {
+        let group = &mut self.groups[index];
+        if group.running.as_ref().is_some_and(|running| running.outstanding > 0) {
+            return None;
+        }
+        let (code, why) = group.broken.clone()?;
+        let ended = group.running.take().into_iter().chain(std::mem::take(&mut group.queue));
+        Some((ended.map(|running| GroupEnd::of(index, &running)).collect(), code, why))
+    }
+
+    /// Removes a broken group whose operations have ended, if the application has left it.
+    pub(super) fn close_if_left(&mut self, index: Id<Group>) {
+        if self.groups.get(index).is_some_and(|group| group.left && group.running.is_none()) {
+            self.close(index);
+        }
+    }
+
+    /// Returns the tags and members of groups with unfinished operations. The members are to be notified that the endpoint closes.
+    pub(super) fn unfinished(&self) -> Vec<(u64, Box<[Connection]>)> {
+        let unfinished = |group: &&Group| group.named && !group.told && group.running.is_some();
+        let groups = self.groups.iter().map(|(_, group)| group).filter(unfinished);
+        groups.map(|group| (group.tag, group.members.clone())).collect()
+    }
+
+    /// Takes the operation to which the transfer with this context belongs out of its group. Returns its end, and its memory.
+    pub(super) fn take_operation(&mut self, context: u64) -> Option<(GroupEnd, Scratch, Option<Buffer>)> {
+        let index = self.groups.find_wire((context >> 32) as u32)?;
+        let group = &mut self.groups[index];
+        let running = group.running.take()?;
+        Some((GroupEnd::of(index, &running), std::mem::take(&mut group.scratch), running.own))
+    }
+
+    /// Ends all operations and all joins, because the endpoint closes. Operations with transfers that have the contexts `held` do not end
+    /// yet. Transfers that end later find no group, and their results are ignored.
+    pub(super) fn end_all(&mut self, held: &HashSet<u64>) -> Vec<GroupEnd> {
+        let mut all = Vec::new();
+        let groups: Vec<Id<Group>> = self.groups.iter().map(|(index, _)| index).collect();
+        for index in groups {
+            let group = &mut self.groups[index];
+            let is_held = |running: &mut Running| held.contains(&context_of(index, running.sequence));
+            let running = if group.running.as_mut().is_some_and(is_held) { None } else { group.running.take() };
+            let ended = running.into_iter().chain(std::mem::take(&mut group.queue));
+            all.extend(ended.map(|running| GroupEnd::of(index, &running)));
+            if self.groups[index].running.is_none() {
+                self.close(index);
+            }
+        }
+        self.end();
+        all
+    }
+}
+
+/// Returns the plan of an operation, if it is one that the group can do.
+fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<Plan, PostError> {
+    let plan = Plan::of(work, members, rank).ok_or(PostError::TooLong(usize::MAX))?;
+    if work.what.root().is_some_and(|root| root >= members) {
+        return Err(PostError::Collective("the root is a member's rank"));
+    }
+    if work.what.combines() && !combines(work.op, work.datatype) {
+        return Err(PostError::NoSuchAtomic(work.op, work.datatype));
+    }
+    let fits = plan.fits(work) && (work.what != Collective::Barrier || work.count == 0);
+    if fits { Ok(plan) } else { Err(PostError::Collective("the memory of a collective holds all its elements")) }
+}
+
+/// Returns the context of the transfers of a group's operation.
+const fn context_of(index: Id<Group>, sequence: u32) -> u64 {
+    (index.to_wire() as u64) << 32 | sequence as u64
+}
+
+/// Returns the pattern of a member's messages.
+#[inline]
+const fn pattern(from: Connection, tag: u64) -> Pattern {
+    Pattern { tag, ignore: 0, source: Source::From(from as u64) }
+}
+
+/// Returns a receive of a group's operation.
+#[inline]
+pub(super) const fn receive(segment: Segment, context: u64) -> Receive {
+    Receive { place: Into::One(segment), context, notify: Notify::Collective, multi: None }
+}

@@ -1,0 +1,170 @@
+//! The memory of receives: the segments of receives that have several, and buffers that take many messages.
+
+use std::sync::Arc;
+
+use super::super::types::{Notify, Place, Receive};
+use crate::endpoint::pool::Many;
+use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
+use crate::table::{Id, Table};
+
+/// A buffer that takes many messages.
+#[derive(Debug)]
+pub(crate) struct Multi {
+    /// The whole buffer.
+    segments: Segments,
+    /// Bytes given to messages so far.
+    used: usize,
+    /// Messages that were given a part and are not complete.
+    in_flight: usize,
+    /// Whether it takes no more messages. Then the buffer is released when the last message in flight completes.
+    closed: bool,
+    /// The buffer of a shared receive context of which this is a part, for one message.
+    pooled: Option<Arc<Many>>,
+    /// The context of all its completions.
+    context: u64,
+    /// Where its messages and its release are reported.
+    notify: Notify,
+}
+
+/// The memory of receives.
+///
+/// Invariants:
+/// 1. The segments of a [`Place::Several`] are kept until [`leave`](Self::leave).
+/// 2. A multi-receive buffer is kept until it takes no more messages and none is in flight; what ends it then returns that it was released,
+///    once.
+/// 3. A buffer with less than the minimum left takes no more messages.
+#[derive(Debug)]
+pub(in super::super) struct ReceiveMemory {
+    /// The segments of receives that have several.
+    vectors: Table<Segments>,
+    multis: Table<Multi>,
+    /// A multi-receive buffer with less than this left takes no more messages.
+    minimum: usize,
+}
+
+impl ReceiveMemory {
+    pub(super) const fn new(minimum: usize) -> Self {
+        Self { vectors: Table::new(), multis: Table::new(), minimum }
+    }
+
+    /// Returns the number of bytes below which a multi-receive buffer takes no more messages.
+    pub(in super::super) const fn minimum(&self) -> usize {
+        self.minimum
+    }
+
+    /// Sets the number of bytes below which a multi-receive buffer takes no more messages.
+    pub(in super::super) const fn set_minimum(&mut self, minimum: usize) {
+        self.minimum = minimum;
+    }
+
+    /// Returns where a receive of these segments puts its message. Valid until [`leave`](Self::leave).
+    #[inline]
+    pub(in super::super) fn place(&mut self, segments: &Segments) -> Place {
+        match segments.as_slice() {
+            [] => Place::One(Segment::EMPTY),
+            [only] => Place::One(*only),
+            _ => self.place_of_several(segments),
+        }
+    }
+
+    #[inline(never)]
+    fn place_of_several(&mut self, segments: &Segments) -> Place {
+        Place::Several(self.vectors.insert(*segments), segments.len())
+    }
+
+    /// Frees the place of a receive that is over.
+    #[inline]
+    pub(in super::super) fn leave(&mut self, place: Place) {
+        if let Place::Several(vector, _) = place {
+            self.vectors.remove(vector);
+        }
+    }
+
+    /// Returns the segments of a place.
+    pub(in super::super) fn segments(&self, place: Place) -> Segments {
+        match place {
+            Place::One(segment) => Segments::one(segment),
+            Place::Several(vector, _) => self.vectors[vector],
+        }
+    }
+
+    /// Copies a whole payload to its place.
+    #[inline]
+    pub(in super::super) fn put(&self, payload: View<'_>, place: Place) {
+        match place {
+            Place::One(segment) => payload.copy_to_one(segment),
+            Place::Several(vector, _) => payload.copy_into(&self.vectors[vector], 0),
+        };
+    }
+
+    /// Adds a buffer for many messages, which is one segment.
+    pub(in super::super) fn add_multi(&mut self, segments: Segments, context: u64, notify: Notify) -> Id<Multi> {
+        let (used, in_flight, closed, pooled) = (0, 0, false, None);
+        self.multis.insert(Multi { segments, used, in_flight, closed, pooled, context, notify })
+    }
+
+    /// Adds the part of a buffer of a shared receive context that one message gets.
+    pub(in super::super) fn add_shared_part(
+        &mut self,
+        segments: Segments,
+        many: Arc<Many>,
+        context: u64,
+        notify: Notify,
+    ) -> Id<Multi> {
+        let (used, in_flight, closed, pooled) = (segments.len(), 1, true, Some(many));
+        self.multis.insert(Multi { segments, used, in_flight, closed, pooled, context, notify })
+    }
+
+    /// Takes the next part of a buffer, for a message of `len` bytes. Returns whether the buffer takes no more messages after that.
+    pub(in super::super) fn take_part(&mut self, multi: Id<Multi>, len: u64) -> (Receive, bool) {
+        let minimum = self.minimum.max(1);
+        let state = &mut self.multis[multi];
+        // The buffer has one segment, as was checked. An empty message has a place in it too.
+        let whole = state.segments.as_slice().first().copied().unwrap_or(Segment::EMPTY);
+        let part = whole.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
+        state.used = state.used.saturating_add(part.len());
+        state.in_flight = state.in_flight.saturating_add(1);
+        if state.segments.len().saturating_sub(state.used) < minimum {
+            state.closed = true;
+        }
+        let (context, notify) = (state.context, state.notify);
+        (Receive { place: Place::One(part), context, notify, multi: Some(multi) }, state.closed)
+    }
+
+    /// Records that one message of a buffer is complete. Returns whether that released the buffer.
+    pub(in super::super) fn part_over(&mut self, multi: Id<Multi>) -> bool {
+        let Some(state) = self.multis.get_mut(multi) else { return false };
+        state.in_flight -= 1;
+        let released = state.closed && state.in_flight == 0;
+        if released {
+            self.multis.remove(multi);
+        }
+        released
+    }
+
+    /// Records that a buffer gets no more messages, because its receive ends. Returns whether that released the buffer; if not, the last
+    /// message in flight releases it.
+    pub(in super::super) fn close(&mut self, multi: Id<Multi>) -> bool {
+        let state = &mut self.multis[multi];
+        state.closed = true;
+        let released = state.in_flight == 0;
+        if released {
+            self.multis.remove(multi);
+        }
+        released
+    }
+
+    /// Removes a part of a buffer of a shared receive context, and returns that buffer. Returns `None`, and does nothing, for a buffer of
+    /// this endpoint.
+    #[cold]
+    pub(in super::super) fn take_shared_part(&mut self, multi: Id<Multi>) -> Option<Arc<Many>> {
+        self.multis.get(multi)?.pooled.as_ref()?;
+        self.multis.remove(multi)?.pooled
+    }
+
+    /// Returns whether every message that a buffer got is complete, and there was one.
+    #[cfg(all(test, not(loom)))]
+    pub(in super::super) fn has_quiet_multi(&self) -> bool {
+        self.multis.iter().any(|(_, multi)| multi.used > 0 && multi.in_flight == 0)
+    }
+}

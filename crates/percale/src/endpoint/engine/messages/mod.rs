@@ -1,0 +1,262 @@
+//! Messages: posted receives, messages that wait for a receive, payloads that arrive or are fetched, and sends that wait for their peer.
+//!
+//! This is a record only: it sends nothing and reports nothing. `arrive`, `receive` and `send` handle frames and calls with it. The messages
+//! of groups have a table of their own (`collective`).
+//!
+//! * `memory`: the memory of receives
+//! * `sends`: sends that wait for their peer; `unsent`: sends of which some bytes have yet to leave
+//!
+//! Invariants:
+//! 1. A receive is in exactly one of these: a matching table, an arrival, a pull. What removes it there ends it.
+//! 2. A message without a receive is held in a matching table; while its payload arrives, it is in `arrivals` too.
+//! 3. A message that an operation has claimed is held, and only that operation finds it.
+//! 4. Messages of one peer are matched in the order in which they were sent.
+//! 5. Numbers that peers and links return are [`Id`]s of these tables. A number of an entry that is gone is late, and finds nothing.
+
+mod memory;
+mod sends;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod unsent;
+
+use std::collections::HashMap;
+
+pub(crate) use self::memory::Multi;
+pub(super) use self::memory::ReceiveMemory;
+pub(super) use self::sends::{SendAsked, SendEnd, Sends, refusal_of};
+use self::unsent::Unsent;
+use super::kinds::{envelope, is_tagged};
+use super::types::{Arrival, Identity, Notify, Place, Pull, Receive, Unexpected};
+use crate::endpoint::matching::{Envelope, Held, Keep, Matching};
+use crate::local_memory::volatile::{View, ViewExt as _};
+use crate::table::{Id, Table};
+use crate::transport::Connection;
+use crate::wire::head::Head;
+
+/// The messages of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    /// Posted receives and unexpected messages that are untagged.
+    untagged: Matching<Receive, Unexpected>,
+    /// Posted receives and unexpected messages that are tagged.
+    tagged: Matching<Receive, Unexpected>,
+    /// Messages claimed by a peek, by the operation that claimed them: whether the message is tagged, and where it is held.
+    claims: HashMap<Identity, (bool, Held)>,
+    memory: ReceiveMemory,
+    /// Payloads arriving over streams.
+    arrivals: Table<Arrival>,
+    /// Payloads being fetched.
+    pulls: Table<Pull>,
+    sends: Sends,
+    unsent: Unsent,
+}
+
+impl Messages {
+    /// Creates the state of an endpoint without messages. A multi-receive buffer with less than `multi_minimum` bytes left takes no more.
+    pub(crate) fn new(multi_minimum: usize) -> Self {
+        Self {
+            untagged: Matching::new(),
+            tagged: Matching::new(),
+            claims: HashMap::new(),
+            memory: ReceiveMemory::new(multi_minimum),
+            arrivals: Table::new(),
+            pulls: Table::new(),
+            sends: Sends::default(),
+            unsent: Unsent::default(),
+        }
+    }
+
+    /// Returns the table of tagged or of untagged messages.
+    #[inline]
+    pub(super) const fn table(&mut self, tagged: bool) -> &mut Matching<Receive, Unexpected> {
+        if tagged { &mut self.tagged } else { &mut self.untagged }
+    }
+
+    /// Like [`table`](Self::table), but to look only.
+    #[inline]
+    pub(super) const fn look_at(&self, tagged: bool) -> &Matching<Receive, Unexpected> {
+        if tagged { &self.tagged } else { &self.untagged }
+    }
+
+    /// Returns whether receives are posted.
+    pub(crate) fn has_receives(&self) -> bool {
+        self.tagged.posted_len() + self.untagged.posted_len() > 0
+    }
+
+    /// Returns the memory of receives.
+    #[inline]
+    pub(super) const fn memory(&self) -> &ReceiveMemory {
+        &self.memory
+    }
+
+    /// Returns the memory of receives.
+    #[inline]
+    pub(super) const fn memory_mut(&mut self) -> &mut ReceiveMemory {
+        &mut self.memory
+    }
+
+    /// Returns the number of bytes below which a multi-receive buffer takes no more messages.
+    pub(crate) const fn multi_minimum(&self) -> usize {
+        self.memory.minimum()
+    }
+
+    /// Sets the number of bytes below which a multi-receive buffer takes no more messages.
+    pub(crate) const fn set_multi_minimum(&mut self, minimum: usize) {
+        self.memory.set_minimum(minimum);
+    }
+
+    /// Returns the sends that wait for their peer.
+    #[inline]
+    pub(super) const fn sends(&self) -> &Sends {
+        &self.sends
+    }
+
+    /// Returns the sends that wait for their peer.
+    #[inline]
+    pub(super) const fn sends_mut(&mut self) -> &mut Sends {
+        &mut self.sends
+    }
+
+    /// Returns the sends of which some bytes have yet to leave.
+    #[inline]
+    pub(super) const fn unsent(&mut self) -> &mut Unsent {
+        &mut self.unsent
+    }
+
+    /// Delivers a message of the most common kind, on a fast path: it has a receive of one segment that it fits, which is reported to the
+    /// endpoint's own queue. Returns the receive's context. Returns `None`, and does nothing, if any of this does not hold.
+    #[inline(always)]
+    pub(super) fn deliver(&mut self, tagged: bool, envelope: Envelope, payload: View<'_>) -> Option<u64> {
+        let table = if tagged { &mut self.tagged } else { &mut self.untagged };
+        let met = table.meet(envelope)?;
+        let Receive { place: Place::One(segment), context, notify: Notify::Queue, multi: None } = *table.met(met)
+        else {
+            return None;
+        };
+        if payload.len() > segment.len() {
+            return None;
+        }
+        payload.copy_to_one(segment);
+        table.use_up(met);
+        Some(context)
+    }
+
+    /// Returns the receive to which a message goes, if one is posted. The receive is removed from its table; for a multi-receive buffer,
+    /// a part of it is returned.
+    #[inline]
+    pub(super) fn match_posted(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
+        let Self { untagged, tagged, memory, .. } = self;
+        let table = if is_tagged(head.kind) { tagged } else { untagged };
+        let (part, taken) = table.arrive_with(envelope(from, head), |_, receive| {
+            let Some(multi) = receive.multi else { return (Keep::Remove, None) };
+            let (part, closed) = memory.take_part(multi, len);
+            (if closed { Keep::Remove } else { Keep::Stay }, Some(part))
+        })?;
+        part.or(taken)
+    }
+
+    /// Takes the held messages of this kind for which `unwanted` returns true.
+    pub(super) fn take_held(
+        &mut self,
+        tagged: bool,
+        unwanted: impl Fn(Envelope, &Unexpected) -> bool,
+    ) -> Vec<Unexpected> {
+        let held = self.table(tagged).extract_held(|envelope, _, message| unwanted(envelope, message));
+        held.map(|(_, message)| message).collect()
+    }
+
+    /// Claims a held message for an operation. Returns false, and does nothing, if the operation has claimed one.
+    pub(super) fn claim(&mut self, by: Identity, tagged: bool, held: Held) -> bool {
+        if self.claims.contains_key(&by) {
+            return false;
+        }
+        self.table(tagged).claim(held);
+        self.claims.insert(by, (tagged, held));
+        true
+    }
+
+    /// Returns the message that an operation has claimed, if that is a message of this kind, and ends the claim.
+    pub(super) fn take_claim(&mut self, by: Identity, tagged: bool) -> Option<Held> {
+        let (table, held) = self.claims.remove(&by)?;
+        if table != tagged {
+            self.claims.insert(by, (table, held));
+            return None;
+        }
+        Some(held)
+    }
+
+    /// Transfers the claim on a message from one operation to another.
+    pub(super) fn rename_claim(&mut self, from: Identity, to: Identity) {
+        if let Some(claim) = self.claims.remove(&from) {
+            self.claims.insert(to, claim);
+        }
+    }
+
+    /// Ends all claims, because the endpoint closes.
+    pub(super) fn drop_claims(&mut self) {
+        self.claims.clear();
+    }
+
+    /// Adds a payload that arrives over a stream.
+    pub(super) fn begin_arrival(&mut self, arrival: Arrival) -> Id<Arrival> {
+        self.arrivals.insert(arrival)
+    }
+
+    /// Records where the message of an arrival is held until there is a receive.
+    pub(super) fn hold_arrival(&mut self, id: Id<Arrival>, held: Held) {
+        self.arrivals[id].held = Some(held);
+    }
+
+    /// Gives a payload that is arriving to its receive.
+    pub(super) fn give_arrival(&mut self, id: Id<Arrival>, receive: Receive) {
+        self.arrivals[id].receive = Some(receive);
+    }
+
+    /// Records that the message of an arrival is held no more. Its bytes are discarded.
+    pub(super) fn forget_arrival(&mut self, id: Id<Arrival>) {
+        if let Some(arrival) = self.arrivals.get_mut(id) {
+            arrival.held = None;
+        }
+    }
+
+    /// Takes the arrival that a link names: all of it is here.
+    pub(super) fn take_arrival(&mut self, token: u32) -> Option<Arrival> {
+        let id = self.arrivals.find_wire(token)?;
+        self.arrivals.remove(id)
+    }
+
+    /// Takes the arrivals from a peer with which there is no connection any more.
+    pub(super) fn take_arrivals_of(&mut self, from: Connection) -> Vec<Arrival> {
+        let gone: Vec<_> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
+        gone.into_iter().filter_map(|id| self.arrivals.remove(id)).collect()
+    }
+
+    /// Returns the number that the next pull gets.
+    pub(super) fn next_pull(&self) -> u32 {
+        self.pulls.next_id().to_wire()
+    }
+
+    /// Adds a payload that is fetched. Returns the number by which the link names it.
+    pub(super) fn begin_pull(&mut self, pull: Pull) -> u32 {
+        self.pulls.insert(pull).to_wire()
+    }
+
+    /// Takes the pull that a link names, if it is one from this peer.
+    pub(super) fn take_pull(&mut self, from: Connection, token: u32) -> Option<Pull> {
+        let id = self.pulls.find_wire(token).filter(|id| self.pulls[*id].from() == from)?;
+        self.pulls.remove(id)
+    }
+
+    /// Takes the pulls from a peer for which `wanted`, which is passed the number of the pull, returns true.
+    pub(super) fn take_pulls_of(&mut self, from: Connection, wanted: impl Fn(u32) -> bool) -> Vec<Pull> {
+        let ours = |(id, pull): (Id<Pull>, &Pull)| (pull.from() == from && wanted(id.to_wire())).then_some(id);
+        let taken: Vec<_> = self.pulls.iter().filter_map(ours).collect();
+        taken.into_iter().filter_map(|id| self.pulls.remove(id)).collect()
+    }
+
+    /// Returns the number of payloads that arrive, and of those that are fetched.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn under_way(&self) -> [usize; 2] {
+        [self.arrivals.len(), self.pulls.len()]
+    }
+}

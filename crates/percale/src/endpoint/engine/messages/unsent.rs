@@ -1,0 +1,58 @@
+//! Sends of which some bytes have yet to leave.
+//!
+//! A stream keeps the bytes that it collects, and those for which the kernel has no room, until the next progress. A send that was reported
+//! as complete arrives without further progress of this endpoint: a caller that has read the completion need not make progress again. So
+//! such a send is reported when its last byte has left.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::super::types::Notify;
+use crate::completion::entry::Entry;
+use crate::transport::Connection;
+
+/// A send of which a link still keeps some bytes.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    /// The position in the link's stream at which the send ends.
+    end: u64,
+    notify: Notify,
+    entry: Entry,
+}
+
+/// Sends with bytes that have not left yet.
+#[derive(Debug, Default)]
+pub(in super::super) struct Unsent {
+    /// The number of these sends, of all peers.
+    count: usize,
+    /// The sends by peer, in order.
+    kept: HashMap<Connection, VecDeque<Kept>>,
+}
+
+impl Unsent {
+    /// Returns whether there are any.
+    #[inline]
+    pub(in super::super) const fn any(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Keeps a send that ends at this position of its link's stream.
+    pub(in super::super) fn keep(&mut self, to: Connection, end: u64, notify: Notify, entry: Entry) {
+        self.count += 1;
+        self.kept.entry(to).or_default().push_back(Kept { end, notify, entry });
+    }
+
+    /// Takes the next send to a peer, if all of its bytes are among the first `left` of the link's stream, which have left.
+    pub(in super::super) fn take_left(&mut self, to: Connection, left: u64) -> Option<(Notify, Entry)> {
+        let Kept { notify, entry, .. } = self.kept.get_mut(&to)?.pop_front_if(|kept| kept.end <= left)?;
+        self.count -= 1;
+        Some((notify, entry))
+    }
+
+    /// Takes the sends to a peer that have not left: the connection is gone and they will not arrive.
+    #[cold]
+    pub(in super::super) fn take_lost(&mut self, to: Connection) -> impl Iterator<Item = (Notify, Entry)> + use<> {
+        let lost = self.kept.remove(&to).unwrap_or_default();
+        self.count -= lost.len();
+        lost.into_iter().map(|Kept { notify, entry, .. }| (notify, entry))
+    }
+}

@@ -1,0 +1,329 @@
+//! The peers alone, without an engine and without links.
+
+use super::super::types::{Action, GroupMessage, Notify, Work};
+use super::*;
+use crate::address_vector::vector::VectorOptions;
+use crate::endpoint::posted::Posted;
+use crate::endpoint::work::{OpFlags, SendWork};
+use crate::local_memory::volatile::Segments;
+use crate::wire::head::{Head, Kind};
+
+const CAP: usize = 1 << 16;
+
+fn at(n: u8) -> At {
+    (SocketAddr::from(([10, 0, 0, n], 7471)), 0)
+}
+
+/// Returns a table with one connected peer.
+fn connected() -> (Peers, Connection) {
+    let mut peers = Peers::new(None, false, CAP);
+    let slot = peers.slot(at(1));
+    peers.connected(slot, 7);
+    (peers, slot)
+}
+
+fn message(context: u64, flags: OpFlags) -> Pending {
+    let (peer, segments) = (PeerAddress::UNSPECIFIED, Segments::EMPTY);
+    let work = SendWork { peer, segments, tag: None, data: None, context, flags };
+    Pending { work: Work::Send(Posted::lent(work)), notify: Notify::Queue }
+}
+
+fn of_group(context: u64) -> Pending {
+    Pending { work: Work::Collective(GroupMessage::bare(1, 2, context)), notify: Notify::Collective }
+}
+
+/// Returns the contexts of the operations in a peer's queue, and empties it.
+fn contexts(peer: &mut Peer) -> Vec<u64> {
+    std::iter::from_fn(|| peer.take_first()).filter_map(|pending| Some(pending.entry()?.context)).collect()
+}
+
+/// Everything that asks for leave in the call that posts it.
+const AT_ONCE: [Leaving; 4] = [
+    Leaving::Message,
+    Leaving::GroupMessage,
+    Leaving::Access { fenced: false },
+    Leaving::Window { invalidates: false, fenced: false },
+];
+
+fn may(peers: &Peers, slot: Connection) -> [bool; 4] {
+    AT_ONCE.map(|what| peers.get(slot).may_leave(what))
+}
+
+#[test]
+fn nothing_leaves_without_a_connection_but_an_invalidation() {
+    let mut peers = Peers::new(None, false, CAP);
+    let slot = peers.slot(at(1));
+    let invalidation = Leaving::Window { invalidates: true, fenced: false };
+    assert_eq!(may(&peers, slot), [false; 4]);
+    assert!(peers.get(slot).may_leave(invalidation));
+    peers.connecting(slot, 1);
+    assert_eq!(may(&peers, slot), [false; 4]);
+    assert!(!peers.get(slot).may_leave(invalidation), "the connection may bring what was posted before it");
+    peers.connected(slot, 7);
+    assert_eq!(may(&peers, slot), [true; 4]);
+    peers.reset(slot);
+    assert_eq!(may(&peers, slot), [false; 4]);
+}
+
+#[test]
+fn nothing_overtakes_the_queue() {
+    let (mut peers, slot) = connected();
+    peers.get_mut(slot).queue(message(1, OpFlags::empty()));
+    assert_eq!(may(&peers, slot), [false; 4]);
+    assert!(peers.get(slot).may_first_leave());
+    let first = peers.get_mut(slot).take_first().unwrap();
+    assert_eq!(may(&peers, slot), [true; 4]);
+    peers.get_mut(slot).put_back(first);
+    assert_eq!(may(&peers, slot), [false; 4]);
+    assert_eq!(contexts(peers.get_mut(slot)), [1]);
+    assert!(!peers.get(slot).may_first_leave(), "there is none");
+}
+
+#[test]
+fn messages_of_groups_go_before_other_operations_and_keep_their_order() {
+    let (mut peers, slot) = connected();
+    let peer = peers.get_mut(slot);
+    peer.queue(message(1, OpFlags::empty()));
+    peer.queue_for_group(of_group(2));
+    peer.queue_for_group(of_group(3));
+    peer.queue(message(4, OpFlags::empty()));
+    assert!(peer.take_where(|pending| pending.entry().is_some_and(|entry| entry.context == 9)).is_none());
+    assert_eq!(contexts(peer), [2, 3, 1, 4]);
+}
+
+#[test]
+fn a_fence_waits_for_operations_but_not_for_messages_of_groups() {
+    let (mut peers, slot) = connected();
+    let peer = peers.get_mut(slot);
+    peer.queue(message(1, OpFlags::FENCE));
+    assert!(peer.may_first_leave());
+    peer.started();
+    peer.started();
+    peer.started_for_group();
+    assert!(!peer.may_first_leave());
+    peer.finished();
+    assert!(peer.may_first_leave(), "only the message of a group is left");
+    let _ = peer.take_first();
+    peer.started();
+    assert!(peer.may_leave(Leaving::Access { fenced: false }) && !peer.may_leave(Leaving::Access { fenced: true }));
+}
+
+#[test]
+fn messages_wait_for_long_writes_and_for_notices() {
+    let (mut peers, slot) = connected();
+    let all = [true; 4];
+    peers.get_mut(slot).notice_queued();
+    assert_eq!(may(&peers, slot), [false, false, false, true], "an access may add a notice");
+    peers.get_mut(slot).queue(message(1, OpFlags::empty()));
+    assert!(!peers.get(slot).may_first_leave());
+    assert_eq!(contexts(peers.get_mut(slot)), [1]);
+    peers.get_mut(slot).notice_left();
+    assert_eq!(may(&peers, slot), all);
+    // A long write that the peer executes.
+    peers.get_mut(slot).execution_started();
+    assert_eq!(may(&peers, slot), [true, true, false, true]);
+    peers.get_mut(slot).long_write_started();
+    assert_eq!(may(&peers, slot), [false, false, false, true]);
+    peers.get_mut(slot).execution_ended(true);
+    assert_eq!(may(&peers, slot), all);
+    // A write by RDMA.
+    peers.get_mut(slot).rdma_started(true);
+    assert_eq!(may(&peers, slot), [false, false, true, true]);
+    peers.get_mut(slot).rdma_ended(true);
+    assert_eq!(may(&peers, slot), all);
+}
+
+#[test]
+fn accesses_are_made_one_way_at_a_time() {
+    let (mut peers, slot) = connected();
+    let peer = peers.get_mut(slot);
+    peer.execution_started();
+    assert!(!peer.may_leave(Leaving::DirectAccess) && peer.may_leave(Leaving::ExecutedAccess));
+    let in_a_row = std::iter::from_fn(|| peer.count_executed_instead().then_some(())).count();
+    assert_eq!(in_a_row, 16, "then an access waits until the executed ones are over");
+    peer.forget_executed_instead();
+    assert!(peer.count_executed_instead());
+    peer.execution_ended(false);
+    peer.rdma_started(false);
+    assert!(peer.may_leave(Leaving::DirectAccess) && !peer.may_leave(Leaving::ExecutedAccess));
+    assert!(peer.may_leave(Leaving::Message), "a read delays no message");
+}
+
+#[test]
+fn parts_of_accesses_have_limits() {
+    let (mut peers, slot) = connected();
+    let peer = peers.get_mut(slot);
+    assert!(peer.may_leave(Leaving::Part { long_bytes: LONG_BYTES }));
+    assert!(!peer.may_leave(Leaving::Part { long_bytes: LONG_BYTES + 1 }));
+    (0..PARTS_LIMIT).for_each(|_| peer.part_left());
+    assert!(!peer.may_leave(Leaving::Part { long_bytes: 0 }));
+    peer.part_ended();
+    assert!(peer.may_leave(Leaving::Part { long_bytes: 0 }));
+}
+
+#[test]
+fn a_peer_that_takes_offers_only_gets_no_message_at_once() {
+    let (mut peers, slot) = connected();
+    peers.set_offers_only(slot, true);
+    assert_eq!(may(&peers, slot), [false, true, true, true], "a message of a group is offered where it begins");
+    peers.get_mut(slot).queue(message(1, OpFlags::empty()));
+    assert!(peers.get(slot).may_first_leave(), "it is offered from the queue");
+}
+
+#[test]
+fn the_queue_has_room_for_raw_operations_up_to_a_limit() {
+    let mut peers = Peers::new(None, false, CAP);
+    let slot = peers.slot(at(1));
+    let may = |peers: &Peers, notify| {
+        [Queuing::Message, Queuing::Access, Queuing::Window].map(|what| peers.get(slot).may_queue(what, notify, false))
+    };
+    assert_eq!(may(&peers, Notify::Queue), [true; 3]);
+    peers.get_mut(slot).queue(message(0, OpFlags::empty()));
+    peers.connected(slot, 7);
+    assert_eq!(may(&peers, Notify::Queue), [false, true, true], "the queue is being sent");
+    assert!(peers.get(slot).may_queue(Queuing::Message, Notify::Queue, true), "behind a fence there may be more");
+    for context in 1..4096 {
+        peers.get_mut(slot).queue(message(context, OpFlags::empty()));
+    }
+    assert_eq!(may(&peers, Notify::Queue), [false; 3]);
+    assert_eq!(may(&peers, Notify::Operation), [true; 3]);
+}
+
+#[test]
+fn answers_leave_in_order_behind_those_that_the_link_refused() {
+    let (mut peers, slot) = connected();
+    let id = |action: &Action| match action {
+        Action::Frame(head) => head.id,
+        other => panic!("{other:?}"),
+    };
+    let frame = |id| Action::Frame(Head { kind: Kind::Ack, id, ..Head::default() });
+    assert!(!peers.has_actions() && !peers.has_answers());
+    (1..=3).for_each(|number| peers.reply(slot, Kind::Ack, number, 0));
+    assert!(peers.next_is_frame_for(slot) && !peers.next_is_frame_for(slot + 1) && peers.has_actions_for(slot));
+    let mut left = Vec::new();
+    while let Some((to, action)) = peers.next_action() {
+        // The link refuses the second.
+        if peers.may_answer(to) && id(&action) != 2 {
+            left.push(id(&action));
+        } else {
+            peers.owe(to, action);
+        }
+    }
+    assert!(peers.has_answers() && peers.get(slot).is_owed() && peers.get(slot).has_something_to_send());
+    let refused = peers.next_owed(slot).unwrap();
+    peers.owe_first(slot, refused);
+    while let Some(action) = peers.next_owed(slot) {
+        left.push(id(&action));
+    }
+    assert_eq!(left, [1, 2, 3]);
+    assert!(peers.may_answer(slot) && !peers.has_answers());
+    peers.push(slot, frame(4));
+    peers.drop_actions_for(slot);
+    assert!(!peers.has_actions());
+}
+
+#[test]
+fn messages_wait_behind_a_long_backlog_of_answers() {
+    let (mut peers, slot) = connected();
+    for number in 0..=BACKLOG as u32 {
+        peers.owe(slot, Action::Frame(Head { id: number, ..Head::default() }));
+    }
+    assert!(!peers.is_read(slot) && !peers.get(slot).may_leave(Leaving::Message));
+    while peers.next_owed(slot).is_some() {}
+    assert!(peers.is_read(slot) && peers.get(slot).may_leave(Leaving::Message));
+}
+
+#[test]
+fn a_peer_above_the_cap_is_asked_to_offer_until_half_of_it_is_free() {
+    let (mut peers, slot) = connected();
+    let asked = |peers: &mut Peers| match peers.next_action() {
+        Some((_, Action::Frame(head))) if head.kind == Kind::Offers => Some(head.id != 0),
+        None => None,
+        other => panic!("{other:?}"),
+    };
+    peers.charge(slot, CAP);
+    assert_eq!(asked(&mut peers), None);
+    peers.charge(slot, 1);
+    assert_eq!(asked(&mut peers), Some(true));
+    peers.release(slot, CAP / 2);
+    assert_eq!(asked(&mut peers), None);
+    peers.release(slot, 1);
+    assert_eq!(asked(&mut peers), Some(false));
+    peers.charge(slot, CAP + BEYOND);
+    assert!(!peers.is_read(slot));
+}
+
+#[test]
+fn messages_of_the_peer_that_left_first_are_dropped_first() {
+    let mut peers = Peers::new(None, false, CAP);
+    let slots = [1, 2, 3].map(|n| peers.slot(at(n)));
+    let most = CAP + BEYOND;
+    let mut overdue = Vec::new();
+    for slot in slots {
+        peers.connected(slot, u128::from(slot) + 1);
+        peers.charge(slot, most);
+        peers.reset(slot);
+        peers.end_budget(slot);
+        overdue.push(peers.take_overdue(slot));
+    }
+    assert_eq!(overdue, [vec![], vec![], vec![slots[0]]]);
+}
+
+#[test]
+fn the_counts_of_a_connection_end_with_it() {
+    let (mut peers, slot) = connected();
+    let peer = peers.get_mut(slot);
+    peer.execution_started();
+    peer.long_write_started();
+    peer.notice_queued();
+    peer.part_left();
+    (0..10_000).for_each(|_| peer.reply_queued());
+    assert!(peer.asks_too_much() && peer.stage(2 * LONG_BYTES) && !peer.stage(1));
+    peers.accuse(slot, "for a test");
+    assert!(peers.any_accused() && peers.get(slot).accused().is_some());
+    peers.reset(slot);
+    peers.connected(slot, 8);
+    assert_eq!(may(&peers, slot), [true; 4]);
+    assert!(!peers.get(slot).asks_too_much() && peers.get_mut(slot).stage(1));
+    assert_eq!((peers.get(slot).accused(), peers.get(slot).incarnation()), (None, 8));
+}
+
+#[test]
+fn an_alias_lasts_as_long_as_the_connection_of_the_other_slot() {
+    let (mut peers, real) = connected();
+    let slot = peers.slot(at(2));
+    peers.get_mut(slot).queue(message(1, OpFlags::empty()));
+    peers.alias(slot, real);
+    assert_eq!(peers.real_slot(at(2)), real);
+    assert_eq!(contexts(peers.get_mut(real)), [1], "what waited goes over that connection");
+    assert!(!peers.get(real).is_free());
+    peers.reset(real);
+    assert_eq!(peers.real_slot(at(2)), slot);
+    assert!(peers.get(slot).is_idle() && peers.get(slot).is_lost());
+}
+
+#[test]
+fn an_address_that_a_peer_advertises_leads_to_no_slot() {
+    let mut peers = Peers::new(None, false, CAP);
+    let nameless = peers.nameless_slot(at(1));
+    assert!(!peers.get(nameless).has_address());
+    let named = peers.slot(at(1));
+    assert_ne!(named, nameless);
+    peers.give_up(nameless);
+    assert_eq!(peers.slot(at(2)), nameless, "the slot is another peer's now");
+    assert!(peers.advertise(named, at(3)) && !peers.advertise(named, at(3)) && !peers.advertise(named, at(1)));
+}
+
+#[test]
+fn an_address_of_the_vector_leads_to_a_slot_until_it_is_removed() {
+    let vector = AddressVector::new(VectorOptions::default()).unwrap();
+    let mut peers = Peers::new(Some(vector.clone()), false, CAP);
+    let address = vector.insert(at(1).0).unwrap();
+    assert_eq!(peers.resolved(address), None, "it was not looked up yet");
+    let slot = peers.resolve(address).unwrap();
+    assert_eq!((peers.resolved(address), peers.source(slot)), (Some(slot), address));
+    vector.remove(address).unwrap();
+    assert_eq!(peers.resolve(address), Err(Unresolved::Unknown));
+    assert_eq!(peers.source(slot), PeerAddress::UNSPECIFIED);
+    assert_eq!(Peers::new(None, false, CAP).resolve(address), Err(Unresolved::NoVector));
+}

@@ -1,0 +1,492 @@
+//! Accesses to the memory of peers that are in progress, and the bytes of local regions that peers are to fetch.
+//!
+//! This is a record only: it sends nothing and reports nothing. `access` makes the accesses and handles their answers, `target` handles the
+//! requests of peers.
+//!
+//! * `what`: the operation of an access, and an access that waits for its turn
+//! * `serves`: bytes of local regions that peers are to fetch
+//!
+//! Invariants:
+//! 1. An access that was started is in `accesses` until its last part has ended; a part is in `parts` until it has been answered and no
+//!    transport reads its memory any more. The access owns the memory that its parts use.
+//! 2. Parts, accesses and transfers that a peer names are checked to be that peer's. A number of an entry that is gone is late, not wrong.
+//! 3. After the first refusal no further part of an access leaves; the access ends when the parts that had left are answered.
+//! 4. A long part is in `long` exactly as long as it is in `parts`.
+
+mod serves;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod what;
+
+use std::borrow::Cow;
+
+pub(super) use self::serves::{Serve, ServeMode};
+pub(super) use self::what::{Tell, Told, atomic_entry, atomic_kind, rma_entry, word_entry};
+pub(crate) use self::what::{Waiting, What};
+use super::types::{Asked, Notify};
+use crate::completion::entry::{Entry, ErrorCode};
+use crate::endpoint::posted::Posted;
+use crate::local_memory::volatile::{Segments, View, ViewExt as _};
+use crate::region::lease::Lease;
+use crate::region::{Refusal, RemoteMemory};
+use crate::table::{Id, Table};
+use crate::transport::Connection;
+use crate::wire::head::{Flags, Head, Offer};
+
+/// The maximum length of a part, in bytes: the amount that a target may have to hold for it.
+pub(crate) const PART_LIMIT: u64 = 32 << 20;
+
+/// Bits in the numbers by which peers name operations other than sends. They select the table.
+pub(crate) const PART: u32 = 1 << 31;
+pub(crate) const SERVE: u32 = 1 << 30;
+
+/// Why an access failed.
+pub(super) type AccessError = (ErrorCode, Cow<'static, str>);
+
+/// An access in progress.
+#[derive(Debug)]
+pub(crate) struct Execution {
+    to: Connection,
+    notify: Notify,
+    /// The operation, with the memory that it uses: transports use that memory until the last part has ended.
+    posted: Box<Posted<What>>,
+    /// Parts that have not ended, and one more while not all have left.
+    left: u32,
+    error: Option<AccessError>,
+    /// The notice that the target gets once all parts are there.
+    tell: Option<Tell>,
+    /// Whether messages wait for it: some part is a long write, or it is a write by RDMA.
+    long: bool,
+    /// Whether it is made by RDMA.
+    direct: bool,
+}
+
+impl Execution {
+    /// Creates an execution before any of its parts has left.
+    const fn new(to: Connection, notify: Notify, posted: Box<Posted<What>>) -> Self {
+        Self { to, notify, posted, left: 1, error: None, tell: None, long: false, direct: false }
+    }
+
+    /// Returns its target.
+    pub(super) const fn to(&self) -> Connection {
+        self.to
+    }
+
+    /// Returns what a completion reports.
+    pub(super) fn entry(&self) -> Entry {
+        self.posted.work().entry()
+    }
+
+    /// Returns where its end is reported.
+    pub(super) const fn notify(&self) -> Notify {
+        self.notify
+    }
+
+    /// Returns whether messages wait for it.
+    pub(super) const fn is_long(&self) -> bool {
+        self.long
+    }
+
+    /// Returns whether it is made by RDMA.
+    pub(super) const fn is_by_rdma(&self) -> bool {
+        self.direct
+    }
+
+    /// Takes why it failed, if it did.
+    pub(super) const fn take_error(&mut self) -> Option<AccessError> {
+        self.error.take()
+    }
+
+    /// Returns the notice that the target gets now that all parts are there.
+    pub(super) const fn tell(&self) -> Option<&Tell> {
+        self.tell.as_ref()
+    }
+
+    /// Returns the operation with its memory, so that it can be restarted.
+    pub(super) fn into_posted(self) -> Box<Posted<What>> {
+        self.posted
+    }
+}
+
+/// A part that the target performs at some time after it handled the frame. Accesses that overlap it have to wait, unless both read.
+#[derive(Clone, Copy, Debug)]
+struct Long {
+    peer: Connection,
+    /// Its entry in `parts`.
+    part: Id<Part>,
+    remote: RemoteMemory,
+    writes: bool,
+}
+
+impl Long {
+    /// Returns whether an access to `other` must not overtake this one.
+    fn meets(&self, other: &RemoteMemory, writes: bool) -> bool {
+        let (ours, theirs) = (&self.remote, other);
+        // Not the sums of address and length, which may wrap.
+        let overlap = ours.address.wrapping_sub(theirs.address) < theirs.len
+            || theirs.address.wrapping_sub(ours.address) < ours.len;
+        ours.key == theirs.key && overlap && (writes || self.writes)
+    }
+}
+
+/// One request to the target.
+#[derive(Debug)]
+pub(crate) struct Part {
+    access: Id<Execution>,
+    to: Connection,
+    /// The local memory: the bytes that are written, or where results go.
+    local: Segments,
+    /// The key of the region.
+    key: u64,
+    /// Whether a transport uses `local`: it reads from it to serve a pull, or fetches into it.
+    pushing: bool,
+    /// Whether the target has asked for the bytes of a long write. It does so once.
+    asked: bool,
+    /// The answer of the target, if a transport still reads `local`.
+    answered: Option<Result<(), Refusal>>,
+    takes_data: bool,
+}
+
+impl Part {
+    /// Creates a part that is about to leave. `takes_data` is whether the answer brings bytes for `local`.
+    pub(super) const fn new(
+        access: Id<Execution>,
+        to: Connection,
+        local: Segments,
+        key: u64,
+        takes_data: bool,
+    ) -> Self {
+        Self { access, to, local, key, pushing: false, asked: false, answered: None, takes_data }
+    }
+
+    /// Returns its access.
+    pub(super) const fn access(&self) -> Id<Execution> {
+        self.access
+    }
+
+    /// Returns its target.
+    pub(super) const fn to(&self) -> Connection {
+        self.to
+    }
+}
+
+/// The bytes of a read that are to be fetched.
+#[derive(Debug)]
+pub(super) struct OfferedRead {
+    pub(super) part: Id<Part>,
+    pub(super) offer: Offer,
+    /// Where they go.
+    pub(super) into: Lease,
+}
+
+/// The part of a local access that a peer names.
+enum NamedPart {
+    /// One of its parts.
+    Here(Id<Part>),
+    /// A part that has ended, or that is another peer's.
+    Gone,
+    /// No part at all.
+    None,
+}
+
+/// Accesses to the memory of peers in progress, and transfers from local regions.
+#[derive(Debug, Default)]
+pub(crate) struct Remote {
+    /// Accesses to peers' memory.
+    accesses: Table<Execution>,
+    /// The parts of the accesses that peers execute.
+    parts: Table<Part>,
+    /// The parts that are long.
+    long: Vec<Long>,
+    /// Bytes of local regions that peers are to fetch.
+    serves: Table<Serve>,
+}
+
+impl Remote {
+    /// Returns whether no further access can be started.
+    pub(super) fn is_full(&self) -> bool {
+        self.parts.is_full()
+    }
+
+    /// Returns the number of bytes of long parts that a peer has yet to transfer.
+    pub(super) fn long_bytes(&self, slot: Connection) -> u64 {
+        self.long.iter().filter(|long| long.peer == slot).map(|long| long.remote.len).sum()
+    }
+
+    /// Returns whether an access must wait for a long part of an access that was posted before it.
+    pub(super) fn meets_long(&self, slot: Connection, what: &What) -> bool {
+        let writes = what.changes();
+        self.long.iter().any(|long| long.peer == slot && what.pieces().iter().any(|piece| long.meets(piece, writes)))
+    }
+
+    /// Starts an access, of which no part has left. `tell` is the notice that the target gets when all parts are there. Returns `None` if
+    /// the access was started before.
+    pub(super) fn start(
+        &mut self,
+        slot: Connection,
+        waiting: &mut Waiting,
+        notify: Notify,
+        tell: Option<Tell>,
+    ) -> Option<Id<Execution>> {
+        let posted = waiting.start(self.accesses.next_id())?;
+        Some(self.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) }))
+    }
+
+    /// Returns the number of the access that is started next.
+    pub(super) fn next_access(&self) -> Id<Execution> {
+        self.accesses.next_id()
+    }
+
+    /// Starts an access by RDMA of which the first part was posted, with the number [`next_access`](Self::next_access). Returns `None` if
+    /// the access was started before.
+    pub(super) fn start_by_rdma(&mut self, slot: Connection, waiting: &mut Waiting, notify: Notify) -> Option<()> {
+        let posted = waiting.start(self.accesses.next_id())?;
+        let long = posted.work().changes();
+        // The posted part, and one more while not all parts have left.
+        self.accesses.insert(Execution { direct: true, long, left: 2, ..Execution::new(slot, notify, posted) });
+        Some(())
+    }
+
+    /// Returns the started access that waits to go on, unless it has ended.
+    pub(super) fn started(&self, waiting: &Waiting) -> Option<(Id<Execution>, &What, bool)> {
+        let id = waiting.started()?;
+        let access = self.accesses.get(id)?;
+        Some((id, access.posted.work(), access.direct))
+    }
+
+    /// Returns whether a part of an access was refused, so that no further part leaves.
+    pub(super) fn has_failed(&self, access: Id<Execution>) -> bool {
+        self.accesses.get(access).is_some_and(|access| access.error.is_some())
+    }
+
+    /// Returns whether parts of an access have left and have not ended.
+    pub(super) fn has_parts_under_way(&self, access: Id<Execution>) -> bool {
+        self.accesses.get(access).is_some_and(|access| access.left > 1)
+    }
+
+    /// Counts a part of an access that has left.
+    pub(super) fn count_part(&mut self, access: Id<Execution>) {
+        self.accesses[access].left += 1;
+    }
+
+    /// Sets the notice that the target gets when all parts of an access are there, unless there is one.
+    pub(super) fn tell_at_end(&mut self, access: Id<Execution>, tell: impl FnOnce() -> Tell) {
+        self.accesses[access].tell.get_or_insert_with(tell);
+    }
+
+    /// Adds a part that is about to leave. If it does not leave, [`withdraw_part`](Self::withdraw_part) removes it.
+    pub(super) fn add_part(&mut self, part: Part) -> Id<Part> {
+        self.parts.insert(part)
+    }
+
+    /// Removes a part that did not leave.
+    pub(super) fn withdraw_part(&mut self, part: Id<Part>) {
+        self.parts.remove(part);
+    }
+
+    /// Records that a part is long.
+    pub(super) fn note_long_part(&mut self, part: Id<Part>, remote: RemoteMemory, writes: bool) {
+        self.long.push(Long { peer: self.parts[part].to, part, remote, writes });
+    }
+
+    /// Records that an access has a long write, for which messages wait. Returns false if that was recorded before.
+    pub(super) fn note_long_write(&mut self, access: Id<Execution>) -> bool {
+        !std::mem::replace(&mut self.accesses[access].long, true)
+    }
+
+    /// Records that a transport fetches the bytes of a read before the target was asked to send them. Returns the part and its target.
+    pub(super) fn expect(&mut self, wire: u32) -> Option<(Id<Part>, Connection)> {
+        let id = self.parts.find_wire(wire & !PART)?;
+        let part = &mut self.parts[id];
+        part.pushing = true; // A transport uses its memory.
+        Some((id, part.to))
+    }
+
+    /// Returns the access that a link names.
+    pub(super) fn access_of(&self, from: Connection, wire: u32) -> Option<Id<Execution>> {
+        let id = self.accesses.find_wire(wire)?;
+        (self.accesses[id].to == from).then_some(id)
+    }
+
+    /// Like [`access_of`](Self::access_of), but only for accesses by RDMA.
+    pub(super) fn rdma_access_of(&self, from: Connection, wire: u32) -> Option<Id<Execution>> {
+        self.access_of(from, wire).filter(|id| self.accesses[*id].direct)
+    }
+
+    /// Returns the part that a peer names.
+    fn part_of(&self, from: Connection, wire: u32) -> NamedPart {
+        if wire & PART == 0 {
+            return NamedPart::None;
+        }
+        match self.parts.find_wire(wire & !PART) {
+            Some(id) if self.parts[id].to == from => NamedPart::Here(id),
+            _ => NamedPart::Gone,
+        }
+    }
+
+    /// Records the generation of the region that the answer to a part carries, if the target is to get a notice of the access later.
+    fn learn(&mut self, id: Id<Part>, answer: &Head) {
+        let Part { access, key, .. } = self.parts[id];
+        if answer.flags.contains(Flags::DATA)
+            && let Some(tell) = self.accesses.get_mut(access).and_then(|access| access.tell.as_mut())
+        {
+            tell.learn(key, answer.data);
+        }
+    }
+
+    /// Handles the answer to a part without bytes. Returns the part if it ends with that.
+    ///
+    /// # Errors
+    /// How the answer breaks the protocol.
+    pub(super) fn answered(
+        &mut self,
+        from: Connection,
+        head: &Head,
+        result: Result<(), Refusal>,
+    ) -> Result<Option<Id<Part>>, &'static str> {
+        let id = match self.part_of(from, head.id) {
+            NamedPart::Here(id) => id,
+            NamedPart::Gone => return Ok(None),
+            NamedPart::None => return Err("an answer to an access that nobody asked for"),
+        };
+        self.learn(id, head);
+        let part = &mut self.parts[id];
+        if result.is_ok() && part.takes_data {
+            return Err("the end of a read without its bytes");
+        }
+        if part.takes_data && part.pushing {
+            return Err("an answer to a read that is being fetched");
+        }
+        if part.pushing {
+            part.answered = Some(result);
+            return Ok(None);
+        }
+        Ok(Some(id))
+    }
+
+    /// Copies the bytes that a part reads to its local memory. Returns the part, which ends with that, unless it is gone.
+    ///
+    /// # Errors
+    /// How the frame breaks the protocol.
+    pub(super) fn read_data(
+        &mut self,
+        from: Connection,
+        head: &Head,
+        payload: View<'_>,
+    ) -> Result<Option<Id<Part>>, &'static str> {
+        let id = match self.part_of(from, head.id) {
+            NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
+            NamedPart::Gone => return Ok(None),
+            _ => return Err("bytes that nobody reads"),
+        };
+        let part = &self.parts[id];
+        if payload.len() != part.local.len() {
+            return Err("more or fewer bytes than were to be read");
+        }
+        payload.copy_into(&part.local, 0);
+        self.learn(id, head);
+        Ok(Some(id))
+    }
+
+    /// Handles the offer of the bytes that a part reads. Returns what is to be fetched, unless the part is gone.
+    ///
+    /// # Errors
+    /// How the offer breaks the protocol.
+    pub(super) fn read_offered(
+        &mut self,
+        from: Connection,
+        head: &Head,
+        payload: View<'_>,
+    ) -> Result<Option<OfferedRead>, &'static str> {
+        let id = match self.part_of(from, head.id) {
+            NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
+            // What it offers is told by its pull.
+            NamedPart::Gone => return Ok(None),
+            _ => return Err("an offer of bytes that nobody reads"),
+        };
+        let part = &mut self.parts[id];
+        let Some(offer) = payload.read::<Offer>(0).filter(|offer| offer.len.get() == part.local.len() as u64) else {
+            return Err("an offer of other bytes than were to be read");
+        };
+        part.pushing = true; // A transport uses its memory.
+        Ok(Some(OfferedRead { part: id, offer, into: Lease::own(&part.local) }))
+    }
+
+    /// Handles the target's request for the bytes of a long write.
+    pub(super) fn write_asked(&mut self, from: Connection, wire: u32) -> Asked {
+        let NamedPart::Here(id) = self.part_of(from, wire) else { return Asked::Gone };
+        let part = &mut self.parts[id];
+        if part.takes_data || part.asked {
+            return Asked::Nothing;
+        }
+        (part.asked, part.pushing) = (true, true);
+        Asked::Source(Lease::own(&part.local))
+    }
+
+    /// Records that no transport reads the bytes of a long write any more. Returns the part and its result if it was answered before.
+    pub(super) fn write_pushed(&mut self, from: Connection, wire: u32) -> Option<(Id<Part>, Result<(), Refusal>)> {
+        let NamedPart::Here(id) = self.part_of(from, wire) else { return None };
+        let part = &mut self.parts[id];
+        part.pushing = false;
+        Some((id, part.answered?))
+    }
+
+    /// Removes a part that has ended. The caller then counts that for its access, by [`step`](Self::step).
+    pub(super) fn end_part(&mut self, id: Id<Part>) -> Option<Part> {
+        let part = self.parts.remove(id)?;
+        self.long.retain(|long| long.part != id); // Not when its access ends: that may have parts that wait for this one.
+        Some(part)
+    }
+
+    /// Counts one of the events for which an access waits. Returns the access if that was the last event: it has ended.
+    pub(super) fn step(&mut self, id: Id<Execution>, result: Result<(), AccessError>) -> Option<Execution> {
+        let access = self.accesses.get_mut(id)?;
+        access.left -= 1;
+        if let Err(error) = result {
+            access.error.get_or_insert(error);
+        }
+        if access.left > 0 { None } else { self.accesses.remove(id) }
+    }
+
+    /// Removes an access that ends otherwise: it is restarted, or a peer may still be using its memory.
+    pub(super) fn remove(&mut self, id: Id<Execution>) -> Option<Execution> {
+        self.accesses.remove(id)
+    }
+
+    /// Returns an access of which nothing has left to the operation that waits.
+    pub(super) fn withdraw(&mut self, waiting: &mut Waiting, id: Id<Execution>) {
+        if let Some(access) = self.accesses.remove(id) {
+            waiting.begin_anew(access.posted);
+        }
+    }
+
+    /// Returns the access with this number, whatever its target.
+    pub(super) fn find(&self, wire: u32) -> Option<Id<Execution>> {
+        self.accesses.find_wire(wire)
+    }
+
+    /// Returns the access of a part.
+    pub(super) fn access_of_part(&self, part: Id<Part>) -> Option<Id<Execution>> {
+        Some(self.parts.get(part)?.access)
+    }
+
+    /// Drops the parts of a connection that is gone, and takes the accesses that were in progress over it.
+    pub(super) fn take_of(&mut self, peer: Connection) -> Vec<Execution> {
+        self.parts.retain(|_, part| part.to != peer);
+        self.long.retain(|long| long.peer != peer);
+        let gone: Vec<_> = self.accesses.iter().filter(|(_, access)| access.to == peer).map(|(id, _)| id).collect();
+        gone.into_iter().filter_map(|id| self.accesses.remove(id)).collect()
+    }
+
+    /// Returns the number by which the target names a part.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn first_part(&self) -> Option<u32> {
+        self.parts.iter().next().map(|(id, _)| id.to_wire() | PART)
+    }
+
+    /// Returns the number of accesses, parts and long parts.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn counts(&self) -> [usize; 3] {
+        [self.accesses.len(), self.parts.len(), self.long.len()]
+    }
+}

@@ -1,0 +1,92 @@
+//! Bytes of local regions that peers are to fetch.
+
+use super::{Remote, SERVE};
+use crate::endpoint::engine::types::Asked;
+use crate::local_memory::buffer::Buffer;
+use crate::region::lease::Lease;
+use crate::table::Id;
+use crate::transport::Connection;
+
+/// How a peer gets the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum ServeMode {
+    /// They are offered, and the peer asks for them.
+    Offered,
+    /// The peer expects them, and they are sent at once. The transfer counts as an answer until it has left.
+    Expected,
+}
+
+/// Bytes of a region that a peer is about to fetch.
+#[derive(Debug)]
+pub(in super::super) struct Serve {
+    /// The peer that asked for them.
+    to: Connection,
+    /// The bytes that it gets.
+    source: Lease,
+    /// The copy that `source` names, if this process must not touch the region's own memory.
+    staged: Option<Buffer>,
+    mode: ServeMode,
+    /// Whether the peer is fetching it.
+    asked: bool,
+    /// Whether it is all of a read, which is counted when it is over.
+    counted: bool,
+}
+
+impl Serve {
+    /// Returns the copy that was made of the bytes, if one was made.
+    pub(in super::super) const fn staged(&self) -> Option<&Buffer> {
+        self.staged.as_ref()
+    }
+
+    /// Returns how the peer got the bytes.
+    pub(in super::super) const fn mode(&self) -> ServeMode {
+        self.mode
+    }
+
+    /// Returns whether it was all of a read, which is to be counted now.
+    pub(in super::super) const fn is_counted(&self) -> bool {
+        self.counted
+    }
+}
+
+impl Remote {
+    /// Adds bytes that a peer is to fetch. `staged` is the copy that `source` names, if a copy was made; `counted` is whether they are all of
+    /// a read. Returns the number by which the peer names them.
+    pub(in super::super) fn serve(
+        &mut self,
+        to: Connection,
+        source: Lease,
+        staged: Option<Buffer>,
+        mode: ServeMode,
+        counted: bool,
+    ) -> u32 {
+        let asked = mode == ServeMode::Expected;
+        self.serves.insert(Serve { to, source, staged, mode, asked, counted }).to_wire() | SERVE
+    }
+
+    /// Handles a peer's request for the bytes that it asked to read.
+    pub(in super::super) fn serve_asked(&mut self, from: Connection, wire: u32) -> Asked {
+        let Some(id) = self.serve_of(from, wire) else { return Asked::Gone };
+        let serve = &mut self.serves[id];
+        if std::mem::replace(&mut serve.asked, true) {
+            return Asked::Nothing;
+        }
+        Asked::Source(serve.source.clone())
+    }
+
+    fn serve_of(&self, from: Connection, wire: u32) -> Option<Id<Serve>> {
+        let id = self.serves.find_wire(wire & !SERVE)?;
+        (self.serves[id].to == from).then_some(id)
+    }
+
+    /// Removes a transfer to a peer that is over.
+    pub(in super::super) fn served(&mut self, from: Connection, wire: u32) -> Option<Serve> {
+        let id = self.serve_of(from, wire)?;
+        self.serves.remove(id)
+    }
+
+    /// Drops the transfers to a peer that were not finished when its connection ended.
+    pub(in super::super) fn drop_serves(&mut self, to: Connection) {
+        self.serves.retain(|_, serve| serve.to != to);
+    }
+}

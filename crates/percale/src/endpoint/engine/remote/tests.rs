@@ -1,0 +1,195 @@
+//! Accesses in progress alone, without an engine and without links.
+
+use super::*;
+use crate::endpoint::remote_work::{RemotePieces, RmaWork};
+use crate::endpoint::work::OpFlags;
+use crate::local_memory::buffer::{Buffer, BufferExt as _};
+use crate::types::PeerAddress;
+use crate::wire::head::Counts;
+
+const TARGET: Connection = 3;
+/// Another peer.
+const OTHER: Connection = 4;
+const KEY: u64 = 0xabc;
+
+fn piece(address: u64, len: u64) -> RemoteMemory {
+    RemoteMemory { key: KEY, address, len }
+}
+
+fn rma(remote: RemoteMemory, local: &mut Buffer, context: u64) -> RmaWork {
+    let local = local.segment_for_receive().map_or(Segments::EMPTY, Segments::one);
+    let (peer, remote, flags) = (PeerAddress::UNSPECIFIED, RemotePieces::one(remote), OpFlags::empty());
+    RmaWork { peer, local, remote, data: None, context, flags }
+}
+
+/// Starts an access with this number of parts, all of which leave. Returns the access and the numbers by which the target names the parts.
+fn start(remote: &mut Remote, what: What, parts: usize) -> (Id<Execution>, Vec<u32>) {
+    let takes_data = matches!(what, What::Read(_));
+    let local = match &what {
+        What::Write(work) | What::Read(work) => work.local,
+        What::Atomic(_) => Segments::EMPTY,
+    };
+    let mut waiting = Waiting::new(Box::new(Posted::lent(what)));
+    let id = remote.start(TARGET, &mut waiting, Notify::Queue, None).expect("it is started once");
+    assert!(remote.start(TARGET, &mut waiting, Notify::Queue, None).is_none());
+    let leave = |_| {
+        let part = remote.add_part(Part::new(id, TARGET, local, KEY, takes_data));
+        remote.count_part(id);
+        part.to_wire() | PART
+    };
+    let parts = (0..parts).map(leave).collect();
+    assert!(remote.step(id, Ok(())).is_none(), "all have left, none is answered");
+    (id, parts)
+}
+
+fn answer(id: u32) -> Head {
+    Head { kind: crate::wire::head::Kind::Done, id, ..Head::default() }
+}
+
+/// Ends a part as the engine does it.
+fn end(remote: &mut Remote, part: Id<Part>, result: Result<(), AccessError>) -> Option<Execution> {
+    let part = remote.end_part(part)?;
+    assert_eq!(part.to(), TARGET);
+    remote.step(part.access(), result)
+}
+
+#[test]
+fn an_access_ends_with_its_last_part() {
+    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
+    let (_, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 2);
+    let first = remote.answered(TARGET, &answer(parts[0]), Ok(())).unwrap().unwrap();
+    assert!(end(&mut remote, first, Ok(())).is_none());
+    let last = remote.answered(TARGET, &answer(parts[1]), Ok(())).unwrap().unwrap();
+    let mut over = end(&mut remote, last, Ok(())).unwrap();
+    assert_eq!((over.entry().context, over.to(), over.take_error()), (5, TARGET, None));
+    assert_eq!(remote.counts(), [0; 3]);
+}
+
+#[test]
+fn the_first_refusal_is_the_error_and_no_further_part_leaves() {
+    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
+    let (access, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 2);
+    assert!(remote.has_parts_under_way(access) && !remote.has_failed(access));
+    let ids = parts.iter().map(|part| remote.answered(TARGET, &answer(*part), Err(Refusal::Key)).unwrap().unwrap());
+    let ids: Vec<_> = ids.collect();
+    assert!(end(&mut remote, ids[0], Err((ErrorCode::KeyRejected, "first".into()))).is_none());
+    assert!(remote.has_failed(access));
+    let mut over = end(&mut remote, ids[1], Err((ErrorCode::Io, "second".into()))).unwrap();
+    assert_eq!(over.take_error(), Some((ErrorCode::KeyRejected, "first".into())));
+}
+
+#[test]
+fn late_answers_and_those_of_other_peers_end_nothing() {
+    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
+    let (_, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
+    assert_eq!(remote.answered(OTHER, &answer(parts[0]), Ok(())), Ok(None));
+    assert!(remote.answered(TARGET, &answer(parts[0] & !PART), Ok(())).is_err(), "a number that no part has");
+    let part = remote.answered(TARGET, &answer(parts[0]), Ok(())).unwrap().unwrap();
+    assert!(end(&mut remote, part, Ok(())).is_some());
+    assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "it is late");
+    let (_, again) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 6)), 1);
+    assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "the slot is another part's");
+    assert_ne!(again, parts);
+}
+
+#[test]
+fn the_bytes_of_a_read_are_those_that_were_asked_for() {
+    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![0; 4]));
+    let (_, parts) = start(&mut remote, What::Read(rma(piece(0, 4), &mut bytes, 5)), 1);
+    assert!(remote.answered(TARGET, &answer(parts[0]), Ok(())).is_err(), "an end without bytes");
+    assert!(remote.read_data(TARGET, &answer(parts[0]), View::of(&[1; 5])).is_err());
+    assert_eq!(remote.read_data(OTHER, &answer(parts[0]), View::of(&[1; 4])), Ok(None));
+    let part = remote.read_data(TARGET, &answer(parts[0]), View::of(&[1; 4])).unwrap().unwrap();
+    assert!(end(&mut remote, part, Ok(())).is_some());
+    assert_eq!(bytes.into_vec(), [1; 4]);
+}
+
+#[test]
+fn a_part_that_a_transport_reads_ends_when_it_is_read() {
+    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
+    let (_, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
+    assert!(matches!(remote.write_asked(OTHER, parts[0]), Asked::Gone));
+    assert!(matches!(remote.write_asked(TARGET, parts[0]), Asked::Source(source) if source.len() == 8));
+    assert!(matches!(remote.write_asked(TARGET, parts[0]), Asked::Nothing), "it asks once");
+    assert_eq!(remote.answered(TARGET, &answer(parts[0]), Ok(())), Ok(None), "a transport still reads it");
+    let (part, result) = remote.write_pushed(TARGET, parts[0]).unwrap();
+    assert_eq!(result, Ok(()));
+    assert!(end(&mut remote, part, Ok(())).is_some());
+}
+
+#[test]
+fn an_access_waits_for_a_long_part_to_the_same_bytes() {
+    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
+    let (access, parts) = start(&mut remote, What::Read(rma(piece(100, 50), &mut bytes, 5)), 1);
+    let part = remote.part_of(TARGET, parts[0]);
+    let NamedPart::Here(part) = part else { panic!("it is in progress") };
+    remote.note_long_part(part, piece(100, 50), false);
+    let cases = [(90, 10, false), (90, 11, true), (149, 1, true), (150, 9, false)];
+    for (address, len, meets) in cases {
+        let mut work = |write: bool| {
+            let work = rma(piece(address, len), &mut bytes, 6);
+            if write { What::Write(work) } else { What::Read(work) }
+        };
+        assert_eq!(remote.meets_long(TARGET, &work(true)), meets, "{address} {len}");
+        assert!(!remote.meets_long(TARGET, &work(false)), "both read");
+        assert!(!remote.meets_long(OTHER, &work(true)), "another peer's memory");
+    }
+    assert_eq!([remote.long_bytes(TARGET), remote.long_bytes(OTHER)], [50, 0]);
+    assert!(remote.note_long_write(access) && !remote.note_long_write(access));
+    assert!(end(&mut remote, part, Ok(())).is_some_and(|over| over.is_long()));
+    assert_eq!(remote.long_bytes(TARGET), 0);
+}
+
+#[test]
+fn a_withdrawn_access_can_be_started_again() {
+    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
+    let mut waiting = Waiting::new(Box::new(Posted::lent(What::Write(rma(piece(0, 8), &mut bytes, 5)))));
+    let first = remote.start(TARGET, &mut waiting, Notify::Queue, None).unwrap();
+    assert!(waiting.what().is_none() && remote.started(&waiting).is_some());
+    remote.withdraw(&mut waiting, first);
+    assert!(waiting.what().is_some() && remote.started(&waiting).is_none());
+    assert!(remote.start_by_rdma(TARGET, &mut waiting, Notify::Queue).is_some());
+    let (second, _, by_rdma) = remote.started(&waiting).unwrap();
+    assert!(first != second && by_rdma);
+    assert_eq!(remote.rdma_access_of(TARGET, second.to_wire()), Some(second));
+    assert_eq!(remote.rdma_access_of(OTHER, second.to_wire()), None);
+}
+
+#[test]
+fn the_notice_names_the_region_by_the_generation_of_the_answer() {
+    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
+    let (access, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
+    let what = What::Write(rma(piece(0, 8), &mut bytes, 5));
+    remote.tell_at_end(access, || what.tell(Counts::REGION));
+    let head = Head { flags: Flags::ID | Flags::DATA, data: 77, ..answer(parts[0]) };
+    let part = remote.answered(TARGET, &head, Ok(())).unwrap().unwrap();
+    let over = end(&mut remote, part, Ok(())).unwrap();
+    assert_eq!(over.tell().map(|tell| tell.regions().to_vec()), Some(vec![(KEY, 77)]));
+}
+
+#[test]
+fn a_connection_that_is_gone_takes_its_accesses_with_it() {
+    let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
+    start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 3);
+    assert!(remote.take_of(OTHER).is_empty());
+    assert_eq!(remote.take_of(TARGET).iter().map(|access| access.entry().context).collect::<Vec<_>>(), [5]);
+    assert_eq!(remote.counts(), [0; 3]);
+}
+
+#[test]
+fn a_peer_fetches_what_it_asked_to_read_once() {
+    let mut remote = Remote::default();
+    let source = || Lease::own(&Segments::EMPTY);
+    let wire = remote.serve(TARGET, source(), None, ServeMode::Offered, true);
+    assert!(wire & SERVE != 0 && wire & PART == 0);
+    assert!(matches!(remote.serve_asked(OTHER, wire), Asked::Gone));
+    assert!(matches!(remote.serve_asked(TARGET, wire), Asked::Source(_)));
+    assert!(matches!(remote.serve_asked(TARGET, wire), Asked::Nothing));
+    assert!(remote.served(OTHER, wire).is_none());
+    assert!(remote.served(TARGET, wire).is_some_and(|serve| serve.is_counted() && serve.mode() == ServeMode::Offered));
+    assert!(matches!(remote.serve_asked(TARGET, wire), Asked::Gone));
+    let wire = remote.serve(TARGET, source(), None, ServeMode::Expected, false);
+    assert!(matches!(remote.serve_asked(TARGET, wire), Asked::Nothing), "it is sent without a request");
+    remote.drop_serves(TARGET);
+    assert!(remote.served(TARGET, wire).is_none());
+}

@@ -1,0 +1,72 @@
+//! What waits for other processes, alone: without an engine and without links. No peer uses a key here; that keys with users are waited for
+//! is tested with peers (`engine/tests`).
+
+use std::sync::Arc;
+
+use super::super::types::{Notify, Place, Receive};
+use super::*;
+use crate::Info;
+use crate::completion::entry::Entry;
+use crate::local_memory::volatile::Segment;
+use crate::memory::window::Window;
+use crate::wire::head::Head;
+
+const FROM: Connection = 3;
+/// Another peer.
+const OTHER: Connection = 4;
+
+fn windows() -> [Window; 2] {
+    let domain = Info::discover().unwrap().domain().transport("tcp".parse().unwrap()).open().unwrap();
+    [(); 2].map(|()| domain.window(domain.type_two().into()).unwrap())
+}
+
+fn receive() -> Receive {
+    Receive { place: Place::One(Segment::EMPTY), context: 5, notify: Notify::Queue, multi: None }
+}
+
+#[test]
+fn an_operation_on_a_key_without_users_is_over_at_once() {
+    let [one, other] = windows();
+    let mut left = Left::default();
+    assert!(left.is_empty() && left.take_over().is_empty());
+    left.await_operation(Arc::clone(&one.cell), 1, (FROM, Notify::Queue, Entry::default()), None);
+    assert!(left.is_dying(&one.cell) && !left.is_dying(&other.cell));
+    assert_eq!([left.operations_to(FROM), left.operations_to(OTHER)], [1, 0]);
+    let over = left.take_over();
+    let [LeftItem::Window(dying)] = over.as_slice() else { panic!("{over:?}") };
+    assert!(dying.is_settled());
+    assert!(left.is_empty() && !left.is_dying(&one.cell));
+}
+
+#[test]
+fn a_message_is_reported_when_the_key_that_it_invalidated_has_no_users() {
+    let [window, _] = windows();
+    let mut left = Left::default();
+    let head = Head { data: 9, ..Head::default() };
+    assert!(left.may_report(FROM, &head, 4, &receive()), "nothing waits for it");
+    left.await_message(Arc::clone(&window.cell), 9, FROM);
+    assert_eq!(left.operations_to(FROM), 0, "it is no operation of this endpoint");
+    assert!(left.may_report(OTHER, &head, 4, &receive()), "another peer's message");
+    assert_eq!(left.len(), 1);
+    left.peer_gone(FROM);
+    assert!(left.may_report(FROM, &head, 4, &receive()));
+    assert!(left.is_empty(), "its wait is over");
+}
+
+#[test]
+fn a_closed_endpoint_takes_everything_and_abandons_what_waits_for_keys() {
+    let [window, _] = windows();
+    let mut left = Left::default();
+    let entry = Entry { context: 7, ..Entry::default() };
+    left.await_operation(Arc::clone(&window.cell), 1, (FROM, Notify::Queue, entry), None);
+    left.await_message(Arc::clone(&window.cell), 9, FROM);
+    let abandoned = left.take_all().into_iter().map(|item| match item {
+        LeftItem::Window(dying) => match dying.abandon() {
+            Abandoned::Operation(_, entry) => Some(entry.context),
+            Abandoned::Nothing | Abandoned::Message(..) => None,
+        },
+        LeftItem::Link(broken) => panic!("{broken:?}"),
+    });
+    assert_eq!(abandoned.collect::<Vec<_>>(), [Some(7), None]);
+    assert!(left.is_empty());
+}

@@ -1,0 +1,61 @@
+//! An endpoint's part in a shared receive context: its membership, and the context that reports its receives after it has closed.
+//!
+//! Invariants:
+//! 1. An endpoint that has left its context takes no more receives from it.
+//! 2. An endpoint keeps the context that it has left only if no queue outlives the endpoint: then other members report the receives that it
+//!    has taken.
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::sync::Arc;
+
+use crate::endpoint::pool::{Membership, Pool};
+
+/// An endpoint's part in a shared receive context.
+#[derive(Debug)]
+pub(crate) struct SharedReceives {
+    /// The membership, if there is one.
+    membership: Option<Membership>,
+    /// The context that this endpoint has left because it is closing, if no queue outlives the endpoint in which the receives that it has
+    /// taken could be reported.
+    heir: Option<Arc<Pool>>,
+}
+
+impl SharedReceives {
+    pub(crate) const fn new(membership: Option<Membership>) -> Self {
+        Self { membership, heir: None }
+    }
+
+    /// Returns whether the endpoint is a member of a context.
+    #[inline]
+    pub(super) const fn is_member(&self) -> bool {
+        self.membership.is_some()
+    }
+
+    /// Returns the membership, if there is one.
+    #[inline]
+    pub(super) const fn membership(&self) -> Option<&Membership> {
+        self.membership.as_ref()
+    }
+
+    /// Returns the membership if the context has notes for this endpoint.
+    pub(super) fn with_notes(&self) -> Option<&Membership> {
+        self.membership().filter(|membership| membership.has_notes())
+    }
+
+    /// Leaves the context. `reports_elsewhere` is whether a queue outlives the endpoint; if not, other members report the receives that it has
+    /// taken. Returns the membership, for which the caller keeps the promises that were made.
+    pub(super) fn leave(&mut self, reports_elsewhere: bool) -> Option<Membership> {
+        let membership = self.membership.take()?;
+        if !reports_elsewhere {
+            self.heir = Some(Arc::clone(membership.pool()));
+        }
+        Some(membership)
+    }
+
+    /// Returns the context whose other members report the receives of this endpoint, which is closing.
+    pub(super) const fn heir(&self) -> Option<&Arc<Pool>> {
+        self.heir.as_ref()
+    }
+}

@@ -1,0 +1,28 @@
+//! An endpoint's part in a shared receive context alone, without an engine.
+
+use super::*;
+use crate::local_memory::bell::Bell;
+
+fn member(pool: &Arc<Pool>) -> SharedReceives {
+    SharedReceives::new(Some(pool.join(None, &Arc::new(Bell::new().expect("a bell")))))
+}
+
+#[test]
+fn an_endpoint_without_a_context_has_nothing_to_leave() {
+    let mut shared = SharedReceives::new(None);
+    assert!(!shared.is_member() && shared.membership().is_none() && shared.with_notes().is_none());
+    assert!(shared.leave(false).is_none() && shared.heir().is_none());
+}
+
+#[test]
+fn other_members_report_what_no_queue_of_the_endpoint_can() {
+    let pool = Pool::new(1);
+    for reports_elsewhere in [true, false] {
+        let mut shared = member(&pool);
+        assert!(shared.is_member() && shared.with_notes().is_none() && shared.heir().is_none());
+        let left = shared.leave(reports_elsewhere).expect("it was a member");
+        assert!(left.leave().is_empty(), "no message was promised");
+        assert!(!shared.is_member() && shared.leave(reports_elsewhere).is_none());
+        assert_eq!(shared.heir().is_some_and(|heir| Arc::ptr_eq(heir, &pool)), !reports_elsewhere);
+    }
+}

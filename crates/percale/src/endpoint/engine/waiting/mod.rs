@@ -1,0 +1,131 @@
+//! Who may be asleep at an endpoint, in which mode the bell wakes all of them, and how long the next sleep may be.
+//!
+//! This is a record only: `sleep` arms the bell and the descriptor by it, and explains why.
+//!
+//! Invariants:
+//! 1. A waiter is counted from the moment at which it was told that it may sleep until it reports that it is awake.
+//! 2. The mode that [`mode_with`](Waiting::mode_with) returns wakes every sleeper that is counted, and one more.
+//! 3. Naps become longer only while nothing at all happens: a result, or anything that a poll finds, makes them short again.
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::time::Duration;
+
+use crate::transport::shm::Rouse;
+
+/// How long to sleep at first while a link waits for its peer's progress.
+pub(super) const NAP: Duration = Duration::from_micros(500);
+
+/// How often such a nap is doubled at most, to 16 ms.
+const DOUBLINGS: u32 = 5;
+
+/// Polls that find nothing before naps are doubled the first time, and before watchers nap too.
+pub(super) const PATIENCE: u32 = 64;
+
+/// Polls between two doublings.
+const STEADY: u32 = 16;
+
+/// What one waiter sleeps on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SleepsOn {
+    /// The endpoint's descriptor.
+    Descriptor,
+    /// The bell alone.
+    Bell,
+}
+
+/// The threads and tasks that may be asleep, and the polls before their sleeps that found nothing.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// The number of waiters: sleepers that report when they are awake.
+    waiters: u32,
+    /// The number of waiters that sleep on the bell's word.
+    by_word: u32,
+    /// Whether there are, or were, watchers.
+    watched: bool,
+    /// Whether some watchers wait only for the endpoint's own results, of which only the engine notifies them.
+    bare: bool,
+    /// Consecutive polls before a sleep that found nothing while the endpoint waited for something that does not ring the bell.
+    looks: u32,
+    /// The number of results at the last of these polls.
+    results: u64,
+}
+
+impl Waiting {
+    /// Counts one more waiter, which sleeps on this.
+    pub(super) fn fall_asleep(&mut self, on: SleepsOn) {
+        self.waiters += 1;
+        self.by_word += u32::from(on == SleepsOn::Bell);
+    }
+
+    /// Counts that a waiter is awake.
+    pub(super) fn wake_up(&mut self, on: SleepsOn) {
+        self.waiters -= 1;
+        self.by_word -= u32::from(on == SleepsOn::Bell);
+    }
+
+    /// Records that there is a watcher: a sleeper that does not report when it is awake.
+    pub(super) const fn watch(&mut self) {
+        self.watched = true;
+    }
+
+    /// Records that a watcher waits only for the endpoint's own results, of which only the engine notifies it.
+    pub(super) const fn watch_results(&mut self) {
+        self.bare = true;
+    }
+
+    /// Returns whether a thread or a task may be asleep.
+    pub(super) const fn any(&self) -> bool {
+        self.watched || self.waiters > 0
+    }
+
+    /// Returns whether there are, or were, watchers.
+    pub(super) const fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// Returns whether waiters sleep on the bell alone, so that nothing else wakes them.
+    pub(super) const fn any_on_the_bell(&self) -> bool {
+        self.by_word > 0
+    }
+
+    /// Returns whether some sleepers may wait for the endpoint's results.
+    pub(super) const fn any_for_results(&self) -> bool {
+        self.bare || self.waiters > 0
+    }
+
+    /// Returns the mode of the bell that wakes all current sleepers and one more that sleeps in mode `one`.
+    pub(super) const fn mode_with(&self, one: Rouse) -> Rouse {
+        let word = self.by_word > 0 || !matches!(one, Rouse::Event);
+        let event = self.watched || self.waiters > self.by_word || !matches!(one, Rouse::Word);
+        match (word, event) {
+            (true, false) => Rouse::Word,
+            (true, true) => Rouse::Both,
+            (false, _) => Rouse::Event,
+        }
+    }
+
+    /// Counts one more poll that found nothing, when the endpoint had this number of results. Returns how long to sleep after it.
+    pub(super) fn nap(&mut self, results: u64) -> Duration {
+        if self.results != results {
+            (self.looks, self.results) = (0, results);
+        }
+        self.looks = self.looks.saturating_add(1);
+        let doublings = match self.looks.checked_sub(PATIENCE) {
+            None => 0,
+            Some(more) => (more / STEADY).saturating_add(1).min(DOUBLINGS),
+        };
+        NAP.saturating_mul(1 << doublings)
+    }
+
+    /// Makes naps short again, because something happened.
+    pub(super) const fn shorten_naps(&mut self) {
+        (self.looks, self.results) = (0, 0);
+    }
+
+    /// Returns whether so many polls found nothing that naps are long.
+    pub(super) const fn naps_long(&self) -> bool {
+        self.looks >= PATIENCE
+    }
+}

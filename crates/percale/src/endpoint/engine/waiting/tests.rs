@@ -1,0 +1,63 @@
+//! Sleepers alone, without an engine, a bell or a descriptor.
+
+use super::*;
+
+const ALL: [Rouse; 2] = [Rouse::Event, Rouse::Word];
+
+fn modes(waiting: &Waiting) -> [Rouse; 2] {
+    ALL.map(|one| waiting.mode_with(one))
+}
+
+#[test]
+fn the_bell_wakes_every_sleeper_in_its_own_way() {
+    let mut waiting = Waiting::default();
+    assert!(!waiting.any());
+    assert_eq!(modes(&waiting), ALL);
+    waiting.fall_asleep(SleepsOn::Bell);
+    assert_eq!(modes(&waiting), [Rouse::Both, Rouse::Word]);
+    waiting.fall_asleep(SleepsOn::Descriptor);
+    assert_eq!(modes(&waiting), [Rouse::Both, Rouse::Both]);
+    waiting.wake_up(SleepsOn::Bell);
+    assert_eq!(modes(&waiting), [Rouse::Event, Rouse::Both]);
+    waiting.wake_up(SleepsOn::Descriptor);
+    assert!(!waiting.any() && modes(&waiting) == ALL);
+}
+
+#[test]
+fn a_watcher_counts_for_ever_because_it_does_not_say_when_it_is_awake() {
+    let mut waiting = Waiting::default();
+    waiting.watch();
+    assert!(waiting.any() && waiting.is_watched());
+    assert_eq!(modes(&waiting), [Rouse::Event, Rouse::Both]);
+    waiting.fall_asleep(SleepsOn::Bell);
+    waiting.wake_up(SleepsOn::Bell);
+    assert!(waiting.any());
+}
+
+#[test]
+fn sleepers_that_wait_for_results_are_known() {
+    let mut waiting = Waiting::default();
+    waiting.watch();
+    assert!(!waiting.any_for_results(), "it may wait for messages alone");
+    waiting.watch_results();
+    assert!(waiting.any_for_results());
+    let mut waiting = Waiting::default();
+    waiting.fall_asleep(SleepsOn::Bell);
+    assert!(waiting.any_for_results() && waiting.any_on_the_bell());
+    waiting.wake_up(SleepsOn::Bell);
+    assert!(!waiting.any_for_results() && !waiting.any_on_the_bell());
+}
+
+#[test]
+fn naps_grow_while_nothing_happens_and_are_short_again_after_a_result() {
+    let mut waiting = Waiting::default();
+    let naps: Vec<Duration> = (0..200).map(|_| waiting.nap(1)).collect();
+    assert!(naps.is_sorted() && naps[..PATIENCE as usize - 1].iter().all(|nap| *nap == NAP));
+    assert_eq!(naps.last(), Some(&(NAP * 32)));
+    assert!(waiting.naps_long());
+    assert_eq!(waiting.nap(2), NAP, "there was a result");
+    assert!(!waiting.naps_long());
+    (0..200).for_each(|_| _ = waiting.nap(2));
+    waiting.shorten_naps();
+    assert_eq!((waiting.naps_long(), waiting.nap(2)), (false, NAP));
+}
