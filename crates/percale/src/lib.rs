@@ -26,7 +26,7 @@
 //! # Features of cargo
 //! The libraries of devices are loaded at run time, so a build with every feature also runs on a machine without them. A feature that is off saves
 //! code and crates. Types that a program matches on are in every build: without a feature, its transport or device is unavailable with the error
-//! that a missing library has, and the error names the feature. Without features percale has at most 25 crates in its dependency tree (itself
+//! that a missing library has, and the error names the feature. Without features percale has at most 26 crates in its dependency tree (itself
 //! included, and those of derive macros); with the default ones it has 15 more.
 //!
 //! | feature | default | what it adds | what it costs |
@@ -79,6 +79,7 @@ pub use completion::poll_set::PollSet;
 pub use completion::queue::CompletionQueue;
 pub use completion::wait_set::WaitSet;
 #[cfg(not(loom))]
+#[doc(no_inline)]
 pub use device::FixedBuffers;
 #[cfg(not(loom))]
 pub use domain::{CacheMonitor, CacheSettings};

@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use super::functions::{Code, DeviceHandle, Functions, NO_TIMING, NON_BLOCKING, Opaque, told};
-use crate::device::driver::DeviceError;
+use crate::driver::DeviceError;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lane {

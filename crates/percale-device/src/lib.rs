@@ -1,3 +1,5 @@
+//! An internal crate of [percale](https://docs.rs/percale), without any promise of stability: programs use `percale`.
+//!
 //! Devices that reach memory by themselves: their memory, and what they want pinned.
 //!
 //! **Memory kinds.** Operations may use the memory of a device with a driver that percale loads: [`Device`] names one, [`Kind`] is the kind of memory
@@ -9,6 +11,7 @@
 //! pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory this way, through the domain's registration cache.
 //!
 //! * `kind`: kinds and places of memory · `driver`: the trait · `cuda`: its implementation · `handle`: [`Device`]
+//! * `variable`: [`Variable`], which a device writes to begin an operation
 //! * `mapped`: memory of the host that devices write · `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it ·
 //!   `arriving`: long ones
 //! * `ring`: io_uring, by any number of threads · [`BufferTable`]: its fixed buffers, as a registrar · [`Way`]: of a transfer
@@ -35,20 +38,24 @@ mod table;
 #[cfg(all(not(loom), not(feature = "io-uring")))]
 #[path = "table_absent.rs"]
 mod table;
+mod variable;
 #[cfg(not(loom))]
 mod way;
 
-pub(crate) use arriving::{Arriving, LONG};
-pub(crate) use copied::{Pieces, aligned, changing};
+// The modules of the crate below keep their paths.
+use percale_memory::{later, local_memory, short_debug, system};
+
+pub use arriving::{Arriving, LONG};
+pub use copied::{Pieces, aligned, changing};
 pub use driver::{Copies, Copy, DeviceError, Driver, Exported, Way as CopyWay};
 #[cfg(not(loom))]
-pub use fixed::{FixedBuffers, FixedError, FixedLane};
-pub use handle::Device;
-pub(crate) use handle::whole;
+pub use fixed::{FixedBuffers, FixedError, FixedLane, behind};
+pub use handle::{Device, whole};
 pub use kind::{Interface, Kind, Place};
-pub(crate) use mapped::Mapped;
-pub(crate) use pinned::{Pinned, pinned};
+pub use mapped::Mapped;
+pub use pinned::{Pinned, pinned};
 #[cfg(not(loom))]
 pub use table::{BufferTable, Slot};
+pub use variable::{Variable, Variables};
 #[cfg(not(loom))]
 pub use way::Way;

@@ -40,7 +40,7 @@ fn with<R>(pool: &Mutex<Pool>, then: impl FnOnce(&mut Pool) -> R) -> R {
 
 /// Pinned memory, for one transfer: back to the pool when dropped.
 #[derive(Debug)]
-pub(crate) struct Pinned {
+pub struct Pinned {
     driver: &'static dyn Driver,
     memory: Segment,
     len: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Pinned {
 ///
 /// # Errors
 /// The error that the driver reports.
-pub(crate) fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, DeviceError> {
+pub fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, DeviceError> {
     let room = len.max(LEAST).checked_next_power_of_two();
     let none = |text: String| DeviceError::Driver { function: "pinned memory", code: 0, text, memory: true };
     let room = room.ok_or_else(|| none("more than there can be".to_owned()))?;
@@ -73,7 +73,8 @@ pub(crate) fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, 
 impl Pinned {
     /// The bytes that were asked for. To be used while this is there, by one transfer.
     #[must_use]
-    pub(crate) fn segment(&self) -> Segment {
+    #[inline]
+    pub fn segment(&self) -> Segment {
         self.memory.slice(0, self.len)
     }
 }

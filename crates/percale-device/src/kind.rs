@@ -45,6 +45,7 @@ impl Kind {
     /// Returns whether processors read and write it as any other memory. Of managed memory that is so on some machines only, and costs pages
     /// that move: the driver copies it.
     #[must_use]
+    #[inline]
     pub const fn is_host(self) -> bool {
         matches!(self, Self::Host | Self::Pinned)
     }

@@ -15,8 +15,8 @@ use super::functions::{
     ATTACH_GLOBAL, Address, DMA_BUF_FD, Functions, Handle, LAZY_PEER_ACCESS, MEMORY_DEVICE, MEMORY_HOST,
     PORTABLE_MAPPED, UNIFIED_ADDRESSING, attribute, code, told,
 };
-use crate::device::driver::{Copies, Copy, DeviceError, Driver, Exported, Way};
-use crate::device::kind::{Interface, Kind, Place};
+use crate::driver::{Copies, Copy, DeviceError, Driver, Exported, Way};
+use crate::kind::{Interface, Kind, Place};
 use crate::local_memory::volatile::Segment;
 
 /// The variable that names another library.

@@ -10,7 +10,7 @@ use std::ptr;
 
 use libloading::Library;
 
-use crate::device::driver::DeviceError;
+use crate::driver::DeviceError;
 
 /// What functions return; 0 is success.
 pub(super) type Code = c_int;

@@ -9,7 +9,7 @@ use crate::local_memory::volatile::Segment;
 
 /// A value that devices reach, as long as this is there. They may write what of it is atomic.
 #[derive(Debug)]
-pub(crate) struct Mapped<T> {
+pub struct Mapped<T> {
     value: ManuallyDrop<Box<T>>,
     driver: &'static dyn Driver,
     /// Where devices find it.
@@ -18,19 +18,19 @@ pub(crate) struct Mapped<T> {
 
 impl<T: Sync> Mapped<T> {
     /// Lets the driver map it.
-    pub(crate) fn new(driver: &'static dyn Driver, value: Box<T>) -> Result<Self, DeviceError> {
+    pub fn new(driver: &'static dyn Driver, value: Box<T>) -> Result<Self, DeviceError> {
         // SAFETY: the box stays where it is until this is dropped, which ends the mapping first.
         let address = unsafe { driver.register_host(memory::<T>(&value)) }?;
         Ok(Self { value: ManuallyDrop::new(value), driver, address })
     }
 
     /// The value.
-    pub(crate) fn get(&self) -> &T {
+    pub fn get(&self) -> &T {
         &self.value
     }
 
     /// Where devices find it.
-    pub(crate) const fn address(&self) -> u64 {
+    pub const fn address(&self) -> u64 {
         self.address
     }
 }
@@ -57,7 +57,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::device::{Copies, Copy, Exported, Interface, Kind, Place};
+    use crate::{Copies, Copy, Exported, Interface, Kind, Place};
 
     /// Maps whatever it is given, and ends that or does not.
     #[derive(Debug)]

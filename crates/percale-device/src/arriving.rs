@@ -19,7 +19,7 @@ use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 const STEP: usize = 1 << 20;
 
 /// Shorter payloads are copied as a whole, before anything of them leaves. More than any link sends without an offer.
-pub(crate) const LONG: usize = 2 << 20;
+pub const LONG: usize = 2 << 20;
 
 /// A step that is under way.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Step {
 
 /// Pinned memory that a device is copying to, step by step.
 #[derive(Debug)]
-pub(crate) struct Arriving {
+pub struct Arriving {
     driver: &'static dyn Driver,
     memory: Pinned,
     steps: Mutex<Steps>,
@@ -49,7 +49,7 @@ struct Steps {
 
 impl Arriving {
     /// Begins to copy all of this memory, which stays where it is until this is dropped.
-    pub(crate) fn start(pieces: &Pieces, memory: &Segments) -> Result<Option<Self>, DeviceError> {
+    pub fn start(pieces: &Pieces, memory: &Segments) -> Result<Option<Self>, DeviceError> {
         let Some(device) = pieces.first() else { return Ok(None) };
         let driver = device.driver();
         let room = pinned(driver, memory.len())?;
@@ -80,12 +80,13 @@ impl Arriving {
     }
 
     /// All of it.
-    pub(crate) fn segment(&self) -> Segment {
+    #[inline]
+    pub fn segment(&self) -> Segment {
         self.memory.segment()
     }
 
     /// Waits until these bytes of its, and those before them, are there; false if they will not be.
-    pub(crate) fn wait_for(&self, part: &Segments) -> bool {
+    pub fn wait_for(&self, part: &Segments) -> bool {
         let start = self.segment().as_ptr().addr();
         let ends = part.as_slice().iter().map(|piece| piece.as_ptr().addr() + piece.len() - start);
         let end = ends.max().unwrap_or(0);
@@ -113,7 +114,7 @@ impl Arriving {
 
 impl Arriving {
     /// Waits until no copy is under way: once the end of the operation is reported, the application may free the device's memory.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         let mut steps = self.lock();
         // Bytes that have not arrived by now are not needed any more.
         steps.failed |= !steps.queue.is_empty();

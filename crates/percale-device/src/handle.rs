@@ -61,25 +61,28 @@ impl Device {
 
     /// The interface of the device.
     #[must_use]
+    #[inline]
     pub fn interface(self) -> Interface {
         self.driver.interface()
     }
 
     /// Its number.
     #[must_use]
+    #[inline]
     pub const fn ordinal(self) -> u32 {
         self.ordinal
     }
 
     /// Its driver.
     #[must_use]
+    #[inline]
     pub const fn driver(self) -> &'static dyn Driver {
         self.driver
     }
 }
 
 /// Where a range is, which lies in one place only.
-pub(crate) fn whole(driver: &dyn Driver, memory: Segment) -> Result<Place, DeviceError> {
+pub fn whole(driver: &dyn Driver, memory: Segment) -> Result<Place, DeviceError> {
     let first = driver.locate(memory.as_ptr().addr())?;
     if memory.len() > 1 {
         let last = driver.locate(memory.as_ptr().addr() + (memory.len() - 1))?;

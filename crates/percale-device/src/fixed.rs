@@ -21,7 +21,7 @@ const RIGHTS: Access = Access::LOCAL_WRITE;
 const MOST_BYTES: usize = 1 << 29;
 
 /// Reads and writes files and sockets from any memory of this process: the memory is pinned by the first transfer, and found
-/// again by the next ones, as long as it is the same memory. [`Domain::fixed_buffers`](crate::Domain::fixed_buffers) opens it.
+/// again by the next ones, as long as it is the same memory. `Domain::fixed_buffers` of percale opens it.
 /// Clones are the same.
 ///
 /// Memory that the kernel does not pin (what this process may not write, most kinds of mapped files, and what is beyond the
@@ -75,10 +75,6 @@ impl FixedError {
 }
 
 impl FixedBuffers {
-    pub(crate) fn new(table: BufferTable, cache: Cache<BufferTable>) -> Self {
-        Self { table, cache, ordinary: Arc::default() }
-    }
-
     /// For a thread's transfers.
     #[must_use]
     pub fn lane(&self) -> FixedLane {
@@ -119,6 +115,12 @@ impl FixedBuffers {
     pub fn flush(&self) {
         self.cache.flush();
     }
+}
+
+/// The fixed buffers of this table, whose registrations `cache` holds.
+#[must_use]
+pub fn behind(table: BufferTable, cache: Cache<BufferTable>) -> FixedBuffers {
+    FixedBuffers { table, cache, ordinary: Arc::default() }
 }
 
 impl FixedLane {

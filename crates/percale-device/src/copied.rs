@@ -18,11 +18,11 @@ const STEP: usize = 4 << 20;
 
 /// The device that owns each piece of an operation's memory; `None` for the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pieces([Option<Device>; IOV_LIMIT]);
+pub struct Pieces([Option<Device>; IOV_LIMIT]);
 
 impl Pieces {
     /// Asks the drivers that are here; `None` if all of it is the host's.
-    pub(crate) fn find(memory: &Segments) -> Result<Option<Self>, DeviceError> {
+    pub fn find(memory: &Segments) -> Result<Option<Self>, DeviceError> {
         let mut pieces = Self::default();
         for (at, piece) in memory.as_slice().iter().enumerate().filter(|(_, piece)| !piece.is_empty()) {
             match Device::of(Interface::Cuda, *piece) {
@@ -36,27 +36,31 @@ impl Pieces {
     }
 
     /// All of them are this device's.
-    pub(crate) const fn all(device: Device) -> Self {
+    #[inline]
+    pub const fn all(device: Device) -> Self {
         Self([Some(device); IOV_LIMIT])
     }
 
     /// The device of each piece.
-    pub(crate) const fn all_of(&self) -> [Option<Device>; IOV_LIMIT] {
+    #[inline]
+    pub const fn all_of(&self) -> [Option<Device>; IOV_LIMIT] {
         self.0
     }
 
     /// The devices that there are.
-    pub(crate) fn devices(&self) -> impl Iterator<Item = Device> {
+    #[inline]
+    pub fn devices(&self) -> impl Iterator<Item = Device> {
         self.0.iter().flatten().copied()
     }
 
     /// The first device there is.
-    pub(crate) fn first(&self) -> Option<Device> {
+    #[inline]
+    pub fn first(&self) -> Option<Device> {
         self.devices().next()
     }
 
     /// A copy of the memory on the host. For `offset` see [`aligned`].
-    pub(crate) fn load(&self, memory: &Segments, offset: usize) -> Result<Option<Pinned>, DeviceError> {
+    pub fn load(&self, memory: &Segments, offset: usize) -> Result<Option<Pinned>, DeviceError> {
         let Some(device) = self.first() else { return Ok(None) };
         let copy = pinned(device.driver(), offset + memory.len())?;
         self.copy(memory, copy.segment().slice(offset, memory.len()), Way::ToHost)?;
@@ -64,12 +68,12 @@ impl Pieces {
     }
 
     /// Room on the host for as much.
-    pub(crate) fn room(&self, memory: &Segments) -> Result<Option<Pinned>, DeviceError> {
+    pub fn room(&self, memory: &Segments) -> Result<Option<Pinned>, DeviceError> {
         self.first().map(|device| pinned(device.driver(), memory.len())).transpose()
     }
 
     /// Copies between the memory and as many bytes of the host's, or as there are of the two.
-    pub(crate) fn copy(&self, memory: &Segments, host: Segment, way: Way) -> Result<(), DeviceError> {
+    pub fn copy(&self, memory: &Segments, host: Segment, way: Way) -> Result<(), DeviceError> {
         let mut at = 0;
         for (piece, device) in memory.as_slice().iter().zip(self.0) {
             let here = host.slice(at, piece.len());
@@ -122,12 +126,13 @@ pub(super) unsafe fn begin_one(device: Device, there: Segment, here: Segment, wa
 }
 
 /// Where bytes of this address may stand in a copy so that what is aligned there is aligned here.
-pub(crate) fn aligned(memory: Segment) -> usize {
+#[inline]
+pub fn aligned(memory: Segment) -> usize {
     memory.as_ptr().addr() % 16
 }
 
 /// Locks out other atomic operations on devices' memory until the guard is dropped: each of them is a copy, a change and a copy.
-pub(crate) fn changing() -> MutexGuard<'static, ()> {
+pub fn changing() -> MutexGuard<'static, ()> {
     static CHANGING: Mutex<()> = Mutex::new(());
     CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
 }

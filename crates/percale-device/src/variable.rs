@@ -15,8 +15,8 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use crate::device::{Device, DeviceError, Driver, Mapped};
 use crate::system::forked::ProcessMutex;
+use crate::{Device, DeviceError, Driver, Mapped};
 
 /// This many places of variables that were not written, or up to twice as many, are not reused if no late store comes; each takes
 /// 64 bytes.
@@ -41,6 +41,7 @@ enum Sheet {
 }
 
 impl Sheet {
+    #[inline]
     fn page(&self) -> &Page {
         match self {
             Self::Ours(page) => page,
@@ -48,6 +49,7 @@ impl Sheet {
         }
     }
 
+    #[inline]
     fn is_written(&self, place: usize, value: u64) -> bool {
         self.page().0[place].0.load(Ordering::Acquire) == value
     }
@@ -55,7 +57,7 @@ impl Sheet {
 
 /// The variables of a domain.
 #[derive(Debug, Default)]
-pub(crate) struct Variables {
+pub struct Variables {
     free: ProcessMutex<Free>,
 }
 
@@ -138,7 +140,7 @@ impl Variables {
     }
 
     /// A variable that has not been written, for threads.
-    pub(crate) fn take(this: &Arc<Self>) -> Variable {
+    pub fn take(this: &Arc<Self>) -> Variable {
         let taken = Self::take_of(this, |free| &mut free.places, |page| Ok::<_, Infallible>(Sheet::Ours(page)));
         match taken {
             Ok(variable) => variable,
@@ -147,7 +149,7 @@ impl Variables {
     }
 
     /// A variable that has not been written, for devices of this driver and for threads.
-    pub(crate) fn take_mapped(this: &Arc<Self>, driver: &'static dyn Driver) -> Result<Variable, DeviceError> {
+    pub fn take_mapped(this: &Arc<Self>, driver: &'static dyn Driver) -> Result<Variable, DeviceError> {
         Self::take_of(this, |free| &mut free.mapped, |page| Mapped::new(driver, page).map(Sheet::Devices))
     }
 
@@ -209,6 +211,7 @@ impl Variable {
 
     /// The value that is to be written.
     #[must_use]
+    #[inline]
     pub fn value(&self) -> u64 {
         self.0.value
     }
@@ -220,13 +223,14 @@ impl Variable {
 
     /// Whether the variable was written.
     #[must_use]
+    #[inline]
     pub fn is_written(&self) -> bool {
         self.0.page.is_written(self.0.place, self.0.value)
     }
 }
 
 impl Device {
-    /// Makes a stream of the device write a variable ([`Domain::device_variable`](crate::Domain::device_variable)), as a program of
+    /// Makes a stream of the device write a variable (`Domain::device_variable` of percale), as a program of
     /// the device would: the operation that waits for it begins. Returns when the variable was written.
     ///
     /// # Errors
