@@ -1,10 +1,10 @@
 //! libibverbs' structures and constants: percale's own declarations of them, which a test compares with the C headers.
 
 #[allow(dead_code, unreachable_pub, clippy::all, reason = "percale uses what this library does not")]
-#[path = "../../percale/src/transport/verbs/abi/numbers.rs"]
+#[path = "../../percale-verbs/src/abi/numbers.rs"]
 mod numbers;
 #[allow(dead_code, unreachable_pub, clippy::all, reason = "percale uses what this library does not")]
-#[path = "../../percale/src/transport/verbs/abi/types.rs"]
+#[path = "../../percale-verbs/src/abi/types.rs"]
 mod types;
 
 use std::ffi::c_int;

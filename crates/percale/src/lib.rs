@@ -27,11 +27,11 @@
 //! The libraries of devices are loaded at run time, so a build with every feature also runs on a machine without them. A feature that is off saves
 //! code and crates. Types that a program matches on are in every build: without a feature, its transport or device is unavailable with the error
 //! that a missing library has, and the error names the feature. Without features percale has at most 26 crates in its dependency tree (itself
-//! included, and those of derive macros); with the default ones it has 15 more.
+//! included, and those of derive macros); with the default ones it has 16 more.
 //!
 //! | feature | default | what it adds | what it costs |
 //! |---|---|---|---|
-//! | `verbs` | yes | [`transport::verbs`]: RDMA over libibverbs, which is loaded when transports are discovered | 6,000 lines; libloading, 1 crate |
+//! | `verbs` | yes | [`transport::verbs`]: RDMA over libibverbs, which is loaded when transports are discovered | 6,000 lines; percale-verbs and libloading, 2 crates |
 //! | `cuda` | yes | memory of CUDA devices, over the driver's library, which is loaded when it is first used | 700 lines; libloading, 1 crate |
 //! | `io-uring` | yes | [`FixedBuffers`]: io_uring's fixed buffers behind a registration cache | 400 lines; io-uring, 1 crate |
 //! | `bpf` | yes | registration caches load the kernel programs of their best monitor; without it they still use a running pindown-helper | aya, 13 crates; clang and libbpf's headers when it is built, without which the programs are left out |

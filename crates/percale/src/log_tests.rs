@@ -22,6 +22,7 @@ fn code_under_locks_and_in_threads_of_the_library_notes_its_events() {
         "transport/shm",
         "transport/tcp",
         "transport/verbs",
+        "../../percale-verbs/src",
         "transport/loopback",
         "transport/connect",
     ] {

@@ -26,15 +26,27 @@ fn at_length(program: Program, all: bool) -> Program {
     if all { program.env("PERCALE_LONG", "1") } else { program }
 }
 
-/// Tests of the library that need an RDMA device, and those of the suite over verbs.
-const VERBS: [&str; 3] = ["verbs::", "tests::pairs::", "engine::tests::rdma"];
+/// Tests of the libraries that need an RDMA device, and those of the suite over verbs.
+const VERBS: [&str; 4] = ["verbs::", "wrapper_tests::", "tests::pairs::", "engine::tests::rdma"];
 
 /// Tests that need an RDMA device, with a library in the place of libibverbs that has one in software. The machine's own devices are
 /// used by the step `tests`.
 pub(super) fn verbs(place: &Place, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     place.cargo().args(["build", "--quiet", "--profile", "test", "-p", DOUBLE]).passed()?;
     let double = place.target.join("debug").join("libpercale_verbs_double.so");
-    let packages = ["test", "--no-fail-fast", "-p", "percale", "-p", "percale-conformance", "-p", DOUBLE, "--tests"];
+    let packages = [
+        "test",
+        "--no-fail-fast",
+        "-p",
+        "percale",
+        "-p",
+        "percale-verbs",
+        "-p",
+        "percale-conformance",
+        "-p",
+        DOUBLE,
+        "--tests",
+    ];
     let filters = filter.map_or_else(|| VERBS.to_vec(), |one| vec![one]);
     let program = place.cargo().args(packages).arg("--").args(filters);
     let program = at_length(program.arg("--show-output").env("PERCALE_VERBS_LIBRARY", &double), all);

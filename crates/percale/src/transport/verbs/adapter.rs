@@ -1,16 +1,16 @@
 //! Which port of which device is used, and why none is.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use std::{fs, io};
 
-use super::context::{Context, DeviceLimits, Port, ProtectionDomain};
+use super::Path;
 use super::makers::{Makers, makers};
-use super::pair::Path;
-use super::region::{MemoryRegion, Rights};
 use super::window_use::Using;
 use super::wire_pair;
+use super::{Context, DeviceLimits, Port, ProtectionDomain};
+use super::{MemoryRegion, Rights};
 use crate::system::random::random;
 use crate::wire::queue_pair::{End, Gid};
 
@@ -49,7 +49,8 @@ impl Place {
         if !port.active {
             return Err("no port is active".to_owned());
         }
-        let (gid_index, gid) = address(context, number, &port)
+        let (gid_index, gid) = context
+            .address(number, &port)
             .ok_or_else(|| format!("port {number} is active but has no address; does its interface have one?"))?;
         Ok(Self { port, gid_index, gid })
     }
@@ -205,28 +206,6 @@ impl Adapter {
         let skipped = self.skipped.iter().map(|why| format!("; skipped: {why}"));
         std::iter::once(self.describe()).chain(skipped).collect()
     }
-}
-
-/// The address of a port by which peers should find it: with Ethernet one that IP routes (RoCE v2), IPv4 first; else the first.
-fn address(context: &Context, number: u8, port: &Port) -> Option<(u8, Gid)> {
-    let gids = (0..port.gids.min(255)).filter_map(|index| {
-        let gid = context.gid(number, index).ok().filter(|gid| *gid != Gid::default())?;
-        Some((u8::try_from(index).ok()?, gid))
-    });
-    if !port.ethernet {
-        return gids.take(1).next();
-    }
-    gids.min_by_key(|(index, gid)| {
-        let ip = std::net::Ipv6Addr::from(*gid);
-        let local = gid[0] == 0xfe && gid[1] & 0xc0 == 0x80;
-        (!is_v2(context.name(), number, *index), local, ip.to_ipv4_mapped().is_none(), *index)
-    })
-}
-
-/// Returns whether an address is one of RoCE v2. Only sysfs reports that with every version of libibverbs.
-fn is_v2(device: &str, port: u8, index: u8) -> bool {
-    let path = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types/{index}");
-    fs::read_to_string(path).is_ok_and(|kind| kind.trim() == "RoCE v2")
 }
 
 /// Why no memory can be registered: mostly the limit of locked memory.

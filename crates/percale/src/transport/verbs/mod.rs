@@ -1,7 +1,6 @@
 //! RDMA over libibverbs: InfiniBand, RoCE, or the kernel's own RoCE in software.
 //!
-//! * `abi` is libibverbs as C has it, found by dlopen: a machine without it builds and runs.
-//! * Safe, small wrappers, each of which keeps alive what it needs: [`Context`], [`ProtectionDomain`], [`MemoryRegion`],
+//! * Safe, small wrappers (percale-verbs), each of which keeps alive what it needs: [`Context`], [`ProtectionDomain`], [`MemoryRegion`],
 //!   [`CompletionChannel`], [`CompletionQueue`], [`QueuePair`], [`Window`]. They add no thread and no lock on the way of a
 //!   request. In a forked child they end nothing: what they name is the parent's.
 //! * [`VerbsRegistrar`] registers any memory, for a cache; [`Reach`] reads and writes it through the device.
@@ -10,54 +9,42 @@
 //! * [`Wire`] is a byte stream over a queue pair (`wire_pair`), with credits (`credit`); `VerbsLink` the link of it, which carries the frames that
 //!   TCP carries.
 
-mod abi;
 mod adapter;
-mod alarm;
-mod completion;
-mod context;
 mod credit;
 mod direct;
-#[cfg(all(test, not(loom)))]
-pub(crate) mod double;
-mod error;
 mod link;
 mod makers;
-mod pair;
 mod reach;
-mod region;
-#[cfg(not(loom))]
-mod registrar;
 #[cfg(all(test, not(loom)))]
 mod registrar_kept_tests;
 #[cfg(all(test, not(loom)))]
 mod registrar_tests;
-mod registration;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-mod window;
 mod window_use;
 mod wire;
 mod wire_pair;
 
 pub use crate::wire::queue_pair::{End, Gid};
 pub use adapter::Adapter;
-pub use completion::{Completion, CompletionChannel, CompletionQueue, POLLED};
-pub use context::{Context, DeviceLimits, Port, ProtectionDomain};
 #[cfg(not(loom))]
 pub(crate) use direct::Registers;
 #[cfg(any(test, fuzzing))]
 pub use direct::fuzz_grants;
 pub(crate) use direct::{Pins, Unposted};
-pub use error::VerbsError;
-pub(crate) use error::errno_of;
 pub(crate) use link::VerbsLink;
-pub use pair::{PairSize, Path, QueuePair};
-pub use reach::Reach;
-pub use region::{MemoryRegion, Rights};
 #[cfg(not(loom))]
-pub use registrar::VerbsRegistrar;
-pub use registration::Registration;
-pub use window::{Backing, Binding, Window, WindowKind};
+#[doc(inline)]
+pub use percale_verbs::VerbsRegistrar;
+#[cfg(all(test, not(loom)))]
+pub(crate) use percale_verbs::double;
+#[doc(inline)]
+pub use percale_verbs::{
+    Backing, Binding, Completion, CompletionChannel, CompletionQueue, Context, DeviceLimits, MemoryRegion, POLLED,
+    PairSize, Path, Port, ProtectionDomain, QueuePair, Registration, Rights, VerbsError, Window, WindowKind,
+};
+pub(crate) use percale_verbs::{RemoteAccess, errno_of, status};
+pub use reach::Reach;
 pub use wire::Wire;

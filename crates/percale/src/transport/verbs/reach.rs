@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::adapter::Adapter;
-use super::completion::{CompletionChannel, CompletionQueue};
-use super::pair::{PairSize, QueuePair};
-use super::region::{MemoryRegion, Rights};
+use super::{CompletionChannel, CompletionQueue};
+use super::{MemoryRegion, Rights};
+use super::{PairSize, QueuePair};
 
 /// How long one access may take; a device that does not answer in this time never will.
 const LIMIT: Duration = Duration::from_secs(20);

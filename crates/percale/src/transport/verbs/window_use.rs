@@ -1,7 +1,7 @@
 //! How the windows of a device are used for the accesses of peers.
 
-use super::context::DeviceLimits;
-use super::window::WindowKind;
+use super::DeviceLimits;
+use super::WindowKind;
 
 /// The vendor number of rdma_rxe, Linux's RDMA over Ethernet in software. The numbers of hardware vendors have 24 bits, too, but none has this one.
 const SOFT_ROCE: u32 = 0xff_ffff;

@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+use super::Rights;
 use super::credit::{Credits, RECEIVES, SENDS};
-use super::region::Rights;
 use super::wire_pair::{COMPLETIONS, make_pair};
-use super::{Adapter, Completion, CompletionQueue, End, Gid, MemoryRegion, Path, QueuePair, abi};
+use super::{Adapter, Completion, CompletionQueue, End, Gid, MemoryRegion, Path, QueuePair, status};
 use crate::local_memory::volatile::{Segments, ViewExt as _};
 use crate::transport::Broken;
 use crate::transport::tcp::{Socket, Stream};
@@ -359,10 +359,10 @@ impl Wire {
     fn went_wrong(&mut self, one: &Completion) {
         let text = self.pair.queue().explain(one.status);
         self.fail(match one.status {
-            abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR => {
+            status::RETRY_EXC_ERR | status::RNR_RETRY_EXC_ERR => {
                 Broken::Timeout(format!("its device did not answer: {text}"))
             }
-            abi::WC_WR_FLUSH_ERR => Broken::Died(format!("the queue pair is in error: {text}")),
+            status::WR_FLUSH_ERR => Broken::Died(format!("the queue pair is in error: {text}")),
             _ => Broken::Died(format!("a request failed: {text}")),
         });
     }

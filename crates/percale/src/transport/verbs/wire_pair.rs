@@ -3,11 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
-use super::completion::{CompletionChannel, CompletionQueue};
-use super::context::{DeviceLimits, ProtectionDomain};
 use super::credit::{NOTES, RECEIVES, SENDS};
-use super::pair::{PairSize, QueuePair};
-use super::region::{MemoryRegion, Rights};
+use super::{CompletionChannel, CompletionQueue};
+use super::{DeviceLimits, ProtectionDomain};
+use super::{MemoryRegion, Rights};
+use super::{PairSize, QueuePair};
 
 /// Accesses over another queue pair that may be under way at a time. They complete in the same completion queue.
 pub(super) const ACCESSES: usize = 32;

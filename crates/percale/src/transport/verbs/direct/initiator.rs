@@ -12,7 +12,7 @@ use super::making::{self, Made};
 use super::{ASKS, FORGOTTEN, Offered, Owed, Unposted, WireParts};
 use crate::local_memory::volatile::{Segments, View, ViewExt as _};
 use crate::region::{RemoteMemory, admit};
-use crate::transport::verbs::{Wire, abi, errno_of};
+use crate::transport::verbs::{Wire, errno_of, status};
 use crate::transport::{Broken, Connection, PullError, Sink};
 use crate::wire::head::{Head, Kind};
 use crate::wire::located::{Grant, LocatedBytes};
@@ -429,12 +429,12 @@ impl Drop for Initiator {
 
 /// Returns whether the peer's device refused a request: then it did all before it and does nothing after it.
 const fn is_refused(status: i32) -> bool {
-    matches!(status, abi::WC_REM_ACCESS_ERR | abi::WC_REM_INV_REQ_ERR | abi::WC_REM_OP_ERR)
+    matches!(status, status::REM_ACCESS_ERR | status::REM_INV_REQ_ERR | status::REM_OP_ERR)
 }
 
 /// Returns whether no answer came. A refusal may have been lost, too.
 const fn is_unanswered(status: i32) -> bool {
-    matches!(status, abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR)
+    matches!(status, status::RETRY_EXC_ERR | status::RNR_RETRY_EXC_ERR)
 }
 
 /// Returns the offset in a granted region at which an access begins, if it may be made.

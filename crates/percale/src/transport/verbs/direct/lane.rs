@@ -10,8 +10,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::abi::Sge;
-use super::super::pair::RemoteAccess;
+use super::super::RemoteAccess;
 use super::super::wire::access_id;
 use super::super::wire_pair::ACCESSES;
 use super::super::{Adapter, QueuePair};
@@ -19,6 +18,7 @@ use super::Unposted;
 use super::local::{Local, Uses};
 use crate::local_memory::volatile::{IOV_LIMIT, Segments, ViewExt as _};
 use crate::wire::located::Grant;
+use percale_verbs::Sge;
 
 /// Requests that may be under way.
 pub(super) const DEPTH: usize = ACCESSES;

@@ -9,9 +9,9 @@ mod registered {
 
     use pindown::{Access, Cache, Lane, Range, Use};
 
-    use super::super::super::abi::Sge;
     use super::super::super::{Adapter, Rights, VerbsRegistrar};
     use crate::local_memory::volatile::{IOV_LIMIT, Segments};
+    use percale_verbs::Sge;
 
     /// The owner of a registration cache.
     pub(crate) trait Registers: fmt::Debug + Send + Sync {
@@ -88,8 +88,8 @@ mod registered {
 #[cfg(loom)]
 mod registered {
     use super::super::super::Adapter;
-    use super::super::super::abi::Sge;
     use crate::local_memory::volatile::{IOV_LIMIT, Segments};
+    use percale_verbs::Sge;
 
     pub(crate) type Pins = ();
     pub(in super::super) type Uses = ();

@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use super::super::region::{MemoryRegion, Rights};
 use super::super::{CompletionQueue, End, PairSize, Path, ProtectionDomain, QueuePair};
+use super::super::{MemoryRegion, Rights};
 use super::lane::{DEPTH, SLOT};
 use super::windows::REQUESTS;
 use super::{Offered, WireParts};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::window_use::Using;
-use super::super::{Binding, ProtectionDomain, QueuePair, VerbsError, Window, abi};
+use super::super::{Binding, ProtectionDomain, QueuePair, VerbsError, Window, status};
 
 /// Requests that take windows back which may be under way at a time. Others wait for room.
 const TAKING: u32 = 15;
@@ -266,7 +266,7 @@ impl Windows {
 
     /// A request has completed in error.
     fn failed(&mut self, pair: &Arc<QueuePair>, status: i32) -> Unbound {
-        if status == abi::WC_WR_FLUSH_ERR {
+        if status == status::WR_FLUSH_ERR {
             self.broken = true;
             return Unbound::Later;
         }

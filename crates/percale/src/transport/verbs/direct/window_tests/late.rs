@@ -1,12 +1,8 @@
 //! Late answers, peers that invalidate what is another's, and requests that fail, on the double of libibverbs.
 
-use super::super::super::abi::SendWr;
 use super::super::super::double;
 use super::super::super::tests::sides;
 use super::*;
-
-/// A request of libibverbs that percale never makes: a message that invalidates one of its receiver's keys.
-const SEND_WITH_INVALIDATE: i32 = 9;
 
 /// A bench of another peer, on the same device.
 fn other(bench: &Bench, using: Using) -> Bench {
@@ -117,10 +113,7 @@ fn mw_044_a_peer_invalidates_no_window_of_another() {
         let grant = bench.grant(&whole);
         assert!(bench.writes(&grant, 1, 100));
         let (peer, ours) = sides(&bench.adapter);
-        let mut request = SendWr::new(5, SEND_WITH_INVALIDATE);
-        request.imm_data = grant.remote_key;
-        // SAFETY: it names no memory, and a key of the target's.
-        unsafe { peer.pair.post(&mut request) }.expect("it is posted");
+        double::post_invalidating(&peer.pair, 5, grant.remote_key).expect("it is posted");
         println!("it got {:?}, we {:?}", peer.next(), ours.next());
         assert!(bench.writes(&grant, 2, 100), "another peer took it back");
         close(&whole);

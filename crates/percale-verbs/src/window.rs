@@ -121,6 +121,7 @@ impl Window {
 
     /// The key by which peers name it; another one after each bind.
     #[must_use]
+    #[inline]
     pub fn remote_key(&self) -> u32 {
         let _bindings = self.lock();
         self.key()
@@ -128,6 +129,7 @@ impl Window {
 
     /// The key of the next bind, for type 2; for type 1 as drivers mostly choose it.
     #[must_use]
+    #[inline]
     pub fn next_key(&self) -> u32 {
         let _bindings = self.lock();
         counted_up(self.key())
@@ -239,7 +241,7 @@ impl Window {
     ///
     /// # Errors
     /// The error that the device reports, with the window, which stands then.
-    pub(super) fn end(mut self) -> Result<(), (Self, VerbsError)> {
+    pub fn end(mut self) -> Result<(), (Self, VerbsError)> {
         match self.deallocate() {
             Ok(()) => {
                 self.ended = true;

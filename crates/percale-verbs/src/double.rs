@@ -5,13 +5,26 @@
 use std::ffi::{CString, c_char, c_int};
 use std::process::{Command, Stdio};
 
+use super::abi;
+use super::error::VerbsError;
+use super::pair::QueuePair;
+
 /// The variable that names the double.
 const LIBRARY: &str = "PERCALE_VERBS_LIBRARY";
+/// A request of libibverbs that percale never makes: a message that invalidates one of its receiver's keys.
+const SEND_WITH_INVALIDATE: c_int = 9;
 /// Set in the process that runs a test.
 const WITHIN: &str = "PERCALE_VERBS_TEST";
 
+/// Where cargo puts the double for a test program that depends on it.
+#[cfg(test)]
+pub(crate) fn beside_this_program() -> std::path::PathBuf {
+    let program = std::env::current_exe().expect("the test program has a name");
+    program.with_file_name("libpercale_verbs_double.so")
+}
+
 /// Why a test of pages that a device has pinned is not done: the double copies to what lies at an address now.
-pub(crate) fn pins_no_pages() -> bool {
+pub fn pins_no_pages() -> bool {
     let is_double = std::env::var(LIBRARY).is_ok_and(|name| name.contains("verbs_double"));
     if is_double {
         println!("skipped: the double of libibverbs pins no pages");
@@ -21,7 +34,7 @@ pub(crate) fn pins_no_pages() -> bool {
 
 /// Runs the calling test, which has the name of its thread, in a process of its own, on devices that these commands make. Where there is no double it
 /// prints that the test is skipped.
-pub(crate) fn on(devices: &str, test: impl FnOnce()) {
+pub fn on(devices: &str, test: impl FnOnce()) {
     if std::env::var_os(WITHIN).is_some() {
         return test();
     }
@@ -38,7 +51,7 @@ pub(crate) fn on(devices: &str, test: impl FnOnce()) {
 }
 
 /// Carries out commands meanwhile.
-pub(crate) fn tell(commands: &str) {
+pub fn tell(commands: &str) {
     let name = std::env::var_os(LIBRARY).expect("the double");
     // SAFETY: it is loaded already: this counts one more user of it.
     let library = unsafe { libloading::Library::new(name) }.expect("the double");
@@ -47,4 +60,15 @@ pub(crate) fn tell(commands: &str) {
     let text = CString::new(commands).expect("no zero");
     // SAFETY: the text ends with a zero.
     assert_eq!(unsafe { control.expect("a double")(text.as_ptr()) }, 0, "{commands}");
+}
+
+/// A message that invalidates a key of its receiver, which no percale sends.
+///
+/// # Errors
+/// The error that the device reports.
+pub fn post_invalidating(pair: &QueuePair, id: u64, key: u32) -> Result<(), VerbsError> {
+    let mut request = abi::SendWr::new(id, SEND_WITH_INVALIDATE);
+    request.imm_data = key;
+    // SAFETY: it names no memory, and a key of the target's.
+    unsafe { pair.post(&mut request) }
 }

@@ -4,10 +4,10 @@
 
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::fmt;
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::{fmt, fs};
 
 use rustix::event::EventfdFlags;
 
@@ -136,10 +136,12 @@ impl Context {
     }
 
     /// Returns whether this process opened it, and is not a fork of the one that did: there it ends nothing.
-    pub(super) fn is_here(&self) -> bool {
+    #[inline]
+    pub fn is_here(&self) -> bool {
         self.process.is_here()
     }
 
+    #[inline]
     pub(super) const fn library(&self) -> &'static Library {
         self.library
     }
@@ -149,6 +151,7 @@ impl Context {
     }
 
     /// The driver's own functions.
+    #[inline]
     pub(super) fn ops(&self) -> &abi::ContextOps {
         // SAFETY: the context lives as long as this; its table is filled before the device is opened and not changed.
         unsafe { &(*self.ptr.as_ptr()).ops }
@@ -215,6 +218,23 @@ impl Context {
         // SAFETY: the call writes one address, to an aligned one.
         let failed = unsafe { (self.library.ibv_query_gid)(self.as_ptr(), port, index, &raw mut gid.raw) };
         if failed == 0 { Ok(gid.raw) } else { Err(VerbsError::last("ibv_query_gid")) }
+    }
+
+    /// The address of a port by which peers should find it, and its place in the port's table; `None` if there is none: with Ethernet one that IP routes (RoCE v2), IPv4 first; else the first.
+    #[must_use]
+    pub fn address(&self, number: u8, port: &Port) -> Option<(u8, Gid)> {
+        let gids = (0..port.gids.min(255)).filter_map(|index| {
+            let gid = self.gid(number, index).ok().filter(|gid| *gid != Gid::default())?;
+            Some((u8::try_from(index).ok()?, gid))
+        });
+        if !port.ethernet {
+            return gids.take(1).next();
+        }
+        gids.min_by_key(|(index, gid)| {
+            let ip = std::net::Ipv6Addr::from(*gid);
+            let local = gid[0] == 0xfe && gid[1] & 0xc0 == 0x80;
+            (!is_v2(self.name(), number, *index), local, ip.to_ipv4_mapped().is_none(), *index)
+        })
     }
 
     /// Reads the asynchronous events of the device since the last look. Never blocks.
@@ -300,6 +320,12 @@ impl Drop for Context {
     }
 }
 
+/// Returns whether an address is one of RoCE v2. Only sysfs reports that with every version of libibverbs.
+fn is_v2(device: &str, port: u8, index: u8) -> bool {
+    let path = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/types/{index}");
+    fs::read_to_string(path).is_ok_and(|kind| kind.trim() == "RoCE v2")
+}
+
 /// Something could not be ended: it leaks, which is worth a line.
 pub(super) fn note(call: &'static str, errno: i32) {
     if let Err(error) = VerbsError::check(call, errno) {
@@ -328,6 +354,7 @@ impl ProtectionDomain {
 
     /// The device that it is of.
     #[must_use]
+    #[inline]
     pub const fn context(&self) -> &Arc<Context> {
         &self.context
     }

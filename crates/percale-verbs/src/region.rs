@@ -58,30 +58,35 @@ impl MemoryRegion {
 
     /// Its length in bytes: whole pages.
     #[must_use]
+    #[inline]
     pub const fn len(&self) -> usize {
         self.memory.len()
     }
 
     /// Never: it has at least one page.
     #[must_use]
+    #[inline]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
     /// Where it begins, here and for peers.
     #[must_use]
+    #[inline]
     pub const fn as_ptr(&self) -> *mut u8 {
         self.memory.as_ptr()
     }
 
     /// The domain that it is in.
     #[must_use]
+    #[inline]
     pub const fn domain(&self) -> &Arc<ProtectionDomain> {
         &self.domain
     }
 
     /// The key by which peers name it.
     #[must_use]
+    #[inline]
     pub fn remote_key(&self) -> u32 {
         // SAFETY: the registration lives as long as this, and its keys do not change.
         unsafe { (*self.ptr.as_ptr()).rkey }
@@ -92,18 +97,22 @@ impl MemoryRegion {
     }
 
     /// Copies its bytes from `offset` on, at most `len`, to `to`; how many.
+    #[inline]
     pub fn copy_out(&self, offset: usize, len: usize, to: &mut [u8]) -> usize {
         self.view(offset, len).read_into(to)
     }
 
     /// Its bytes from `offset` on, at most `len`.
-    pub(super) fn view(&self, offset: usize, len: usize) -> View<'_> {
+    #[doc(hidden)]
+    #[inline]
+    pub fn view(&self, offset: usize, len: usize) -> View<'_> {
         let len = len.min(self.len().saturating_sub(offset));
         // SAFETY: the range lies within the mapping, which lives as long as this; a view may be written by others meanwhile.
         unsafe { View::new(self.as_ptr().wrapping_add(offset), len) }
     }
 
     /// Copies to its bytes from `offset` on, at most `len`; how many.
+    #[inline]
     pub fn copy_in(&self, from: &[u8], offset: usize, len: usize) -> usize {
         let len = len.min(self.len().saturating_sub(offset));
         // SAFETY: the range lies within the mapping, which lives as long as this, and is lent for this call.
@@ -112,7 +121,9 @@ impl MemoryRegion {
     }
 
     /// As [`copy_in`](Self::copy_in), of an operation's bytes from `at` on.
-    pub(super) fn gather(&self, from: &Segments, at: usize, offset: usize, len: usize) -> usize {
+    #[doc(hidden)]
+    #[inline]
+    pub fn gather(&self, from: &Segments, at: usize, offset: usize, len: usize) -> usize {
         let from = from.slice(at, len.min(self.len().saturating_sub(offset)));
         // SAFETY: that many bytes lie within the mapping, which lives as long as this; it is no operation's memory, so the two do not overlap.
         unsafe { from.copy_in_pieces(self.as_ptr().wrapping_add(offset), from.len()) };
@@ -120,7 +131,9 @@ impl MemoryRegion {
     }
 
     /// A part of it, for a request; `None` if it is not all in it.
-    pub(super) fn part(&self, offset: usize, len: usize) -> Option<abi::Sge> {
+    #[doc(hidden)]
+    #[inline]
+    pub fn part(&self, offset: usize, len: usize) -> Option<abi::Sge> {
         if offset.checked_add(len)? > self.len() {
             return None;
         }

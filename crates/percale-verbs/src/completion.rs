@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "calls of libibverbs; each block states its own reason")]
 
 use std::ffi::CStr;
+use std::fmt::Debug;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -13,7 +14,6 @@ use super::abi;
 use super::alarm::Alarm;
 use super::context::{Context, note};
 use super::error::{Handle, VerbsError};
-use crate::transport::tcp::Socket;
 
 /// A descriptor that becomes readable when a queue that was armed gets a completion. It does not block.
 #[derive(Debug)]
@@ -105,8 +105,8 @@ impl CompletionQueue {
 
     /// Sets the connection that is shut down if the device gives the queue up: a thread that sleeps on the connection then wakes up, and the peer
     /// sees its end.
-    pub(crate) fn ends(&self, connection: &Arc<Socket>) {
-        self.alarm.connection.get_or_init(|| Arc::clone(connection));
+    pub fn ends(&self, connection: &Arc<impl AsFd + Debug + Send + Sync + 'static>) {
+        self.alarm.connection.get_or_init(|| connection.clone());
         if self.has_failed() {
             self.alarm.ring();
         }
@@ -121,16 +121,19 @@ impl CompletionQueue {
 
     /// The device that it is of.
     #[must_use]
+    #[inline]
     pub fn context(&self) -> &Arc<Context> {
         &self.channel.context
     }
 
     /// The channel that it notifies.
     #[must_use]
+    #[inline]
     pub const fn channel(&self) -> &Arc<CompletionChannel> {
         &self.channel
     }
 
+    #[inline]
     pub(super) const fn as_ptr(&self) -> *mut abi::Cq {
         self.ptr.as_ptr()
     }
@@ -195,6 +198,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// The error that the device reports.
+    #[inline]
     pub fn arm(&self) -> Result<(), VerbsError> {
         let call = "ibv_req_notify_cq";
         let Some(arm) = self.context().ops().req_notify_cq else { return Err(VerbsError::unsupported(call)) };
@@ -203,6 +207,7 @@ impl CompletionQueue {
     }
 
     /// Takes the channel's notifications, so that its descriptor is no longer readable. Of a channel's queues this is the only one that is armed.
+    #[inline]
     pub fn hush(&self) {
         let library = self.context().library();
         let (mut queue, mut context) = (null_mut(), null_mut());

@@ -311,11 +311,14 @@ pub(crate) struct QpAttr {
 
 /// A piece of registered memory.
 #[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Sge {
-    pub(crate) addr: u64,
-    pub(crate) length: u32,
-    pub(crate) lkey: u32,
+#[derive(Clone, Copy, Debug)]
+pub struct Sge {
+    /// Where it begins.
+    pub addr: u64,
+    /// Its length in bytes.
+    pub length: u32,
+    /// The local key of its registration.
+    pub lkey: u32,
 }
 
 /// Where an access goes.

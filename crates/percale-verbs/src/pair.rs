@@ -42,14 +42,15 @@ pub struct PairSize {
 
 /// An access to a peer's memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RemoteAccess {
-    pub(super) id: u64,
+pub struct RemoteAccess {
+    /// What the request is called.
+    pub id: u64,
     /// Else it reads.
-    pub(super) writes: bool,
+    pub writes: bool,
     /// Address and remote key.
-    pub(super) to: (u64, u32),
+    pub to: (u64, u32),
     /// It begins when the reads before it are over.
-    pub(super) fenced: bool,
+    pub fenced: bool,
 }
 
 /// The port that a queue pair uses.
@@ -112,6 +113,7 @@ impl QueuePair {
 
     /// Its number.
     #[must_use]
+    #[inline]
     pub fn number(&self) -> u32 {
         // SAFETY: the queue pair lives as long as this, and its number does not change.
         unsafe { (*self.as_ptr()).qp_num }
@@ -119,21 +121,27 @@ impl QueuePair {
 
     /// The queue in which its requests complete.
     #[must_use]
+    #[inline]
     pub const fn queue(&self) -> &Arc<CompletionQueue> {
         &self.queue
     }
 
     /// What it sends from and receives into.
     #[must_use]
+    #[inline]
     pub const fn buffers(&self) -> &Arc<MemoryRegion> {
         &self.buffers
     }
 
+    #[inline]
     pub(super) const fn as_ptr(&self) -> *mut abi::Qp {
         self.ptr.as_ptr()
     }
 
-    pub(super) const fn domain(&self) -> &Arc<ProtectionDomain> {
+    /// The protection domain of its buffers.
+    #[must_use]
+    #[inline]
+    pub const fn domain(&self) -> &Arc<ProtectionDomain> {
         &self.domain
     }
 
@@ -242,6 +250,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// EFAULT if that is not all in them; the error that the device reports: ENOMEM if too many are posted.
+    #[inline]
     pub fn post_receive(&self, id: u64, offset: usize, len: usize) -> Result<(), VerbsError> {
         let call = "ibv_post_recv";
         let mut part = self.buffers.part(offset, len).ok_or(outside(call))?;
@@ -276,6 +285,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// As [`post_send`](Self::post_send).
+    #[inline]
     pub fn post_write(&self, id: u64, offset: usize, len: usize, to: (u64, u32)) -> Result<(), VerbsError> {
         self.post_access(id, abi::WR_RDMA_WRITE, (offset, len), to)
     }
@@ -284,6 +294,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// As [`post_send`](Self::post_send).
+    #[inline]
     pub fn post_read(&self, id: u64, offset: usize, len: usize, from: (u64, u32)) -> Result<(), VerbsError> {
         self.post_access(id, abi::WR_RDMA_READ, (offset, len), from)
     }
@@ -308,7 +319,9 @@ impl QueuePair {
     /// # Safety
     /// The parts are registered with these keys, and until the request has completed, or the queue pair is no more, they are kept: the source of a
     /// write stays as it is, and nothing else touches the destination of a read.
-    pub(super) unsafe fn post_remote(&self, access: &RemoteAccess, parts: &mut [abi::Sge]) -> Result<(), VerbsError> {
+    #[doc(hidden)]
+    #[inline]
+    pub unsafe fn post_remote(&self, access: &RemoteAccess, parts: &mut [abi::Sge]) -> Result<(), VerbsError> {
         let &RemoteAccess { id, writes, to: (remote_addr, rkey), fenced } = access;
         let mut request = abi::SendWr::new(id, if writes { abi::WR_RDMA_WRITE } else { abi::WR_RDMA_READ });
         if fenced {
@@ -326,6 +339,7 @@ impl QueuePair {
     /// The list that it names is readable during the call, and windows and registrations that it points to are alive in it. Memory that it
     /// names is kept until it has completed, or the queue pair is no more; that of this pair's own buffers always is. So is memory that it
     /// binds a window to, until that is bound no more.
+    #[inline]
     pub(super) unsafe fn post(&self, request: &mut abi::SendWr) -> Result<(), VerbsError> {
         let Some(post) = self.domain.context().ops().post_send else { return Err(VerbsError::unsupported(POST)) };
         let mut bad = null_mut();

@@ -15,6 +15,19 @@ const NAME: &str = "libibverbs.so.1";
 /// The variable that names another library with the same functions, such as a double for tests.
 const LIBRARY: &str = "PERCALE_VERBS_LIBRARY";
 
+/// The library that is loaded if the variable names none.
+#[cfg(not(all(test, not(loom))))]
+fn usual_name() -> std::ffi::OsString {
+    NAME.into()
+}
+
+/// The same in this crate's tests: the double, where the machine has no device.
+#[cfg(all(test, not(loom)))]
+fn usual_name() -> std::ffi::OsString {
+    let has_device = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some());
+    if has_device { NAME.into() } else { crate::double::beside_this_program().into() }
+}
+
 /// Declares the table of functions, and the function that fills it: each field is the symbol of its name.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
@@ -97,7 +110,7 @@ impl Library {
     }
 
     fn load() -> Result<Self, String> {
-        let name = std::env::var_os(LIBRARY).unwrap_or_else(|| NAME.into());
+        let name = std::env::var_os(LIBRARY).unwrap_or_else(usual_name);
         let shown = name.display();
         // SAFETY: loading libibverbs runs its constructors, which any program that links it runs as well. A user that names another library vouches
         // for it.

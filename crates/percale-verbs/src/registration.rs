@@ -29,7 +29,7 @@ impl Registration {
     /// # Safety
     /// The device, and peers that know the key, may read and write the memory until the registration has ended, as far as the rights
     /// go: no value of a program lies there that does not stand that.
-    pub(super) unsafe fn new(
+    pub unsafe fn new(
         domain: &Arc<ProtectionDomain>,
         start: *mut u8,
         len: usize,
@@ -43,6 +43,7 @@ impl Registration {
 
     /// The keys, for requests of this process and for peers.
     #[must_use]
+    #[inline]
     pub fn keys(&self) -> (u32, u32) {
         // SAFETY: the registration lives as long as this, and its keys do not change.
         let mr = unsafe { &*self.ptr.as_ptr() };
@@ -51,6 +52,7 @@ impl Registration {
 
     /// What it is registered in.
     #[must_use]
+    #[inline]
     pub const fn domain(&self) -> &Arc<ProtectionDomain> {
         &self.domain
     }
@@ -72,7 +74,7 @@ impl Registration {
     ///
     /// # Errors
     /// The error that the device reports, with the registration, which stands then.
-    pub(super) fn end(mut self) -> Result<(), (Self, VerbsError)> {
+    pub fn end(mut self) -> Result<(), (Self, VerbsError)> {
         match self.deregister() {
             Ok(()) => {
                 self.ended = true;

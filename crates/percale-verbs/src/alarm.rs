@@ -1,18 +1,23 @@
 //! What a completion queue and its device share: whether the device has given the queue up.
 
+use std::fmt::Debug;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::net::Shutdown;
 
-use crate::transport::tcp::Socket;
+/// A connected socket.
+pub(super) trait Connection: AsFd + Debug + Send + Sync {}
+
+impl<S: AsFd + Debug + Send + Sync> Connection for S {}
 
 /// Whether the device has given up a queue, and how its user is woken then.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
     pub(super) rang: AtomicBool,
     /// The connection to shut down.
-    pub(super) connection: OnceLock<Arc<Socket>>,
+    pub(super) connection: OnceLock<Arc<dyn Connection>>,
 }
 
 impl Alarm {
@@ -20,7 +25,7 @@ impl Alarm {
     pub(super) fn ring(&self) {
         self.rang.store(true, Ordering::Release);
         if let Some(connection) = self.connection.get()
-            && let Err(error) = rustix::net::shutdown(&**connection, Shutdown::Both)
+            && let Err(error) = rustix::net::shutdown(connection.as_fd(), Shutdown::Both)
         {
             crate::later::later!(debug: %error, "a connection whose queue failed is over already");
         }

@@ -12,4 +12,5 @@ mod types;
 
 pub(super) use library::Library;
 pub(super) use numbers::*;
+pub use types::Sge;
 pub(super) use types::*;
