@@ -16,4 +16,4 @@ pub use percale_device::{Copies, Copy, CopyWay, Device, DeviceError, Driver, Exp
 
 #[cfg(not(loom))]
 pub(crate) use percale_device::behind;
-pub(crate) use percale_device::{Arriving, LONG, Pieces, Pinned, aligned, changing, pinned, whole};
+pub(crate) use percale_device::{Arriving, LONG, Pieces, Pinned, whole};

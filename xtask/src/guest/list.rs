@@ -118,6 +118,7 @@ pub(super) const ALL: &[Case] = &[
     },
     test("percale", "the library's own tests", "percale", &[], 600),
     test("percale-device", "the tests of devices that access memory", "percale-device", &[], 300),
+    test("percale-region", "the tests of the table of keys", "percale-region", &[], 300),
     test("percale-memory", "the tests of the memory that the library shares", "percale-memory", &[], 300),
     test("shm", "the conformance suite over shared memory", "percale-conformance:conformance", &["shm::"], 300),
     test("tcp", "the conformance suite over TCP", "percale-conformance:conformance", &["tcp::"], 300),

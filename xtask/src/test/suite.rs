@@ -73,6 +73,8 @@ pub(super) fn loom(place: &Place) -> Outcome<Findings> {
         "-p",
         "percale-memory",
         "-p",
+        "percale-region",
+        "-p",
         "pindown",
         "--lib",
     ]);

@@ -165,6 +165,27 @@ const NOT_EXPORTED: &[&str] = &[
     "percale-device/src/copied.rs",
     "percale-device/src/mapped.rs",
     "percale-device/src/pinned.rs",
+    "percale-region/src/counters.rs",
+    "percale-region/src/handle.rs",
+    "percale-region/src/keys/hashed.rs",
+    "percale-region/src/hold.rs",
+    "percale-region/src/keys/mod.rs",
+    "percale-region/src/keys/line.rs",
+    "percale-region/src/keys/lines.rs",
+    "percale-region/src/local.rs",
+    "percale-region/src/mapped.rs",
+    "percale-region/src/on_device.rs",
+    "percale-region/src/parked.rs",
+    "percale-region/src/registered.rs",
+    "percale-region/src/revocation.rs",
+    "percale-region/src/keys/rows.rs",
+    "percale-region/src/slice.rs",
+    "percale-region/src/stuck.rs",
+    "percale-region/src/terms.rs",
+    "percale-region/src/via.rs",
+    "percale-region/src/windows.rs",
+    "percale-region/src/keys/window/cell.rs",
+    "percale-region/src/keys/window/table.rs",
 ];
 
 /// A public file among them.
@@ -210,7 +231,8 @@ fn function(line: &str) -> Option<&str> {
 fn functions() -> BTreeSet<(String, String)> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (mut files, mut found) = (Vec::new(), BTreeSet::new());
-    let roots = ["percale/src", "percale-device/src", "percale-memory/src"].map(|root| crates.join(root));
+    let roots =
+        ["percale/src", "percale-device/src", "percale-memory/src", "percale-region/src"].map(|root| crates.join(root));
     roots.iter().for_each(|root| sources(root, &mut files));
     for path in files {
         let below = roots.iter().find_map(|root| path.strip_prefix(root).ok());
@@ -223,19 +245,26 @@ fn functions() -> BTreeSet<(String, String)> {
             continue;
         }
         let text = std::fs::read_to_string(&path).expect("a source file");
-        let mut of = None;
+        let (mut of, mut is_hidden) = (None, false);
         for line in text.lines() {
+            // What percale's documentation does not show is for the crates of percale.
+            if line.trim_start().starts_with(['#', '/']) {
+                is_hidden |= line.trim_start() == "#[doc(hidden)]";
+                continue;
+            }
+            let is_hidden = std::mem::take(&mut is_hidden);
             if line.starts_with("mod tests") {
                 break;
             }
             if line.starts_with("impl") {
-                of = implements(line);
+                of = implements(line).filter(|_| !is_hidden);
             } else if line.starts_with("macro_rules! handle") || line.starts_with("macro_rules! lifecycle") {
                 of = Some("Region");
             } else if line == "}" {
                 of = None;
             }
-            if let (Some(of), Some(function)) = (of, function(line)) {
+            let Some(function) = function(line) else { continue };
+            if let Some(of) = of.filter(|_| !is_hidden) {
                 found.insert((of.to_owned(), function.to_owned()));
             }
         }

@@ -24,6 +24,8 @@
 mod known;
 mod lifecycle;
 mod mapped;
+#[cfg(all(test, not(loom)))]
+mod parked_tests;
 mod pending;
 mod raw;
 mod scope;
@@ -47,6 +49,7 @@ use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as
 use crate::region::handle::Handle;
 use crate::region::terms::{Kept, Terms};
 use crate::region::via::Through;
+#[doc(inline)]
 pub use crate::region::{
     CloseError, MapError, RAW_KEY_BYTES, RawKey, RegisterError, Registered, RemoteMemory, RemoteMemoryError,
 };
@@ -111,7 +114,7 @@ impl<'d> Registration<'d> {
     /// Counts what peers write (FI_RMA_EVENT): one for each write or atomic operation, after its data is there. A region may have several
     /// counters; each counts.
     pub fn counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.terms.counters.push(Arc::clone(counter));
+        self.terms.counters.push(counter.clone());
         self
     }
 

@@ -1,0 +1,243 @@
+//! Regions' lines by key: a check finds the line that it needs without a lock, mostly in one cache miss.
+//!
+//! A line is at the place given by its key's hash, or in the next free place behind. At least half of the places are free, of a small table
+//! three quarters, so it is not far. One thread at a time writes, under the table's lock.
+//!
+//! 1. A line contains its key, so a reader never takes the wrong one.
+//! 2. A reader that does not find a key accepts that result only if nothing was removed meanwhile, since a removal moves other lines up;
+//!    otherwise it begins again. (Loom models below.)
+//! 3. A table that becomes too small is copied to one of twice the size. A reader that still reads the old one finds every key that was
+//!    there when it began: the old table does not change after the copy. Old tables stay: all together they are no larger than the one in use.
+
+use std::sync::OnceLock;
+
+use super::line::{Line, Said};
+use crate::local_memory::access::{Access, Refusal};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// The first table has 2^this lines.
+const FIRST: u32 = if cfg!(loom) { 1 } else { 7 };
+/// The maximum number of lines of a small table, which fits in a processor's own cache: there a line that is not at its own place costs more
+/// than the additional memory.
+const SMALL: usize = if cfg!(loom) { 0 } else { 1 << 13 };
+/// Tables for 2^25 keys.
+const LEVELS: usize = 20;
+
+/// The lines of regions, by the hash of their keys.
+#[derive(Debug)]
+pub(super) struct Hashed {
+    /// Each twice as long as the one before.
+    levels: [OnceLock<Box<[Line]>>; LEVELS],
+    /// The one in use.
+    level: AtomicU32,
+    /// Grows when lines move up; odd while they do.
+    changes: AtomicU64,
+}
+
+impl Default for Hashed {
+    #[inline]
+    fn default() -> Self {
+        let level = AtomicU32::new(0);
+        let hashed = Self { levels: [const { OnceLock::new() }; LEVELS], level, changes: AtomicU64::new(0) };
+        hashed.make(0);
+        hashed
+    }
+}
+
+/// The hash of a key. It does not resist keys chosen to collide: peers choose no keys, because they register nothing here.
+#[inline]
+pub(super) const fn hash(key: u64) -> u64 {
+    (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// A table. Its length is a power of two.
+#[derive(Clone, Copy, Debug)]
+struct Table<'a> {
+    lines: &'a [Line],
+    /// The shift that reduces a hash to a place.
+    shift: u32,
+}
+
+impl Table<'_> {
+    /// The own place of a key.
+    #[inline(always)]
+    const fn home(&self, key: u64) -> usize {
+        (hash(key) >> self.shift) as usize
+    }
+
+    /// The maximum number of keys.
+    #[inline]
+    const fn room(&self) -> usize {
+        self.lines.len() / if self.lines.len() <= SMALL { 4 } else { 2 }
+    }
+
+    /// The place behind another.
+    #[inline(always)]
+    const fn next(&self, at: usize) -> usize {
+        (at + 1) & self.lines.len().wrapping_sub(1)
+    }
+
+    /// The content of a line, for the writer.
+    #[inline]
+    fn said(&self, at: usize) -> Said {
+        self.lines[at].read().unwrap_or_default()
+    }
+
+    /// The place where a key is, for the writer.
+    #[inline]
+    fn place(&self, key: u64) -> Option<usize> {
+        let mut at = self.home(key);
+        while !self.said(at).is(key) {
+            if !self.said(at).is_owned() {
+                return None;
+            }
+            at = self.next(at);
+        }
+        Some(at)
+    }
+
+    #[inline]
+    fn put(&self, said: &Said) {
+        let mut at = self.home(said.key());
+        while self.said(at).is_owned() {
+            at = self.next(at);
+        }
+        self.lines[at].write(said);
+    }
+}
+
+impl Hashed {
+    #[inline]
+    fn make(&self, level: u32) -> Option<Table<'_>> {
+        let lines = 1_usize << (level + FIRST);
+        let lines = self.levels.get(level as usize)?.get_or_init(|| (0..lines).map(|_| Line::default()).collect());
+        Some(Table { lines, shift: 64 - FIRST - level })
+    }
+
+    /// The table in use.
+    #[inline(always)]
+    fn table(&self) -> Table<'_> {
+        let level = self.level.load(Ordering::Acquire);
+        let lines = self.levels.get(level as usize).and_then(OnceLock::get);
+        Table { lines: lines.map_or(&[], |lines| lines), shift: (64 - FIRST).wrapping_sub(level) & 63 }
+    }
+
+    /// The line at this key's own place.
+    #[inline(always)]
+    fn first(&self, key: u64) -> Option<&Line> {
+        let table = self.table();
+        table.lines.get(table.home(key))
+    }
+
+    /// The line of this key, if it is at its own place and is not being written.
+    #[inline(always)]
+    pub(super) fn glance(&self, key: u64) -> Option<Said> {
+        self.first(key).filter(|line| line.may_be(key))?.read().filter(|said| said.is(key))
+    }
+
+    /// Checks an access by this key like [`Line::check_open`]. `None` if its line is not at its own place, or for the reasons of that method.
+    #[inline(always)]
+    pub(super) fn check_open(
+        &self,
+        key: u64,
+        authority: u64,
+        part: (u64, u64),
+        wanted: Access,
+    ) -> Option<Result<u64, Refusal>> {
+        self.first(key)?.check_open(key, authority, part, wanted)
+    }
+
+    /// Looks for the line of this key. `Err` if the caller must try again.
+    pub(super) fn look(&self, key: u64) -> Result<Option<Said>, ()> {
+        let before = self.changes.load(Ordering::Acquire);
+        let table = self.table();
+        let mut at = table.home(key);
+        // No more steps than the table's length, because concurrent changes could keep a reader going.
+        for _ in 0..table.lines.len() {
+            let Some(line) = table.lines.get(at) else { return Err(()) };
+            if line.may_be(key) {
+                let said = line.read().ok_or(())?;
+                if said.is(key) {
+                    return Ok(Some(said));
+                }
+            }
+            if line.was_free() {
+                break;
+            }
+            at = table.next(at);
+        }
+        fence(Ordering::Acquire);
+        let same = before & 1 == 0 && self.changes.load(Ordering::Relaxed) == before;
+        if same { Ok(None) } else { Err(()) }
+    }
+
+    /// Whether this key's own place is free, for the writer. If so, it is also free in larger tables.
+    #[inline]
+    pub(super) fn is_vacant(&self, key: u64) -> bool {
+        self.first(key).is_some_and(Line::was_free)
+    }
+
+    /// Adds a key that is not in the table, which then has `live` keys. False if there is no room.
+    #[must_use]
+    #[inline]
+    pub(super) fn insert(&self, said: &Said, live: usize) -> bool {
+        let table = self.table();
+        if live <= table.room() {
+            table.put(said);
+            return true;
+        }
+        let level = self.level.load(Ordering::Relaxed) + 1;
+        let Some(more) = self.make(level) else { return false };
+        for said in (0..table.lines.len()).map(|at| table.said(at)).filter(Said::is_owned) {
+            more.put(&said);
+        }
+        more.put(said);
+        self.level.store(level, Ordering::Release);
+        true
+    }
+
+    /// Replaces the line of a key that is in the table.
+    #[inline]
+    pub(super) fn replace(&self, said: &Said) {
+        let table = self.table();
+        if let Some(at) = table.place(said.key()) {
+            table.lines[at].write(said);
+        }
+    }
+
+    /// Removes a key.
+    pub(super) fn remove(&self, key: u64) {
+        let table = self.table();
+        let Some(mut hole) = table.place(key) else { return };
+        let mask = table.lines.len() - 1;
+        let changes = self.changes.load(Ordering::Relaxed);
+        self.changes.store(changes.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        let mut at = hole;
+        loop {
+            at = table.next(at);
+            let said = table.said(at);
+            if !said.is_owned() {
+                break;
+            }
+            // It moves up, unless the hole is before its own place.
+            let own = table.home(said.key());
+            if hole.wrapping_sub(own) & mask < at.wrapping_sub(own) & mask {
+                table.lines[hole].write(&said);
+                hole = at;
+            }
+        }
+        table.lines[hole].write(&Said::default());
+        self.changes.store(changes.wrapping_add(2), Ordering::Release);
+    }
+
+    /// The number of the table in use, which is how often the table has grown.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn levels(&self) -> u32 {
+        self.level.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, loom))]
+#[path = "hashed_model.rs"]
+mod model;
