@@ -16,7 +16,7 @@ const LIMIT: usize = 200;
 
 /// Folders and files without public types of the API.
 const INTERNAL: &[&str] = &[
-    "transport/",
+    "transport.rs",
     "sync.rs",
     "errands.rs",
     "later.rs",

@@ -92,7 +92,7 @@ pub(super) const ALL: &[Case] = &[
         ..test(
             "verbs",
             "libibverbs, what a stale registration does, and queue pairs that go",
-            "percale",
+            "percale-transport",
             &["verbs::", "pairs::"],
             120,
         )
@@ -118,6 +118,7 @@ pub(super) const ALL: &[Case] = &[
     },
     test("percale", "the library's own tests", "percale", &[], 600),
     test("percale-device", "the tests of devices that access memory", "percale-device", &[], 300),
+    test("percale-transport", "the tests of links and of their set-up", "percale-transport", &[], 600),
     test("percale-region", "the tests of the table of keys", "percale-region", &[], 300),
     test("percale-memory", "the tests of the memory that the library shares", "percale-memory", &[], 300),
     test("shm", "the conformance suite over shared memory", "percale-conformance:conformance", &["shm::"], 300),
@@ -138,13 +139,23 @@ pub(super) const ALL: &[Case] = &[
     ),
     Case {
         // Its output names what could not be done.
-        what: What::Memcheck("percale"),
+        what: What::Memcheck("percale-transport"),
         left_out: &[("verbs::registrar_tests::rcache_021_over_", "valgrind lets through no call that a monitor needs")],
         ..test(
             "valgrind",
-            "verbs under valgrind: the transport, and endpoints over it that exchange messages, reads and writes",
+            "the transport verbs under valgrind",
+            "percale-transport",
+            &["--show-output", "--test-threads=1", "verbs::", "tests::pairs::"],
+            600,
+        )
+    },
+    Case {
+        what: What::Memcheck("percale"),
+        ..test(
+            "valgrind-endpoints",
+            "endpoints over verbs under valgrind, which exchange messages, reads and writes",
             "percale",
-            &["--show-output", "--test-threads=1", "transport::verbs::", "tests::pairs::", "engine::tests::rdma"],
+            &["--show-output", "--test-threads=1", "tests::pairs::", "engine::tests::rdma"],
             600,
         )
     },

@@ -34,19 +34,9 @@ const VERBS: [&str; 4] = ["verbs::", "wrapper_tests::", "tests::pairs::", "engin
 pub(super) fn verbs(place: &Place, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     place.cargo().args(["build", "--quiet", "--profile", "test", "-p", DOUBLE]).passed()?;
     let double = place.target.join("debug").join("libpercale_verbs_double.so");
-    let packages = [
-        "test",
-        "--no-fail-fast",
-        "-p",
-        "percale",
-        "-p",
-        "percale-verbs",
-        "-p",
-        "percale-conformance",
-        "-p",
-        DOUBLE,
-        "--tests",
-    ];
+    let packages =
+        ["percale", "percale-transport", "percale-verbs", "percale-conformance", DOUBLE].map(|name| ["-p", name]);
+    let packages = ["test", "--no-fail-fast"].into_iter().chain(packages.into_iter().flatten()).chain(["--tests"]);
     let filters = filter.map_or_else(|| VERBS.to_vec(), |one| vec![one]);
     let program = place.cargo().args(packages).arg("--").args(filters);
     let program = at_length(program.arg("--show-output").env("PERCALE_VERBS_LIBRARY", &double), all);
@@ -74,6 +64,8 @@ pub(super) fn loom(place: &Place) -> Outcome<Findings> {
         "percale-memory",
         "-p",
         "percale-region",
+        "-p",
+        "percale-transport",
         "-p",
         "pindown",
         "--lib",

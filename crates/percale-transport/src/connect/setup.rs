@@ -1,0 +1,392 @@
+//! One connection being made: its socket, its handshake, its meeting. What it does with them by itself; decisions that
+//! need to know about others are the reactor's (`drive`, `settle`).
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use zerocopy::IntoBytes;
+
+use super::arbiter::Whereabouts;
+use super::degraded::Degraded;
+use super::handshake::{Event, Handshake};
+use super::meeting::{Meeting, Room};
+use super::queue_pairs::Pairing;
+use super::{ConnectError, ConnectTimeouts};
+use crate::system::interrupted::uninterrupted;
+use crate::system::process_socket::ProcessSocket;
+use crate::verbs::Wire;
+use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Incarnation, Ruling, Token};
+use crate::wire::why::Why;
+
+/// What an endpoint asked for.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) number: u64,
+    pub(super) timeouts: ConnectTimeouts,
+    /// The time at which the attempt ends, in any stage.
+    pub(super) deadline: Instant,
+    /// The time from which on the attempt is not started again: the timeout of a host after the first start.
+    pub(super) retry_until: Option<Instant>,
+    /// The error to report at the deadline, if there is a better one than the timeout.
+    pub(super) last: Option<ConnectError>,
+    pub(super) closed: u32,
+    pub(super) pause: Duration,
+    pub(super) reset: Option<Token>,
+    /// Whether it has asked for a reset before.
+    pub(super) has_reset: bool,
+    /// Whether its connection was claimed.
+    pub(super) claimed: bool,
+    /// Whether the next call only asks about the connection that stands.
+    pub(super) asks: bool,
+}
+
+impl Attempt {
+    /// Returns whether half of the time in which it may be begun again is left.
+    pub(super) fn is_early(&self) -> bool {
+        self.retry_until.is_none_or(|until| Instant::now() + self.timeouts.host / 2 < until)
+    }
+
+    /// Returns whether it may be begun again now.
+    pub(super) fn may_try_again(&self) -> bool {
+        let now = Instant::now();
+        now < self.deadline && self.retry_until.is_none_or(|until| now < until)
+    }
+}
+
+/// Which side of the connection this is.
+#[derive(Debug)]
+pub(super) enum Side {
+    Initiator(Attempt),
+    Acceptor {
+        accepted: bool,
+    },
+    /// Finds out for that set-up, a call that came in, whether its caller is at the address that it advertises.
+    Prober {
+        caller: u64,
+    },
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Connecting,
+    Talking,
+    /// An acceptor waits for its prober.
+    Proving,
+    Meeting,
+    Waiting,
+    Draining,
+}
+
+/// One connection being made.
+pub(super) struct Setup {
+    pub(super) endpoint: u64,
+    /// The owner of the address that was called: the endpoint, or the site to which the endpoint belongs as a context.
+    pub(super) listener: u64,
+    pub(super) side: Side,
+    pub(super) stage: Stage,
+    pub(super) handshake: Handshake,
+    pub(super) ours: Hello,
+    pub(super) remote: SocketAddr,
+    pub(super) tcp: Option<ProcessSocket>,
+    pub(super) peer: Option<Hello>,
+    /// An acceptor's: the address at which its caller is looked for, and whether it is there.
+    pub(super) at: Option<SocketAddr>,
+    pub(super) whereabouts: Whereabouts,
+    /// Its prober.
+    pub(super) prober: Option<u64>,
+    /// An initiator's: the name of its call, for the peer's prober; and whether it arrived at the endpoint that made it.
+    pub(super) name: Token,
+    pub(super) at_home: bool,
+    /// The reason for which the call is refused, regardless of the caller.
+    pub(super) refusal: Option<Why>,
+    pub(super) token: Token,
+    pub(super) ruling: Ruling,
+    pub(super) why: Why,
+    pub(super) meeting: Option<Meeting>,
+    /// Our queue pair, with a verdict for verbs; and why there is none.
+    pub(super) wire: Option<Box<Wire>>,
+    /// The queue pair is being made, or connected.
+    pub(super) pairing: Option<Pairing>,
+    /// Everything was sent, and the sending side was shut down.
+    pub(super) said_all: bool,
+    pub(super) due: Instant,
+}
+
+/// The outcome for a set-up that was driven.
+pub(super) enum Next {
+    /// The set-up goes on.
+    Stay,
+    /// The set-up is over, and nothing is reported.
+    Drop,
+    /// The set-up failed.
+    Fail(ConnectError),
+    /// The acceptor failed, but what it sent must arrive.
+    Drain(Option<ConnectError>),
+    /// The initiator tries again: after a pause or at once.
+    Again { pause: bool },
+    /// The initiator reached a peer to which it is connected already.
+    Aliased(Incarnation),
+    /// The connection stands, over this TCP connection.
+    Tcp(Why, u32),
+    /// The connection stands, over shared memory.
+    Shm,
+    /// The connection stands, over queue pairs.
+    Verbs(Why),
+    /// The acceptor has to know where its caller is before it decides.
+    Prove,
+    /// The prober knows whether the caller is there.
+    Proved(bool),
+}
+
+impl Setup {
+    /// A call that came in over `socket`.
+    pub(super) fn called(
+        endpoint: u64,
+        handshake: Handshake,
+        ours: Hello,
+        (socket, remote): (ProcessSocket, SocketAddr),
+        due: Instant,
+    ) -> Self {
+        let side = Side::Acceptor { accepted: false };
+        Self { tcp: Some(socket), ..Self::new(endpoint, side, Stage::Talking, handshake, ours, remote, due) }
+    }
+
+    pub(super) const fn new(
+        endpoint: u64,
+        side: Side,
+        stage: Stage,
+        handshake: Handshake,
+        ours: Hello,
+        remote: SocketAddr,
+        due: Instant,
+    ) -> Self {
+        let (tcp, peer, refusal, meeting, listener) = (None, None, None, None, endpoint);
+        let (token, ruling, why) = ([0; 16], Ruling::Refuse, Why::NoTransport);
+        Self {
+            endpoint,
+            listener,
+            side,
+            stage,
+            handshake,
+            ours,
+            remote,
+            tcp,
+            peer,
+            at: None,
+            whereabouts: Whereabouts::Claimed,
+            prober: None,
+            name: [0; 16],
+            at_home: false,
+            refusal,
+            token,
+            ruling,
+            why,
+            meeting,
+            wire: None,
+            pairing: None,
+            said_all: false,
+            due,
+        }
+    }
+
+    /// Returns whether this is an incoming call without a hello (received and, with a key, proved) so far.
+    pub(super) const fn is_stranger(&self) -> bool {
+        self.is_called() && self.peer.is_none()
+    }
+
+    /// What was called: the address, and which of its contexts.
+    pub(super) const fn called_at(&self) -> (SocketAddr, u16) {
+        (self.remote, self.ours.wanted)
+    }
+
+    /// Where the peer is, if a call has met it there.
+    pub(super) fn met_at(&self) -> Option<(SocketAddr, u16)> {
+        match (&self.side, self.whereabouts, self.at, &self.peer) {
+            (Side::Initiator(_), ..) => Some(self.called_at()),
+            (Side::Acceptor { .. }, Whereabouts::Met, Some(at), Some(peer)) => Some((at, peer.context)),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the caller has hung up. A caller sends nothing more before it is answered.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let Some(socket) = &self.tcp else { return true };
+        let next = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        !matches!(next, Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR))
+    }
+
+    /// Returns whether the set-up waits for a caller with this token at the Unix socket.
+    pub(super) fn expects(&self, token: &Token) -> bool {
+        let invited = matches!(self.side, Side::Acceptor { accepted: true }) && self.ruling == Ruling::Shm;
+        invited && self.meeting.is_none() && self.token == *token
+    }
+
+    /// What both sides can and want.
+    pub(super) fn both(&self) -> HelloFlags {
+        self.ours.flags & self.peer.as_ref().map_or(HelloFlags::empty(), |peer| peer.flags)
+    }
+
+    /// Which descriptors a pair may take.
+    pub(super) fn room(&self) -> Room {
+        if self.both().contains(HelloFlags::TCP) { Room::Spare } else { Room::All }
+    }
+
+    pub(super) fn incarnation(&self) -> Option<Incarnation> {
+        self.peer.as_ref().map(|hello| hello.incarnation)
+    }
+
+    /// Returns whether it is a call of an endpoint that wants a connection.
+    pub(super) const fn is_initiator(&self) -> bool {
+        matches!(self.side, Side::Initiator(_))
+    }
+
+    pub(super) const fn is_claimed(&self) -> bool {
+        matches!(&self.side, Side::Initiator(attempt) if attempt.claimed)
+    }
+
+    /// Returns whether the set-up began with a call from another endpoint.
+    pub(super) const fn is_called(&self) -> bool {
+        matches!(self.side, Side::Acceptor { .. })
+    }
+
+    pub(super) const fn is_accepted(&self) -> bool {
+        matches!(self.side, Side::Acceptor { accepted: true })
+    }
+
+    /// Sends what waits. `Ok(true)` once nothing does.
+    pub(super) fn flush(&mut self) -> Result<bool, Errno> {
+        let Some(socket) = &self.tcp else { return Ok(true) };
+        let output = self.handshake.output();
+        while !output.is_empty() {
+            match uninterrupted(|| rustix::net::send(socket, output, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)) {
+                Ok(sent) => drop(output.drain(..sent)),
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads exactly as far as the handshake wants. `Ok(None)` if more has to arrive first.
+    pub(super) fn read(&mut self) -> Result<Option<Event>, Next> {
+        let mut buffer = [0u8; 256];
+        loop {
+            let wants = self.handshake.wants().min(buffer.len());
+            let Some(socket) = &self.tcp else { return Ok(None) };
+            if wants == 0 {
+                return Ok(None);
+            }
+            match uninterrupted(|| rustix::net::recv(socket, &mut buffer[..wants], RecvFlags::DONTWAIT)) {
+                Ok((0, _)) => return Err(Next::Fail(ConnectError::Closed(self.remote))),
+                Ok((got, _)) => match self.handshake.feed(&buffer[..got]) {
+                    Ok(None) => {}
+                    Ok(event) => return Ok(event),
+                    Err(error) => {
+                        let says = matches!(self.side, Side::Acceptor { .. }) && !self.handshake.output().is_empty();
+                        return Err(if says { Next::Drain(Some(error)) } else { Next::Fail(error) });
+                    }
+                },
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(errno) => return Err(Next::Fail(self.socket_error("recvfrom", errno))),
+            }
+        }
+    }
+
+    pub(super) fn socket_error(&self, call: &'static str, errno: Errno) -> ConnectError {
+        let timeout = if let Side::Initiator(attempt) = &self.side { attempt.timeouts.host } else { Duration::ZERO };
+        ConnectError::of_socket(call, errno, self.remote, timeout)
+    }
+
+    /// Returns whether the TCP connection stands by now.
+    pub(super) fn connected(&self) -> Result<bool, ConnectError> {
+        let Some(socket) = &self.tcp else { return Ok(false) };
+        let peer = match rustix::net::getpeername(socket) {
+            Ok(Some(peer)) => peer,
+            // Not yet, or not at all, for which the socket has the reason.
+            Ok(None) | Err(Errno::NOTCONN | Errno::INVAL) => match rustix::net::sockopt::socket_error(socket) {
+                Ok(Ok(())) => return Ok(false),
+                Ok(Err(errno)) => return Err(self.socket_error("connect", errno)),
+                Err(errno) => return Err(self.socket_error("getsockopt", errno)),
+            },
+            Err(errno) => return Err(self.socket_error("getpeername", errno)),
+        };
+        // No listener exists, but the kernel chose that very port for our socket: the socket is connected to itself.
+        if rustix::net::getsockname(socket).ok() == Some(peer) {
+            return Err(ConnectError::Refused(self.remote));
+        }
+        Ok(true)
+    }
+
+    /// The peer's address as it can be used from here.
+    pub(super) fn peer_address(&self, hello: &Hello) -> SocketAddr {
+        let (mut address, from) = (hello.address, self.remote);
+        if address.ip().is_loopback() && !hello.place.same_network(&self.ours.place) {
+            address.set_ip(from.ip());
+        }
+        match (address.ip(), from) {
+            (IpAddr::V6(ip), SocketAddr::V6(from)) if ip.is_unicast_link_local() => {
+                SocketAddrV6::new(ip, address.port(), 0, from.scope_id()).into()
+            }
+            _ => address,
+        }
+    }
+}
+
+/// Why this transport, in words.
+pub(super) fn reason(transport: &str, why: Why, errno: u32) -> String {
+    match i32::try_from(errno) {
+        Ok(errno @ 1..) => format!("{transport}: {why} ({})", std::io::Error::from_raw_os_error(errno)),
+        _ => format!("{transport}: {why}"),
+    }
+}
+
+/// The initiator's last word over TCP: what the connection is.
+pub(super) fn commit(setup: &mut Setup, choice: Choice, why: Why, errno: u32) -> Next {
+    setup.handshake.output().extend_from_slice(Commit { choice, why, errno }.to_bytes().as_bytes());
+    match setup.flush() {
+        Ok(true) if choice == Choice::Verbs => Next::Verbs(why),
+        Ok(true) => Next::Tcp(why, errno),
+        // A few bytes into an empty socket buffer: if they do not fit, something is very wrong.
+        Ok(false) => Next::Fail(ConnectError::Closed(setup.remote)),
+        Err(errno) => Next::Fail(setup.socket_error("sendto", errno)),
+    }
+}
+
+/// The meeting failed: the initiator goes on over TCP, if that is allowed.
+pub(super) fn degrade(setup: &mut Setup, degraded: Degraded) -> Next {
+    setup.meeting = None;
+    if setup.both().contains(HelloFlags::TCP) {
+        return commit(setup, Choice::Tcp, degraded.why, degraded.number());
+    }
+    Next::Fail(ConnectError::NoTransport(reason("shared memory", degraded.why, degraded.number())))
+}
+
+/// The most reads, of a kilobyte each, that discard what a caller sends after its refusal: far more than any percale has to send.
+const DISCARDED: u32 = 64;
+
+/// Drains an acceptor that has sent its last bytes: waits until the caller has received them, so that closing the socket does not destroy them on the
+/// way.
+pub(super) fn drain(setup: &mut Setup) -> Next {
+    match setup.flush() {
+        Ok(true) => {}
+        Ok(false) => return Next::Stay,
+        Err(_) => return Next::Drop,
+    }
+    let Some(socket) = &setup.tcp else { return Next::Drop };
+    // Once: it makes the socket ready, so again with each readiness would be for ever.
+    if !std::mem::replace(&mut setup.said_all, true) && rustix::net::shutdown(socket, Shutdown::Write).is_err() {
+        return Next::Drop;
+    }
+    let mut discard = [0u8; 1024];
+    for _ in 0..DISCARDED {
+        match rustix::net::recv(socket, &mut discard, RecvFlags::DONTWAIT) {
+            Ok((1.., _)) | Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Next::Stay,
+            Ok((0, _)) | Err(_) => return Next::Drop,
+        }
+    }
+    Next::Drop // A caller that sends so much does not read, and would keep the thread from all others.
+}

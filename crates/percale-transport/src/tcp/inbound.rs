@@ -1,0 +1,316 @@
+//! The receiving half of a link.
+//!
+//! Bytes are received into the thread's scratch, where whole frames are handed to the sink. A long payload of which
+//! only a part came gets its place from the sink (or, for `Data`, from the table of pulls), and from then on is
+//! received straight into it, with a little of the scratch behind for what follows. Between two calls only the start
+//! of a short frame is kept ([`CARRY_BYTES`], inline).
+//!
+//! Everything is checked before it is used: the head by its check word, its length by the limit of its kind, `Data` by
+//! the table of pulls. After an error nothing more is read: the stream has lost its place.
+
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
+use rustix::io::Errno;
+use zerocopy::FromBytes;
+
+use super::buffers::SCRATCH_BYTES;
+use super::socket::{Stream, broken};
+use super::{DATA_LIMIT, TcpLink};
+use crate::local_memory::volatile::{Segments, View, ViewExt as _};
+use crate::region::lease::Lease;
+use crate::stream::{Data, Pulls};
+use crate::wire::control::CONTROL_BYTES;
+use crate::wire::head::{HEAD_BYTES, Head, HeadBytes, Kind, RMA_EAGER};
+use crate::{Broken, Connection, Sink};
+
+/// The longest payload of an atomic or of an answer: bytes, and what goes with them.
+const ACCESS_LIMIT: usize = RMA_EAGER + 64;
+
+/// The longest payload of any other frame that is neither a message nor data.
+const CONTROL_LIMIT: usize = 64;
+
+/// Frames up to this length always reach the sink whole; the start of one is kept until the rest comes.
+const CARRY_BYTES: usize = HEAD_BYTES + CONTROL_LIMIT;
+
+/// Bytes received behind a long payload: enough for the heads that usually follow, and little of the next long
+/// payload, which would have to be copied.
+const TAIL_BYTES: usize = 4 << 10;
+
+/// Payloads from this length on are worth a system call of their own, to be read into place rather than copied.
+const LONG_BYTES: usize = 16 << 10;
+
+/// Bytes received by one `poll`, so that receiving never keeps it from sending.
+const TURN_BYTES: usize = 1 << 20;
+
+/// The receiving half of a link.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    carry: [u8; CARRY_BYTES],
+    carried: usize,
+    body: Option<Body>,
+    /// The last frame was long: the next one may be, too, so little of it is received into the scratch.
+    long: bool,
+    said_bye: bool,
+}
+
+/// A payload that is arriving.
+#[derive(Debug)]
+struct Body {
+    kind: Kind,
+    token: u32,
+    into: Lease,
+    len: usize,
+    done: usize,
+}
+
+impl Inbound {
+    pub(super) const fn new() -> Self {
+        Self { carry: [0; CARRY_BYTES], carried: 0, body: None, long: false, said_bye: false }
+    }
+
+    /// Receives what is there and reports it to the sink; returns whether there was anything.
+    #[inline]
+    pub(super) fn poll(
+        &mut self,
+        from: &mut impl Stream,
+        scratch: &mut [u8; SCRATCH_BYTES],
+        pulls: &mut Pulls,
+        me: Connection,
+        sink: &mut impl Sink,
+    ) -> Result<bool, Broken> {
+        let mut turn = 0;
+        while turn < TURN_BYTES {
+            let (result, asked) = if self.body.is_some() {
+                self.read_body(from, scratch, pulls)
+            } else {
+                // Where long payloads are to be expected leave them to be read into place.
+                let room = if pulls.is_empty() && !self.long { SCRATCH_BYTES } else { TAIL_BYTES };
+                let into = &mut scratch[self.carried..room];
+                let asked = into.len();
+                (from.read_one(into), asked)
+            };
+            let received = match result {
+                Ok(0) => return Err(self.ended()),
+                Ok(received) => received,
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(broken("readv or recvfrom", error)),
+            };
+            turn = received.wrapping_add(turn);
+            self.accept(received, scratch, pulls, me, sink)?;
+            // Short frames cost more than their bytes: of those one scratch is enough for a turn.
+            if received < asked || self.body.is_none() {
+                break;
+            }
+        }
+        Ok(turn > 0)
+    }
+
+    /// Receives into the place of the payload that is arriving, and behind it into the scratch.
+    #[inline(never)]
+    fn read_body(
+        &mut self,
+        from: &mut impl Stream,
+        scratch: &mut [u8; SCRATCH_BYTES],
+        pulls: &mut Pulls,
+    ) -> (Result<usize, Errno>, usize) {
+        let Some(body) = &mut self.body else { return (Ok(0), 0) };
+        let Some((into, _held)) = body.into.enter() else {
+            // All that is still to come has no place any more.
+            if body.kind == Kind::Data {
+                pulls.revoked(body.token);
+            }
+            body.into = Lease::own(&Segments::EMPTY);
+            return self.read_body(from, scratch, pulls);
+        };
+        let placed = body.placed();
+        let tail = &mut scratch[..body.excess().saturating_add(TAIL_BYTES).min(SCRATCH_BYTES)];
+        let asked = placed.saturating_add(tail.len());
+        (from.read(&into.slice(body.done, placed), tail), asked)
+    }
+
+    /// Deals with `received` bytes: first those of the payload that is arriving, then frames in the scratch.
+    #[inline(always)]
+    fn accept(
+        &mut self,
+        received: usize,
+        scratch: &mut [u8; SCRATCH_BYTES],
+        pulls: &mut Pulls,
+        me: Connection,
+        sink: &mut impl Sink,
+    ) -> Result<(), Broken> {
+        let frames = if self.body.is_none() {
+            let carried = std::mem::take(&mut self.carried);
+            if carried > 0 {
+                scratch[..carried].copy_from_slice(&self.carry[..carried]);
+            }
+            0..carried.wrapping_add(received)
+        } else {
+            self.accept_body(received, pulls, me, sink)
+        };
+        self.frames(&scratch[frames], pulls, me, sink)
+    }
+
+    /// Handles what was received of a payload that is arriving; returns where in the scratch what follows it lies.
+    #[inline(never)]
+    fn accept_body(
+        &mut self,
+        received: usize,
+        pulls: &mut Pulls,
+        me: Connection,
+        sink: &mut impl Sink,
+    ) -> std::ops::Range<usize> {
+        let Some(body) = &mut self.body else { return 0..received };
+        let placed = received.min(body.placed());
+        let rest = received.saturating_sub(placed);
+        let thrown = rest.min(body.excess());
+        body.done = body.done.saturating_add(placed).saturating_add(thrown);
+        if body.done == body.len {
+            let (kind, token, len) = (body.kind, body.token, body.len);
+            self.body = None;
+            if kind == Kind::Data {
+                data_arrived(pulls, token, len as u32, me, sink);
+            } else {
+                sink.landed(me, token);
+            }
+        }
+        thrown..rest
+    }
+
+    /// Hands over the frames in `bytes`; keeps what is left of a short one, begins what is left of a long one.
+    #[inline(always)]
+    fn frames(
+        &mut self,
+        mut bytes: &[u8],
+        pulls: &mut Pulls,
+        me: Connection,
+        sink: &mut impl Sink,
+    ) -> Result<(), Broken> {
+        while let Some((head, rest)) = parse(bytes)? {
+            let len = head.len as usize;
+            if let Some((payload, next)) = rest.split_at_checked(len) {
+                self.long = len >= LONG_BYTES;
+                self.whole(&head, payload, pulls, me, sink)?;
+                bytes = next;
+            } else if len <= const { CARRY_BYTES - HEAD_BYTES } {
+                break;
+            } else {
+                return self.begin(&head, rest, pulls, me, sink);
+            }
+        }
+        if !bytes.is_empty() {
+            self.carry[..bytes.len()].copy_from_slice(bytes);
+        }
+        self.carried = bytes.len();
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn whole(
+        &mut self,
+        head: &Head,
+        payload: &[u8],
+        pulls: &mut Pulls,
+        me: Connection,
+        sink: &mut impl Sink,
+    ) -> Result<(), Broken> {
+        match head.kind {
+            Kind::Data => match pulls.data(head)? {
+                Data::Bytes(into) => {
+                    match into.enter() {
+                        Some((into, _held)) => drop(View::of(payload).copy_into(into, 0)),
+                        None => pulls.revoked(head.id),
+                    }
+                    data_arrived(pulls, head.id, head.len, me, sink);
+                }
+                Data::Ended((token, result)) => sink.pulled(me, token, result),
+            },
+            Kind::Nothing => {}
+            Kind::Bye => {
+                self.said_bye = true;
+                sink.frame(me, head, View::of(payload));
+                return Err(Broken::Closed);
+            }
+            _ => sink.frame(me, head, View::of(payload)),
+        }
+        Ok(())
+    }
+
+    /// Finds the place of a payload of which only `part` came.
+    fn begin(
+        &mut self,
+        head: &Head,
+        part: &[u8],
+        pulls: &mut Pulls,
+        me: Connection,
+        sink: &mut impl Sink,
+    ) -> Result<(), Broken> {
+        self.long = head.len as usize >= LONG_BYTES;
+        let (token, into) = if head.kind == Kind::Data {
+            match pulls.data(head)? {
+                Data::Bytes(into) => (head.id, into),
+                Data::Ended(_) => return Err(Broken::Protocol("an empty frame with a payload".into())),
+            }
+        } else {
+            let landing = sink.begin(me, *head);
+            (landing.token, landing.into)
+        };
+        // If this fails, so will the first read into that place.
+        if let Some((into, _held)) = into.enter() {
+            View::of(part).copy_into(into, 0);
+        }
+        self.body = Some(Body { kind: head.kind, token, into, len: head.len as usize, done: part.len() });
+        Ok(())
+    }
+
+    /// Why the stream ended.
+    fn ended(&self) -> Broken {
+        if self.said_bye {
+            Broken::Closed
+        } else if self.body.is_some() || self.carried > 0 {
+            Broken::Died("the connection ended in the middle of a frame".into())
+        } else {
+            Broken::Died("the connection ended without a goodbye".into())
+        }
+    }
+}
+
+impl Body {
+    /// Bytes yet to come that have a place.
+    fn placed(&self) -> usize {
+        self.into.len().min(self.len).saturating_sub(self.done)
+    }
+
+    /// Bytes yet to come that are discarded.
+    fn excess(&self) -> usize {
+        self.len.saturating_sub(self.done).saturating_sub(self.placed())
+    }
+}
+
+/// Parses and checks the head that `bytes` start with; `None` if it is not all there.
+#[inline(always)]
+fn parse(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Broken> {
+    let Ok((head, rest)) = HeadBytes::read_from_prefix(bytes) else { return Ok(None) };
+    let Some(head) = Head::from_bytes(&head) else {
+        return Err(Broken::Protocol("the stream lost its place: no frame's head where one must be".into()));
+    };
+    let limit = match head.kind {
+        Kind::Message | Kind::Tagged | Kind::Collective | Kind::Write => TcpLink::EAGER_LIMIT,
+        Kind::Data => DATA_LIMIT,
+        Kind::ReadData | Kind::Atomic => ACCESS_LIMIT,
+        Kind::Transport | Kind::Resolve | Kind::Resolved | Kind::Assist => {
+            return Err(Broken::Protocol("a frame that does not exist over TCP".into()));
+        }
+        Kind::Control => CONTROL_BYTES,
+        _ => CONTROL_LIMIT,
+    };
+    if head.len as usize > limit {
+        return Err(Broken::Protocol(format!("{} payload bytes in a {:?} frame, over {limit}", head.len, head.kind)));
+    }
+    Ok(Some((head, rest)))
+}
+
+fn data_arrived(pulls: &mut Pulls, token: u32, len: u32, me: Connection, sink: &mut impl Sink) {
+    if let Some((token, result)) = pulls.arrived(token, len) {
+        sink.pulled(me, token, result);
+    }
+}

@@ -1,0 +1,373 @@
+//! The target's record of one peer: its end of the peer's queue pair, and what was granted to it.
+//!
+//! A region is granted by registering it with its rights; a window by binding one of the device's windows, over this queue pair, to a registration
+//! without rights for peers ([`Extent`] defines the extent of that registration).
+//!
+//! The record outlives its link as long as a region that was granted to the peer is being closed. Locks: a window's grants, then its region's, then
+//! the record's own; never the other way round, and never those of two regions or two windows.
+
+#![expect(unsafe_code, reason = "registers regions' memory; the block states its reason")]
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::super::window_use::{Extent, Using};
+use super::super::{Backing, Binding, ProtectionDomain, QueuePair, Registration, Rights};
+use super::record::{Entry, NOBODYS, Record, Under, Way};
+use super::windows::{Unbound, Windows};
+use crate::local_memory::rundown::{Line, Snapshot};
+use crate::local_memory::volatile::{Segment, SegmentsExt as _};
+use crate::region::{Access, Grantee, Registered};
+use crate::wire::located::{Grant, Located};
+
+/// The target's record of one peer: its end of the queue pair and the grants.
+#[derive(Debug)]
+pub(super) struct VerbsGrantee {
+    domain: Arc<ProtectionDomain>,
+    /// How windows are granted, if they are.
+    using: Option<Using>,
+    record: Mutex<Record>,
+    /// The peer has to be notified of something. Read without the lock.
+    any_news: AtomicBool,
+}
+
+/// The record, locked.
+struct Locked<'a> {
+    record: MutexGuard<'a, Record>,
+    any_news: &'a AtomicBool,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        &self.record
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Record {
+        &mut self.record
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if self.record.any_gone || self.record.is_over_untold() {
+            self.any_news.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl VerbsGrantee {
+    /// Creates the record of a peer. The other end of the peer's queue pair is in this protection domain.
+    pub(super) fn new(domain: Arc<ProtectionDomain>, using: Option<Using>) -> Self {
+        let record = Mutex::new(Record::new(using));
+        Self { domain, using, record, any_news: AtomicBool::new(false) }
+    }
+
+    pub(super) const fn domain(&self) -> &Arc<ProtectionDomain> {
+        &self.domain
+    }
+
+    fn record(&self) -> Locked<'_> {
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { record, any_news: &self.any_news }
+    }
+
+    /// Another queue pair takes the place of the former, which is returned. Windows that were bound over that one are granted no more.
+    pub(super) fn change_pair(self: &Arc<Self>, pair: Option<QueuePair>) -> Option<Arc<QueuePair>> {
+        let mut record = self.record();
+        let ended = record.end_windows();
+        let former = record.change_pair(pair.map(Arc::new));
+        drop(record);
+        self.forget(ended);
+        former
+    }
+
+    /// Removes grants that have ended from their regions, which may then be granted to the peer anew, or are no longer granted to it.
+    fn forget(self: &Arc<Self>, ended: Vec<(u32, Weak<Registered>)>) {
+        let me: Arc<dyn Grantee> = Arc::clone(self) as _;
+        for (number, region) in ended {
+            // If the device has not ended something, the grant stays, so that a thread that closes the region waits for it.
+            if let Some(region) = region.upgrade().filter(|_| !self.is_stuck()) {
+                region.grants().forget(number, &me);
+            }
+        }
+    }
+
+    /// Grants a region or a window to the peer.
+    pub(super) fn grant(self: &Arc<Self>, region: &Arc<Registered>) -> Located {
+        let me: Arc<dyn Grantee> = Arc::clone(self) as _;
+        let rights = region.rights();
+        let (reads, writes) = (rights.contains(Access::REMOTE_READ), rights.contains(Access::REMOTE_WRITE));
+        // Held until the grant is noted: a thread that closes the region, or has its writes counted, then finds the grant, or came before it.
+        let mut grants = region.grants();
+        let Some(memory) = reachable(region).filter(|_| reads || writes) else { return Located::Executed };
+        let address = memory.as_ptr().expose_provenance() as u64;
+        let named = |number, remote_key| {
+            let (base, len) = (region.base(), region.len());
+            Located::Granted(Grant { number, reads, writes, remote_key, base, len, address })
+        };
+        if let Some(number) = grants.find(&me) {
+            let record = self.record();
+            if let Some(Entry::Granted { way, .. }) = record.get(number) {
+                return named(number, way.remote_key());
+            }
+            if record.is_stuck() {
+                return Located::Unknown;
+            }
+            drop(record);
+            grants.forget(number, &me); // It is gone: granted anew.
+        }
+        if grants.is_closed() {
+            return Located::Unknown;
+        }
+        let mut device = Rights::empty();
+        device.set(Rights::REMOTE_READ, reads);
+        device.set(Rights::REMOTE_WRITE, writes);
+        let made = match region.beneath() {
+            None => self.by_registration(memory, device),
+            Some(beneath) => self.by_window(beneath, memory, device),
+        };
+        let (number, way, mut record) = match made {
+            Ok(made) => made,
+            Err(located) => {
+                if self.is_stuck() {
+                    // What is stuck may belong to this region: a thread that closes the region waits for it.
+                    let _open = grants.add(me, NOBODYS); // It is not closed while its grants are held.
+                }
+                return located;
+            }
+        };
+        if !grants.add(me, number) {
+            unreachable!("it is not closed while its grants are held");
+        }
+        let (key, region, remote_key) = (region.key(), Arc::downgrade(region), way.remote_key());
+        record.put(number, Entry::Granted { key, region, way });
+        named(number, remote_key)
+    }
+
+    /// Registers memory for the peer.
+    fn register(&self, memory: Segment, rights: Rights) -> Result<Registration, Located> {
+        // SAFETY: the region's owner lets peers do that, or the window's, by binding it. The memory stays there until the revocation of what is
+        // granted is over (`has_retired`), and so long as windows hold their region; this ends before: with the grant, or with the last
+        // window that it lies beneath. If the device does not end it, the revocation is not over.
+        let registration = unsafe { Registration::new(&self.domain, memory.as_ptr(), memory.len(), rights) };
+        registration.map_err(|error| {
+            crate::later::later!(warn: %error, len = memory.len(), "a region is not registered: its accesses are executed");
+            Located::Executed
+        })
+    }
+
+    /// Lets the peer reach a region's memory by registering it.
+    fn by_registration(&self, memory: Segment, mut rights: Rights) -> Result<(u32, Way, Locked<'_>), Located> {
+        // A device requires the local right for the remote one.
+        rights.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
+        let registration = Arc::new(self.register(memory, rights)?);
+        let mut record = self.record();
+        let number = if record.was_used(registration.keys().1) {
+            Err(Located::Unknown) // Another time: late accesses may name this key.
+        } else {
+            record.take().ok_or(Located::Executed)
+        };
+        match number {
+            Ok(number) => Ok((number, Way::Registration(registration), record)),
+            Err(located) => {
+                record.end_registration(registration);
+                Err(located)
+            }
+        }
+    }
+
+    /// Lets the peer reach a window's memory by binding one of the device's windows to it.
+    fn by_window(
+        self: &Arc<Self>,
+        beneath: &Weak<Registered>,
+        memory: Segment,
+        rights: Rights,
+    ) -> Result<(u32, Way, Locked<'_>), Located> {
+        let using = self.using.as_ref().filter(|_| !self.record().refuses()).ok_or(Located::Executed)?;
+        let (under, registration) = self.under(using, beneath, memory, rights)?;
+        let mut record = self.record();
+        let Some(number) = record.take() else {
+            drop(registration); // The record can end the registration only if it holds the only reference.
+            record.leave(under);
+            return Err(Located::Executed);
+        };
+        let binding = Binding { memory: Backing::Registration(registration, memory), rights };
+        let bound = record.bind(&self.domain, &binding);
+        drop(binding); // As above.
+        match bound {
+            Ok(window) => Ok((number, Way::Window { window, under }, record)),
+            Err(why) => {
+                record.give_back(number);
+                record.leave(under);
+                Err(if why == Unbound::Later { Located::Unknown } else { Located::Executed })
+            }
+        }
+    }
+
+    /// What a window is to be bound to: a registration, which lets no peer in by itself.
+    fn under(
+        self: &Arc<Self>,
+        using: &Using,
+        beneath: &Weak<Registered>,
+        memory: Segment,
+        rights: Rights,
+    ) -> Result<(Under, Arc<Registration>), Located> {
+        let region = beneath.upgrade().ok_or(Located::Unknown)?;
+        let own = || {
+            let mut own = Rights::BIND;
+            own.set(Rights::LOCAL_WRITE, rights.contains(Rights::REMOTE_WRITE));
+            let registration = Arc::new(self.register(memory, own)?);
+            Ok((Under::Own(Arc::clone(&registration)), registration))
+        };
+        let Some(whole) = reachable(&region).filter(|_| using.extent == Extent::Region) else { return own() };
+        // Held until the registration is noted, so that a thread that closes the region finds it.
+        let mut grants = region.grants();
+        if let Some((number, registration)) = self.record().beneath(&region) {
+            return Ok((Under::Shared(number), registration));
+        }
+        if grants.is_closed() {
+            // It was dropped under the window, which keeps the memory until it is taken back itself.
+            return own();
+        }
+        let mut all = Rights::BIND;
+        all.set(Rights::LOCAL_WRITE, region.windows().may_change());
+        let number = self.record().take().ok_or(Located::Executed)?;
+        let registration = self.register(whole, all).inspect_err(|_| self.record().give_back(number))?;
+        let registration = Arc::new(registration);
+        if !grants.add_beneath(Arc::clone(self) as _, number) {
+            unreachable!("it is not closed while its grants are held");
+        }
+        let (region, beneath) = (Arc::downgrade(&region), Arc::clone(&registration));
+        let made = Entry::Beneath { region, registration: beneath, windows: 1, ends: false };
+        self.record().put(number, made);
+        Ok((Under::Shared(number), registration))
+    }
+
+    /// Returns whether something stands that should have ended. No other queue pair is made then, because the peer could reach what stands over it.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.record().is_stuck()
+    }
+
+    /// Takes what the peer has to be notified of: grants that are gone, by their numbers and keys, and whether its queue pair is in error.
+    pub(super) fn take_news(&self) -> (Vec<(u32, u64)>, bool) {
+        if !self.any_news.swap(false, Ordering::AcqRel) {
+            return (Vec::new(), false);
+        }
+        let (mut record, mut gone) = (self.record(), Vec::new());
+        record.any_gone = false;
+        for (number, entry) in record.all_mut() {
+            if let Entry::Gone { key, told, .. } = entry
+                && !std::mem::replace(told, true)
+            {
+                gone.push((number, *key));
+            }
+        }
+        let is_over = record.tell_over();
+        (gone, is_over)
+    }
+
+    /// Returns whether the peer has to be notified of something.
+    pub(super) fn has_news(&self) -> bool {
+        self.any_news.load(Ordering::Relaxed)
+    }
+
+    /// Handles the peer's answer that no request of the peer names the gone grant `number` any more. A number that was forgotten before is ignored.
+    ///
+    /// # Errors
+    /// If there is such a grant, and the peer was not notified that it is gone.
+    pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
+        let mut record = self.record();
+        match record.get(number) {
+            Some(Entry::Gone { told: true, .. }) => record.give_back(number),
+            Some(_) => return Err("it forgets what is not gone"),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// The link is gone: windows first, then the queue pair, then everything else that was granted over it.
+    pub(super) fn end(self: &Arc<Self>) {
+        if !self.domain.context().is_here() {
+            return;
+        }
+        drop(self.change_pair(None));
+        let mut ended = Vec::new();
+        let mut record = self.record();
+        for (number, entry) in record.all() {
+            if let Entry::Granted { region, .. } | Entry::Beneath { region, .. } = entry {
+                ended.push((number, region.clone()));
+            }
+        }
+        ended.iter().for_each(|(number, _)| record.revoke(*number));
+        drop(record);
+        self.forget(ended);
+    }
+
+    /// Puts the queue pair in error, as a device does of itself.
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    pub(super) fn fail(&self) {
+        self.record().pair().expect("a queue pair").fail().expect("a queue pair in error");
+    }
+
+    /// Regions that are registered for windows of theirs.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn beneath(&self) -> usize {
+        self.record().all().filter(|(_, entry)| matches!(entry, Entry::Beneath { .. })).count()
+    }
+
+    /// In words, what the peer reaches.
+    pub(super) fn describe(&self) -> String {
+        let record = self.record();
+        let (regions, windows) = record.granted();
+        match &record.windows {
+            Some(Windows { binds, .. }) => {
+                format!("the peer reaches {regions} regions and {windows} windows of ours, {binds} binds")
+            }
+            None => format!("the peer reaches {regions} regions of ours"),
+        }
+    }
+}
+
+// What a peer reaches is in the device's hands: there is nothing to fence, and nothing announced.
+impl Grantee for VerbsGrantee {
+    fn revoke(&self, entry: u32) {
+        // A child's copies are its parent's grants, and so is the queue pair.
+        if self.domain.context().is_here() {
+            self.record().revoke(entry);
+        }
+    }
+
+    fn is_unfenced(&self) -> bool {
+        false
+    }
+
+    fn ask_to_fence(&self) {}
+
+    fn snapshot(&self) -> Snapshot {
+        Line::default().snapshot()
+    }
+
+    fn has_retired(&self, entry: u32, _: Snapshot) -> bool {
+        if !self.domain.context().is_here() {
+            return true;
+        }
+        let mut record = self.record();
+        record.go_on(entry);
+        record.end_stuck();
+        !record.is_stuck() && !record.is_leaving(entry)
+    }
+
+    fn release(&self, _: u32) {} // When the peer has forgotten it.
+}
+
+/// Returns the memory of a region or a window if the device may reach it: the memory exists as long as the region, is in one piece on the host, and
+/// no counters are attached that writes would have to update.
+fn reachable(region: &Registered) -> Option<Segment> {
+    let plain = region.is_backed() && region.device().is_none() && region.counters().is_empty();
+    region.place().only().filter(|memory| plain && !memory.is_empty() && memory.len() as u64 == region.len())
+}
