@@ -2,10 +2,10 @@
 //! headers.
 
 #[allow(dead_code, unreachable_pub, clippy::all, reason = "percale uses what this library does not")]
-#[path = "../../percale/src/transport/verbs/abi/numbers.rs"]
+#[path = "../../percale-verbs/src/abi/numbers.rs"]
 mod numbers;
 #[allow(dead_code, unreachable_pub, clippy::all, reason = "percale uses what this library does not")]
-#[path = "../../percale/src/transport/verbs/abi/types.rs"]
+#[path = "../../percale-verbs/src/abi/types.rs"]
 mod types;
 
 use std::ffi::c_int;

@@ -26,12 +26,12 @@
 //! # Features of cargo
 //! The libraries of devices are loaded at run time, so a build with every feature also runs on a machine without them. A feature that is off saves
 //! code and crates. Types that a program matches on are in every build: without a feature, its transport or device is unavailable with the error
-//! that a missing library has, and the error names the feature. Without features percale has at most 25 crates in its dependency tree (itself
-//! included, and those of derive macros); with the default ones it has 15 more.
+//! that a missing library has, and the error names the feature. Without features percale has at most 28 crates in its dependency tree (itself
+//! included, and those of derive macros); with the default ones it has 16 more.
 //!
 //! | feature | default | what it adds | what it costs |
 //! |---|---|---|---|
-//! | `verbs` | yes | [`transport::verbs`]: RDMA over libibverbs, which is loaded when transports are discovered | 6,000 lines; libloading, 1 crate |
+//! | `verbs` | yes | [`transport::verbs`]: RDMA over libibverbs, which is loaded when transports are discovered | 6,000 lines; percale-verbs and libloading, 2 crates |
 //! | `cuda` | yes | memory of CUDA devices, over the driver's library, which is loaded when it is first used | 700 lines; libloading, 1 crate |
 //! | `io-uring` | yes | [`FixedBuffers`]: io_uring's fixed buffers behind a registration cache | 400 lines; io-uring, 1 crate |
 //! | `bpf` | yes | registration caches load the kernel programs of their best monitor; without it they still use a running pindown-helper | aya, 13 crates; clang and libbpf's headers when it is built, without which the programs are left out |
@@ -61,13 +61,13 @@ pub mod fabric;
 #[cfg(all(test, not(loom)))]
 mod log_tests;
 pub mod memory;
-mod region;
 pub mod transport;
 pub mod trigger;
 pub mod wire;
 
-// The modules of the crate below keep their paths.
+// The modules of the crates below keep their paths.
 pub(crate) use percale_memory::{debug, errands, later, local_memory, short_debug, sync, system, table, types};
+pub(crate) use percale_region as region;
 
 pub use address::PeerAddress;
 pub use address::vector::AddressVector;
@@ -79,6 +79,7 @@ pub use completion::poll_set::PollSet;
 pub use completion::queue::CompletionQueue;
 pub use completion::wait_set::WaitSet;
 #[cfg(not(loom))]
+#[doc(no_inline)]
 pub use device::FixedBuffers;
 #[cfg(not(loom))]
 pub use domain::{CacheMonitor, CacheSettings};

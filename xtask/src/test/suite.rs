@@ -27,15 +27,17 @@ fn at_length(program: Program, all: bool) -> Program {
     if all { program.env("PERCALE_LONG", "1") } else { program }
 }
 
-/// The tests of the library that need an RDMA device, and those of the suite over verbs.
-const VERBS: [&str; 3] = ["verbs::", "tests::pairs::", "engine::tests::rdma"];
+/// Tests of the libraries that need an RDMA device, and those of the suite over verbs.
+const VERBS: [&str; 4] = ["verbs::", "wrapper_tests::", "tests::pairs::", "engine::tests::rdma"];
 
 /// Runs the tests that need an RDMA device with a double of libibverbs that emulates a device in software. The step
 /// `tests` uses the machine's own devices.
 pub(super) fn verbs(place: &Place, filter: Option<&str>, all: bool) -> Outcome<Findings> {
     place.cargo().args(["build", "--quiet", "--profile", "test", "-p", DOUBLE]).passed()?;
     let double = place.target.join("debug").join("libpercale_verbs_double.so");
-    let packages = ["test", "--no-fail-fast", "-p", "percale", "-p", "percale-conformance", "-p", DOUBLE, "--tests"];
+    let packages =
+        ["percale", "percale-transport", "percale-verbs", "percale-conformance", DOUBLE].map(|name| ["-p", name]);
+    let packages = ["test", "--no-fail-fast"].into_iter().chain(packages.into_iter().flatten()).chain(["--tests"]);
     let filters = filter.map_or_else(|| VERBS.to_vec(), |one| vec![one]);
     let program = place.cargo().args(packages).arg("--").args(filters);
     let program = at_length(program.arg("--show-output").env("PERCALE_VERBS_LIBRARY", &double), all);
@@ -61,6 +63,10 @@ pub(super) fn loom(place: &Place) -> Outcome<Findings> {
         "percale",
         "-p",
         "percale-memory",
+        "-p",
+        "percale-region",
+        "-p",
+        "percale-transport",
         "-p",
         "pindown",
         "--lib",

@@ -98,7 +98,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("BufferTable::new", "makes an object of the calling process"),
     ("BufferTable::made", TOGETHER),
     ("BufferTable::registered", TOGETHER),
-    ("BufferTable::transfer", "crates/percale/src/device/table_tests.rs calls it in a child"),
+    ("BufferTable::transfer", "crates/percale-device/src/table_tests.rs calls it in a child"),
     ("CompletionQueue::new", "makes an object of the calling process"),
     ("Counter::new", "makes an object of the calling process"),
     ("Counter::is_same", "compares two handles"),
@@ -134,6 +134,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("ScalableEndpoint::contexts", "a plain value of the handle"),
     ("Sending", "the same code as Receiving"),
     ("Variable::device_address", TOGETHER),
+    ("Variables", "is reached by Domain::variable and Domain::device_variable alone, which have cases"),
     ("WaitSet::is_empty", "as len"),
     ("WaitSet::new", "makes an object of the calling process"),
     ("Window::is_of", "compares two handles"),
@@ -144,7 +145,7 @@ const WITHOUT: &[(&str, &str)] = &[
 
 /// Files that are not part of the public API, or are documented as internal.
 const INTERNAL: &[&str] = &[
-    "transport/",
+    "transport.rs",
     "local_memory/bell.rs",
     "sync.rs",
     "errands.rs",
@@ -159,8 +160,37 @@ const INTERNAL: &[&str] = &[
     "local_memory/atomic/word.rs",
 ];
 
-/// A public file among them.
-const PUBLIC: &str = "transport/kind.rs";
+/// Files of internal crates of which percale exports nothing.
+const NOT_EXPORTED: &[&str] = &[
+    "percale-device/src/arriving.rs",
+    "percale-device/src/copied.rs",
+    "percale-device/src/mapped.rs",
+    "percale-device/src/pinned.rs",
+    "percale-region/src/counters.rs",
+    "percale-region/src/handle.rs",
+    "percale-region/src/keys/hashed.rs",
+    "percale-region/src/hold.rs",
+    "percale-region/src/keys/mod.rs",
+    "percale-region/src/keys/line.rs",
+    "percale-region/src/keys/lines.rs",
+    "percale-region/src/local.rs",
+    "percale-region/src/mapped.rs",
+    "percale-region/src/on_device.rs",
+    "percale-region/src/parked.rs",
+    "percale-region/src/registered.rs",
+    "percale-region/src/revocation.rs",
+    "percale-region/src/keys/rows.rs",
+    "percale-region/src/slice.rs",
+    "percale-region/src/stuck.rs",
+    "percale-region/src/terms.rs",
+    "percale-region/src/via.rs",
+    "percale-region/src/windows.rs",
+    "percale-region/src/keys/window/cell.rs",
+    "percale-region/src/keys/window/table.rs",
+];
+
+/// The file of percale-transport with a type of the public API.
+const PUBLIC: &str = "percale-transport/src/kind.rs";
 
 fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("the sources") {
@@ -202,29 +232,41 @@ fn function(line: &str) -> Option<&str> {
 fn functions() -> BTreeSet<(String, String)> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (mut files, mut found) = (Vec::new(), BTreeSet::new());
-    let roots = ["percale/src", "percale-memory/src"].map(|root| crates.join(root));
+    let roots =
+        ["percale/src", "percale-device/src", "percale-memory/src", "percale-region/src"].map(|root| crates.join(root));
     roots.iter().for_each(|root| sources(root, &mut files));
+    files.push(crates.join(PUBLIC));
     for path in files {
-        let below = roots.iter().find_map(|root| path.strip_prefix(root).ok());
+        let below = roots.iter().find_map(|root| path.strip_prefix(root).ok()).or(path.file_name().map(Path::new));
         let name = below.expect("below it").to_string_lossy().into_owned();
         let is_test = name.contains("test") || name.contains("model");
-        if is_test || name != PUBLIC && INTERNAL.iter().any(|internal| name.starts_with(internal)) {
+        if NOT_EXPORTED.iter().any(|internal| path.ends_with(internal)) {
+            continue;
+        }
+        if is_test || INTERNAL.iter().any(|internal| name.starts_with(internal)) {
             continue;
         }
         let text = std::fs::read_to_string(&path).expect("a source file");
-        let mut of = None;
+        let (mut of, mut is_hidden) = (None, false);
         for line in text.lines() {
+            // What percale's documentation does not show is for the crates of percale.
+            if line.trim_start().starts_with(['#', '/']) {
+                is_hidden |= line.trim_start() == "#[doc(hidden)]";
+                continue;
+            }
+            let is_hidden = std::mem::take(&mut is_hidden);
             if line.starts_with("mod tests") {
                 break;
             }
             if line.starts_with("impl") {
-                of = implements(line);
+                of = implements(line).filter(|_| !is_hidden);
             } else if line.starts_with("macro_rules! handle") || line.starts_with("macro_rules! lifecycle") {
                 of = Some("Region");
             } else if line == "}" {
                 of = None;
             }
-            if let (Some(of), Some(function)) = (of, function(line)) {
+            let Some(function) = function(line) else { continue };
+            if let Some(of) = of.filter(|_| !is_hidden) {
                 found.insert((of.to_owned(), function.to_owned()));
             }
         }

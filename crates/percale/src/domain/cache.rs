@@ -14,7 +14,7 @@ use pindown::monitor::userfaultfd::{Settings, Unseen};
 use pindown::{Cache, MOST_REGISTRATIONS, OpenError, Registrar};
 
 use super::Domain;
-use crate::device::{BufferTable, FixedBuffers, FixedError};
+use crate::device::{self, BufferTable, FixedBuffers, FixedError};
 #[cfg(feature = "verbs")]
 use crate::transport::verbs::{Registers, VerbsRegistrar};
 
@@ -440,6 +440,6 @@ impl Domain {
     pub fn fixed_buffers(&self, slots: u32) -> Result<FixedBuffers, FixedError> {
         let table = BufferTable::new(slots).map_err(FixedError::NoRing)?;
         let cache = self.registration_cache(table.clone())?;
-        Ok(FixedBuffers::new(table, cache))
+        Ok(device::behind(table, cache))
     }
 }

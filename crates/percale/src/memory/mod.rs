@@ -12,6 +12,7 @@
 pub mod region;
 pub mod window;
 
+#[doc(inline)]
 pub use crate::region::lease::Lease;
 
 /// Atomic operations on memory that peers and this process's threads may access at the same time (fi_atomic(3)).

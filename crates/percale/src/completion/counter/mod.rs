@@ -318,6 +318,18 @@ impl Counter {
     }
 }
 
+#[doc(hidden)]
+impl crate::region::AccessCounter for Counter {
+    #[inline]
+    fn add(&self, count: u64) {
+        Self::add(self, count);
+    }
+
+    fn identity(&self) -> usize {
+        self.place_in_memory()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -194,6 +194,7 @@ impl Engine {
             Notice::TurnedAway { from, error } => {
                 crate::later::later!(warn: %from, %error, "a stranger was turned away");
             }
+            _ => {} // There is no other.
         }
     }
 

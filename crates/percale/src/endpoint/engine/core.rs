@@ -294,6 +294,7 @@ pub(crate) fn broken_code(broken: &Broken) -> ErrorCode {
         Broken::Protocol(_) => ErrorCode::Protocol,
         Broken::NoMemory(_) => ErrorCode::NoMemory,
         Broken::System(..) => ErrorCode::Io,
+        _ => ErrorCode::Io, // There is no other.
     }
 }
 

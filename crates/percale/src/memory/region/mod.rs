@@ -26,6 +26,8 @@
 mod known;
 mod lifecycle;
 mod mapped;
+#[cfg(all(test, not(loom)))]
+mod parked_tests;
 mod pending;
 mod raw;
 mod scope;
@@ -49,6 +51,7 @@ use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as
 use crate::region::handle::Handle;
 use crate::region::terms::{Kept, Terms};
 use crate::region::via::Through;
+#[doc(inline)]
 pub use crate::region::{
     CloseError, MapError, RAW_KEY_BYTES, RawKey, RegisterError, Registered, RemoteMemory, RemoteMemoryError,
 };
@@ -114,7 +117,7 @@ impl<'d> Registration<'d> {
     /// Counts the writes of peers (FI_RMA_EVENT): one for each write or atomic operation, after its data is in memory.
     /// A region may have several counters, and each of them counts.
     pub fn counter(mut self, counter: &Arc<Counter>) -> Self {
-        self.terms.counters.push(Arc::clone(counter));
+        self.terms.counters.push(counter.clone());
         self
     }
 

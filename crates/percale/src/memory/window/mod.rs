@@ -39,4 +39,5 @@ mod handle;
 mod tests;
 
 pub use self::handle::{Window, WindowState};
+#[doc(inline)]
 pub use crate::region::window::{TypeTwo, WindowAccess, WindowError, WindowType};

@@ -1,0 +1,131 @@
+//! Pinned memory that a device's bytes are on their way to.
+//!
+//! A long payload begins to leave before all of it is on the host: all its [`STEP`]s are begun at once, and a thread that is about to read bytes
+//! waits for those alone. So a device copies later steps while earlier ones are on their way to the peer. The memory goes back to the pool when no
+//! copy is under way, whatever the outcome of the transfer is.
+
+#![expect(unsafe_code, reason = "has the driver copy what an operation was lent; the block says why it is there")]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::copied::{Pieces, begin_one};
+use super::driver::{Copies, DeviceError, Driver, Way};
+use super::pinned::{Pinned, pinned};
+use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
+
+/// Bytes of one copy.
+const STEP: usize = 1 << 20;
+
+/// Shorter payloads are copied as a whole, before anything of them leaves. More than any link sends without an offer.
+pub const LONG: usize = 2 << 20;
+
+/// A step that is under way.
+#[derive(Debug)]
+struct Step {
+    /// How many bytes, from the first on, are there when the step is over.
+    end: usize,
+    copies: Copies,
+}
+
+/// Pinned memory that a device is copying to, step by step.
+#[derive(Debug)]
+pub struct Arriving {
+    driver: &'static dyn Driver,
+    memory: Pinned,
+    steps: Mutex<Steps>,
+    /// How many bytes, from the first on, are there.
+    ready: AtomicUsize,
+}
+
+/// The steps that are under way, in order.
+#[derive(Debug, Default)]
+struct Steps {
+    queue: VecDeque<Step>,
+    /// One before them has failed: its bytes will never be there.
+    failed: bool,
+}
+
+impl Arriving {
+    /// Begins to copy all of this memory, which stays where it is until this is dropped.
+    pub fn start(pieces: &Pieces, memory: &Segments) -> Result<Option<Self>, DeviceError> {
+        let Some(device) = pieces.first() else { return Ok(None) };
+        let driver = device.driver();
+        let room = pinned(driver, memory.len())?;
+        let arriving = Self { driver, memory: room, steps: Mutex::default(), ready: AtomicUsize::new(0) };
+        let mut failed = None;
+        let mut at = 0;
+        for (piece, device) in memory.as_slice().iter().zip(pieces.all_of()) {
+            for offset in (0..piece.len()).step_by(STEP) {
+                let part = piece.slice(offset, STEP);
+                let here = arriving.segment().slice(at, part.len());
+                at += part.len();
+                // SAFETY: the caller keeps the memory until this is dropped, and the room is this one's own; dropping waits for each
+                // copy that is in the queue, where it goes at once.
+                match device.map(|device| unsafe { begin_one(device, part, here, Way::ToHost) }) {
+                    None => {
+                        Segments::one(here).copy_from(&Segments::one(part));
+                    }
+                    Some(Ok(copies)) => arriving.lock().queue.push_back(Step { end: at, copies }),
+                    Some(Err(error)) => failed = failed.or(Some(error)),
+                }
+            }
+        }
+        failed.map_or(Ok(Some(arriving)), Err)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Steps> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All of it.
+    #[inline]
+    pub fn segment(&self) -> Segment {
+        self.memory.segment()
+    }
+
+    /// Waits until these bytes of its, and those before them, are there; false if they will not be.
+    pub fn wait_for(&self, part: &Segments) -> bool {
+        let start = self.segment().as_ptr().addr();
+        let ends = part.as_slice().iter().map(|piece| piece.as_ptr().addr() + piece.len() - start);
+        let end = ends.max().unwrap_or(0);
+        if self.ready.load(Ordering::Acquire) >= end {
+            return true;
+        }
+        let mut steps = self.lock();
+        while !steps.failed && self.ready.load(Ordering::Acquire) < end {
+            // What is after the last step was the host's, and is there.
+            let Some(step) = steps.queue.pop_front() else {
+                self.ready.store(self.segment().len(), Ordering::Release);
+                break;
+            };
+            match self.driver.finish(step.copies) {
+                Ok(()) => self.ready.store(step.end, Ordering::Release),
+                Err(error) => {
+                    crate::later::later!(warn: %error, "a device's memory could not be copied");
+                    steps.failed = true;
+                }
+            }
+        }
+        !steps.failed
+    }
+}
+
+impl Arriving {
+    /// Waits until no copy is under way: once the end of the operation is reported, the application may free the device's memory.
+    pub fn end(&self) {
+        let mut steps = self.lock();
+        // Bytes that have not arrived by now are not needed any more.
+        steps.failed |= !steps.queue.is_empty();
+        for step in std::mem::take(&mut steps.queue) {
+            self.driver.finish(step.copies).ok();
+        }
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,138 @@
+//! Operations' memory by pieces, and copies of it.
+//!
+//! What an operation reads or writes stands in up to [`IOV_LIMIT`] pieces, each the host's or a device's. Copies go through pinned memory, in
+//! [`STEP`]s: a device's copy of one goes on while the next is begun.
+
+#![expect(unsafe_code, reason = "has the driver copy what operations were lent; each block says why it is there")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::driver::{Copies, DeviceError, Way};
+use super::handle::Device;
+use super::kind::Interface;
+use super::pinned::{Pinned, pinned};
+use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, SegmentsExt as _};
+
+/// Bytes of one copy.
+const STEP: usize = 4 << 20;
+
+/// The device that owns each piece of an operation's memory; `None` for the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pieces([Option<Device>; IOV_LIMIT]);
+
+impl Pieces {
+    /// Asks the drivers that are here; `None` if all of it is the host's.
+    pub fn find(memory: &Segments) -> Result<Option<Self>, DeviceError> {
+        let mut pieces = Self::default();
+        for (at, piece) in memory.as_slice().iter().enumerate().filter(|(_, piece)| !piece.is_empty()) {
+            match Device::of(Interface::Cuda, *piece) {
+                Ok(device) => pieces.0[at] = device,
+                // Without a driver no memory is a device's.
+                Err(DeviceError::Missing { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(pieces.first().map(|_| pieces))
+    }
+
+    /// All of them are this device's.
+    #[inline]
+    pub const fn all(device: Device) -> Self {
+        Self([Some(device); IOV_LIMIT])
+    }
+
+    /// The device of each piece.
+    #[inline]
+    pub const fn all_of(&self) -> [Option<Device>; IOV_LIMIT] {
+        self.0
+    }
+
+    /// The devices that there are.
+    #[inline]
+    pub fn devices(&self) -> impl Iterator<Item = Device> {
+        self.0.iter().flatten().copied()
+    }
+
+    /// The first device there is.
+    #[inline]
+    pub fn first(&self) -> Option<Device> {
+        self.devices().next()
+    }
+
+    /// A copy of the memory on the host. For `offset` see [`aligned`].
+    pub fn load(&self, memory: &Segments, offset: usize) -> Result<Option<Pinned>, DeviceError> {
+        let Some(device) = self.first() else { return Ok(None) };
+        let copy = pinned(device.driver(), offset + memory.len())?;
+        self.copy(memory, copy.segment().slice(offset, memory.len()), Way::ToHost)?;
+        Ok(Some(copy))
+    }
+
+    /// Room on the host for as much.
+    pub fn room(&self, memory: &Segments) -> Result<Option<Pinned>, DeviceError> {
+        self.first().map(|device| pinned(device.driver(), memory.len())).transpose()
+    }
+
+    /// Copies between the memory and as many bytes of the host's, or as there are of the two.
+    pub fn copy(&self, memory: &Segments, host: Segment, way: Way) -> Result<(), DeviceError> {
+        let mut at = 0;
+        for (piece, device) in memory.as_slice().iter().zip(self.0) {
+            let here = host.slice(at, piece.len());
+            let there = piece.slice(0, here.len());
+            at += here.len();
+            match (device, way) {
+                (Some(device), way) => copy_one(device, there, here, way)?,
+                (None, Way::ToHost) => {
+                    Segments::one(here).copy_from(&Segments::one(there));
+                }
+                (None, _) => {
+                    Segments::one(there).copy_from(&Segments::one(here));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Between a device's memory and the host's; equally long.
+fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(), DeviceError> {
+    let (driver, mut before) = (device.driver(), None);
+    let mut result = Ok(());
+    for offset in (0..here.len()).step_by(STEP) {
+        let (there, here) = (there.slice(offset, STEP), here.slice(offset, STEP));
+        // SAFETY: both are lent to the operation that copies, and each copy is waited for below.
+        match unsafe { begin_one(device, there, here, way) } {
+            Ok(copies) => {
+                if let Some(before) = before.replace(copies) {
+                    result = result.and(driver.finish(before));
+                }
+            }
+            Err(error) => result = result.and(Err(error)),
+        }
+    }
+    match before {
+        Some(last) => result.and(driver.finish(last)),
+        None => result,
+    }
+}
+
+/// Begins one copy between a device's memory and the host's.
+///
+/// # Safety
+/// The memory of both sides exists, and is not used in conflicting ways, until the copy is over; the caller waits for that.
+pub(super) unsafe fn begin_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<Copies, DeviceError> {
+    let (to, from) = if way == Way::ToHost { (here, there) } else { (there, here) };
+    // SAFETY: passed on.
+    unsafe { device.driver().begin(device.ordinal(), &[(way, to, from)]) }
+}
+
+/// Where bytes of this address may stand in a copy so that what is aligned there is aligned here.
+#[inline]
+pub fn aligned(memory: Segment) -> usize {
+    memory.as_ptr().addr() % 16
+}
+
+/// Locks out other atomic operations on devices' memory until the guard is dropped: each of them is a copy, a change and a copy.
+pub fn changing() -> MutexGuard<'static, ()> {
+    static CHANGING: Mutex<()> = Mutex::new(());
+    CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,104 @@
+//! A device's primary context, and its lanes.
+//!
+//! A lane is a stream and an event behind its last copy. Copies take a free lane, or a new one, so that no two kinds of transfer wait for
+//! each other; a lane returns when its copies are over.
+
+#![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
+
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use super::functions::{Code, DeviceHandle, Functions, NO_TIMING, NON_BLOCKING, Opaque, told};
+use crate::driver::DeviceError;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lane {
+    pub(super) stream: Opaque,
+    pub(super) event: Opaque,
+}
+
+// SAFETY: the driver's objects may be used from any thread; a lane is one transfer's at a time.
+unsafe impl Send for Lane {}
+
+#[derive(Debug, Default)]
+struct Lanes {
+    all: Vec<Lane>,
+    free: Vec<usize>,
+}
+
+/// The primary context of a device and its lanes.
+#[derive(Debug)]
+pub(super) struct Context {
+    context: Opaque,
+    lanes: Mutex<Lanes>,
+}
+
+// SAFETY: contexts may be used from any thread; the rest is under locks.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    pub(super) fn new(functions: &Functions, device: DeviceHandle) -> Result<Self, DeviceError> {
+        let mut context = ptr::null_mut();
+        // SAFETY: room for a context; a device that the driver named.
+        let code = unsafe { (functions.retain_context)(&raw mut context, device) };
+        functions.check("cuDevicePrimaryCtxRetain", code)?;
+        Ok(Self { context, lanes: Mutex::default() })
+    }
+
+    /// Calls `then` while the context is current.
+    pub(super) fn within<R>(
+        &self,
+        functions: &Functions,
+        then: impl FnOnce() -> Result<R, DeviceError>,
+    ) -> Result<R, DeviceError> {
+        // SAFETY: a context that was retained and is never released.
+        let code = unsafe { (functions.push_context)(self.context) };
+        functions.check("cuCtxPushCurrent", code)?;
+        let result = then();
+        let mut ours: Opaque = ptr::null_mut();
+        // SAFETY: it was pushed above.
+        let code: Code = unsafe { (functions.pop_context)(&raw mut ours) };
+        // The call may report an earlier error of a device. That does not end what was done here: copies that have begun are waited for.
+        told(functions.check("cuCtxPopCurrent", code));
+        result
+    }
+
+    /// Takes a lane that is not in use. The context is current.
+    pub(super) fn take(&self, functions: &Functions) -> Result<(usize, Lane), DeviceError> {
+        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = lanes.free.pop() {
+            return Ok((number, lanes.all[number]));
+        }
+        let lane = make_lane(functions)?;
+        lanes.all.push(lane);
+        Ok((lanes.all.len() - 1, lane))
+    }
+
+    /// A lane that is in use.
+    pub(super) fn lane(&self, number: usize) -> Lane {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).all[number]
+    }
+
+    /// Its copies are over.
+    pub(super) fn give_back(&self, number: usize) {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).free.push(number);
+    }
+}
+
+fn make_lane(functions: &Functions) -> Result<Lane, DeviceError> {
+    let (mut stream, mut event) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: room for a stream.
+    let code = unsafe { (functions.make_stream)(&raw mut stream, NON_BLOCKING) };
+    functions.check("cuStreamCreate", code)?;
+    // SAFETY: room for an event.
+    let code = unsafe { (functions.make_event)(&raw mut event, NO_TIMING) };
+    let made = functions.check("cuEventCreate", code).map(|()| Lane { stream, event });
+    if made.is_err() {
+        // SAFETY: it was made above; nothing is on it, and there is no other reference to it.
+        let code = unsafe { (functions.end_stream)(stream) };
+        told(functions.check("cuStreamDestroy", code));
+    }
+    made
+}

@@ -1,0 +1,98 @@
+//! Handles of devices: the driver of an interface, and the number of one of its devices.
+
+use super::cuda;
+use super::driver::{DeviceError, Driver};
+use super::kind::{Interface, Place};
+use crate::local_memory::volatile::Segment;
+
+impl Interface {
+    /// Its driver, which is loaded when it is first asked for.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] of all but CUDA; [`DeviceError::Missing`], with what this machine lacks.
+    pub fn driver(self) -> Result<&'static dyn Driver, DeviceError> {
+        match self {
+            Self::Cuda => cuda::driver(),
+            other => Err(DeviceError::Unsupported(other)),
+        }
+    }
+}
+
+/// A device with memory that operations may use.
+#[derive(Clone, Copy)]
+pub struct Device {
+    driver: &'static dyn Driver,
+    ordinal: u32,
+}
+
+crate::short_debug!(Device, "Device", interface: |this| this.interface(), ordinal: |this| this.ordinal);
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        (self.interface(), self.ordinal) == (other.interface(), other.ordinal)
+    }
+}
+
+impl Eq for Device {}
+
+impl Device {
+    /// The device of this number.
+    ///
+    /// # Errors
+    /// As [`Interface::driver`], and [`DeviceError::NoDevice`].
+    pub fn new(interface: Interface, ordinal: u32) -> Result<Self, DeviceError> {
+        let driver = interface.driver()?;
+        let devices = driver.devices();
+        if ordinal >= devices {
+            return Err(DeviceError::NoDevice { interface, ordinal, devices });
+        }
+        Ok(Self { driver, ordinal })
+    }
+
+    /// The device that has this memory; `None` if it is the host's.
+    ///
+    /// # Errors
+    /// The error that the driver reports. [`DeviceError::Mixed`] for memory that is not one allocation's.
+    pub fn of(interface: Interface, memory: Segment) -> Result<Option<Self>, DeviceError> {
+        let driver = interface.driver()?;
+        let place = whole(driver, memory)?;
+        Ok((!place.kind.is_host()).then_some(Self { driver, ordinal: place.ordinal }))
+    }
+
+    /// The interface of the device.
+    #[must_use]
+    #[inline]
+    pub fn interface(self) -> Interface {
+        self.driver.interface()
+    }
+
+    /// Its number.
+    #[must_use]
+    #[inline]
+    pub const fn ordinal(self) -> u32 {
+        self.ordinal
+    }
+
+    /// Its driver.
+    #[must_use]
+    #[inline]
+    pub const fn driver(self) -> &'static dyn Driver {
+        self.driver
+    }
+}
+
+/// Where a range is, which lies in one place only.
+pub fn whole(driver: &dyn Driver, memory: Segment) -> Result<Place, DeviceError> {
+    let first = driver.locate(memory.as_ptr().addr())?;
+    if memory.len() > 1 {
+        let last = driver.locate(memory.as_ptr().addr() + (memory.len() - 1))?;
+        // A part of the host's memory may be pinned for a device, and the rest not.
+        if first.kind.is_host() && last.kind.is_host() {
+            return Ok(Place::HOST);
+        }
+        if first != last {
+            return Err(DeviceError::Mixed);
+        }
+    }
+    Ok(first)
+}

@@ -1,0 +1,61 @@
+//! An internal crate of [percale](https://docs.rs/percale), without any promise of stability: programs use `percale`.
+//!
+//! Devices that reach memory by themselves: their memory, and what they want pinned.
+//!
+//! **Memory kinds.** Operations may use the memory of a device with a driver that percale loads: [`Device`] names one, [`Kind`] is the kind of memory
+//! at an address, and [`Driver`] is all that percale asks of a driver. There is one driver, CUDA's; other interfaces are refused by name. No
+//! instruction of this library touches a device's memory: its driver copies, to and from pinned memory of the host (`pinned`) that is kept for the
+//! next transfer.
+//!
+//! **io_uring** is a device, too: a *fixed buffer* is memory that the kernel has pinned once, so that operations on it neither look up nor
+//! pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory this way, through the domain's registration cache.
+//!
+//! * `kind`: kinds and places of memory · `driver`: the trait · `cuda`: its implementation · `handle`: [`Device`]
+//! * `variable`: [`Variable`], which a device writes to begin an operation
+//! * `mapped`: memory of the host that devices write · `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it ·
+//!   `arriving`: long ones
+//! * `ring`: io_uring, by any number of threads · [`BufferTable`]: its fixed buffers, as a registrar · [`Way`]: of a transfer
+//! * [`FixedBuffers`]: the table behind a cache, and transfers
+
+mod arriving;
+mod copied;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "cuda/absent.rs"]
+mod cuda;
+mod driver;
+#[cfg(not(loom))]
+mod fixed;
+mod handle;
+mod kind;
+mod mapped;
+mod pinned;
+#[cfg(all(not(loom), feature = "io-uring"))]
+mod ring;
+#[cfg(all(not(loom), feature = "io-uring"))]
+mod table;
+#[cfg(all(not(loom), not(feature = "io-uring")))]
+#[path = "table_absent.rs"]
+mod table;
+mod variable;
+#[cfg(not(loom))]
+mod way;
+
+// The modules of the crate below keep their paths.
+use percale_memory::{later, local_memory, short_debug, system};
+
+pub use arriving::{Arriving, LONG};
+pub use copied::{Pieces, aligned, changing};
+pub use driver::{Copies, Copy, DeviceError, Driver, Exported, Way as CopyWay};
+#[cfg(not(loom))]
+pub use fixed::{FixedBuffers, FixedError, FixedLane, behind};
+pub use handle::{Device, whole};
+pub use kind::{Interface, Kind, Place};
+pub use mapped::Mapped;
+pub use pinned::{Pinned, pinned};
+#[cfg(not(loom))]
+pub use table::{BufferTable, Slot};
+pub use variable::{Variable, Variables};
+#[cfg(not(loom))]
+pub use way::Way;

@@ -1,0 +1,131 @@
+//! Pinned memory of the host, kept for the next transfer.
+//!
+//! Pinning costs as much as copying megabytes, so buffers go back to a pool, by sizes that are powers of two. The pool keeps at most
+//! [`KEPT`] bytes; what does not fit is freed. Lock: the pool's own, held for no call of the driver.
+//!
+//! The memory is mapped here and registered with the driver, not allocated by the driver. An application that resets a device's context
+//! ends all that the driver allocated in it; memory of the driver's would then be unmapped, and its addresses would soon be the application's.
+//! Memory of ours stays: copies from and to it are slower when it is no longer registered, and still correct.
+
+#![expect(unsafe_code, reason = "maps memory, lends it to a driver and unmaps it; each block says why nothing uses it")]
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::{io, ptr};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::driver::{DeviceError, Driver};
+use super::kind::Interface;
+use crate::local_memory::volatile::Segment;
+use crate::system::forked::{PerProcess, Process};
+
+/// The shortest buffer.
+const LEAST: usize = 4096;
+/// The most bytes that are kept while they are not in use.
+const KEPT: usize = 256 << 20;
+
+#[derive(Debug, Default)]
+struct Pool {
+    free: HashMap<(Interface, usize), Vec<Segment>>,
+    bytes: usize,
+}
+
+/// What a forked child inherits was pinned for its parent's device.
+static POOL: PerProcess<Mutex<Pool>> = PerProcess::new();
+
+fn with<R>(pool: &Mutex<Pool>, then: impl FnOnce(&mut Pool) -> R) -> R {
+    then(&mut pool.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Pinned memory, for one transfer: back to the pool when dropped.
+#[derive(Debug)]
+pub struct Pinned {
+    driver: &'static dyn Driver,
+    memory: Segment,
+    len: usize,
+    process: Process,
+}
+
+/// Returns `len` bytes of pinned memory. Their content is unspecified.
+///
+/// # Errors
+/// The error that the driver reports.
+pub fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, DeviceError> {
+    let room = len.max(LEAST).checked_next_power_of_two();
+    let none = |text: String| DeviceError::Driver { function: "pinned memory", code: 0, text, memory: true };
+    let room = room.ok_or_else(|| none("more than there can be".to_owned()))?;
+    let class = (driver.interface(), room);
+    let own = || Ok((Process::current()?, POOL.get_or_make()?));
+    let (process, pool) = own().map_err(|error: std::io::Error| none(error.to_string()))?;
+    let kept = with(pool, |pool| {
+        let memory = pool.free.get_mut(&class)?.pop()?;
+        pool.bytes -= room;
+        Some(memory)
+    });
+    let memory = match kept {
+        Some(memory) => memory,
+        None => map(driver, room).map_err(|error| none(error.to_string()))?,
+    };
+    Ok(Pinned { driver, memory, len, process })
+}
+
+impl Pinned {
+    /// The bytes that were asked for. To be used while this is there, by one transfer.
+    #[must_use]
+    #[inline]
+    pub fn segment(&self) -> Segment {
+        self.memory.slice(0, self.len)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // In a forked child it is not the driver's memory.
+        let Some(pool) = POOL.get().filter(|_| self.process.is_here()) else { return };
+        let (memory, class) = (self.memory, (self.driver.interface(), self.memory.len()));
+        let kept = with(pool, |pool| {
+            let fits = pool.bytes + memory.len() <= KEPT;
+            if fits {
+                pool.bytes += memory.len();
+                pool.free.entry(class).or_default().push(memory);
+            }
+            fits
+        });
+        if !kept {
+            // SAFETY: it was mapped for the pool, which no longer has it, and the transfer that used it is over.
+            unsafe { unmap(self.driver, memory) };
+        }
+    }
+}
+
+/// Maps `len` bytes and registers them with the driver. Forked children do not inherit them: a copy of pinned memory would be made when either
+/// process writes, and the device would go on with the old pages.
+fn map(driver: &'static dyn Driver, len: usize) -> io::Result<Segment> {
+    let allowed = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let address = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, allowed, MapFlags::PRIVATE) }?;
+    // SAFETY: the range was just mapped; the advice only changes what a child inherits.
+    unsafe { rustix::mm::madvise(address, len, Advice::LinuxDontFork) }?;
+    // SAFETY: it stays mapped until `unmap`.
+    let memory = unsafe { Segment::new(address.cast(), len) };
+    // SAFETY: as above; `unmap` ends the registration first.
+    if let Err(error) = unsafe { driver.register_host(memory) } {
+        crate::later::later!(debug: %error, "transfers go through memory that is not pinned, which is slower");
+    }
+    Ok(memory)
+}
+
+/// Ends that.
+///
+/// # Safety
+/// The memory came from [`map`], and no copy uses it.
+unsafe fn unmap(driver: &'static dyn Driver, memory: Segment) {
+    if let Err(error) = driver.unregister_host(memory) {
+        crate::later::later!(debug: %error, "memory was not registered any more");
+    }
+    // SAFETY: mapped by `map`, whole; the caller promises that nothing uses it.
+    if let Err(error) = unsafe { rustix::mm::munmap(memory.as_ptr().cast(), memory.len()) } {
+        crate::later::later!(error: %error, "munmap of pinned memory failed");
+    }
+}

@@ -1,0 +1,313 @@
+//! Variables that a device, or a thread, writes to begin an operation (fi_trigger(3), FI_TRIGGER_XPU).
+//!
+//! A variable is 64 bits of memory and the value that is to be written there. It serves one operation; its place is reused, with
+//! another value, when no handle is left, so a value that was written there before never counts. Places lie 64 bytes apart, in
+//! pages of their own, so that a device's driver can map them.
+//!
+//! A variable that was not written may be written late: its operation was canceled, or its endpoint closed, and the device does not
+//! know. If its place served another operation by then, that store would overwrite the value written for the other. So the place of
+//! an unwritten variable is not reused until the late store has come, or at least [`LATE`] younger such places wait for theirs.
+
+#![expect(unsafe_code, reason = "has a driver write a variable; the block says how long it is there")]
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard};
+
+use crate::system::forked::ProcessMutex;
+use crate::{Device, DeviceError, Driver, Mapped};
+
+/// This many places of variables that were not written, or up to twice as many, are not reused if no late store comes; each takes
+/// 64 bytes.
+const LATE: usize = 1 << 13;
+
+/// Places of a page.
+const PLACES: usize = 64;
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Place(AtomicU64);
+
+#[derive(Debug)]
+#[repr(C, align(4096))]
+struct Page([Place; PLACES]);
+
+/// A page, mapped for devices or not.
+#[derive(Debug)]
+enum Sheet {
+    Ours(Box<Page>),
+    Devices(Mapped<Page>),
+}
+
+impl Sheet {
+    #[inline]
+    fn page(&self) -> &Page {
+        match self {
+            Self::Ours(page) => page,
+            Self::Devices(mapped) => mapped.get(),
+        }
+    }
+
+    #[inline]
+    fn is_written(&self, place: usize, value: u64) -> bool {
+        self.page().0[place].0.load(Ordering::Acquire) == value
+    }
+}
+
+/// The variables of a domain.
+#[derive(Debug, Default)]
+pub struct Variables {
+    free: ProcessMutex<Free>,
+}
+
+#[derive(Debug, Default)]
+struct Free {
+    places: Vec<(Arc<Sheet>, usize)>,
+    /// Free places in pages that devices can access.
+    mapped: Vec<(Arc<Sheet>, usize)>,
+    /// Places of variables that were not written, the oldest first.
+    late: VecDeque<Late>,
+    /// The length of `late` above which places that were written meanwhile are looked for.
+    limit: usize,
+    /// The last value that was assigned.
+    value: u64,
+}
+
+/// The place of a variable that has no handle left, and that was not written.
+#[derive(Debug)]
+struct Late {
+    page: Arc<Sheet>,
+    place: usize,
+    value: u64,
+}
+
+impl Late {
+    fn is_written(&self) -> bool {
+        self.page.is_written(self.place, self.value)
+    }
+}
+
+impl Free {
+    /// Makes the place available again.
+    fn give_back(&mut self, page: Arc<Sheet>, place: usize) {
+        let places = match *page {
+            Sheet::Ours(_) => &mut self.places,
+            Sheet::Devices(_) => &mut self.mapped,
+        };
+        places.push((page, place));
+    }
+
+    /// Makes the place available again once its late store has come. Without that store, not before [`LATE`] younger places are kept.
+    #[cold]
+    fn keep(&mut self, late: Late) {
+        self.late.push_back(late);
+        if self.late.len() <= self.limit {
+            return;
+        }
+        // Most of those above the limit will never be written: their writers were stopped, too.
+        let mut surplus = self.late.len().saturating_sub(LATE);
+        for late in std::mem::take(&mut self.late) {
+            if surplus > 0 || late.is_written() {
+                surplus = surplus.saturating_sub(1);
+                self.give_back(late.page, late.place);
+            } else {
+                self.late.push_back(late);
+            }
+        }
+        self.limit = (2 * self.late.len()).max(64);
+    }
+}
+
+/// A variable. Each handle is the same variable; its memory exists as long as one of them does.
+#[derive(Clone)]
+pub struct Variable(Arc<Inner>);
+
+crate::short_debug!(Variable, "Variable");
+
+#[derive(Debug)]
+struct Inner {
+    page: Arc<Sheet>,
+    place: usize,
+    value: u64,
+    of: Arc<Variables>,
+}
+
+impl Variables {
+    /// The free places; none in a forked child.
+    fn lock(&self) -> Option<MutexGuard<'_, Free>> {
+        self.free.lock()
+    }
+
+    /// A variable that has not been written, for threads.
+    pub fn take(this: &Arc<Self>) -> Variable {
+        let taken = Self::take_of(this, |free| &mut free.places, |page| Ok::<_, Infallible>(Sheet::Ours(page)));
+        match taken {
+            Ok(variable) => variable,
+            Err(never) => match never {},
+        }
+    }
+
+    /// A variable that has not been written, for devices of this driver and for threads.
+    pub fn take_mapped(this: &Arc<Self>, driver: &'static dyn Driver) -> Result<Variable, DeviceError> {
+        Self::take_of(this, |free| &mut free.mapped, |page| Mapped::new(driver, page).map(Sheet::Devices))
+    }
+
+    fn take_of<E>(
+        this: &Arc<Self>,
+        places: impl Fn(&mut Free) -> &mut Vec<(Arc<Sheet>, usize)>,
+        make: impl FnOnce(Box<Page>) -> Result<Sheet, E>,
+    ) -> Result<Variable, E> {
+        let Some(mut free) = this.lock() else {
+            // A child must not assign its parent's places: the variable gets a place of the child's own.
+            return Self::take_of(&Arc::default(), places, make);
+        };
+        let (page, place) = match places(&mut free).pop() {
+            Some(taken) => taken,
+            None => {
+                let page = Arc::new(make(Box::new(Page([const { Place(AtomicU64::new(0)) }; PLACES])))?);
+                places(&mut free).extend((1..PLACES).rev().map(|place| (Arc::clone(&page), place)));
+                (page, 0)
+            }
+        };
+        free.value += 1;
+        let value = free.value;
+        Ok(Variable(Arc::new(Inner { page, place, value, of: Arc::clone(this) })))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let (page, place, value) = (Arc::clone(&self.page), self.place, self.value);
+        let Some(mut free) = self.of.lock() else { return };
+        if page.is_written(place, value) {
+            free.give_back(page, place);
+        } else {
+            free.keep(Late { page, place, value });
+        }
+    }
+}
+
+impl Variable {
+    fn place(&self) -> &AtomicU64 {
+        &self.0.page.page().0[self.0.place].0
+    }
+
+    /// The variable's address, for writing it by other means than [`write`](Self::write): 8 bytes, aligned, to be written in one
+    /// store, while a handle exists.
+    #[must_use]
+    pub fn address(&self) -> *mut u64 {
+        self.place().as_ptr()
+    }
+
+    /// The variable's address for devices; `None` for a variable that only threads write.
+    #[must_use]
+    pub fn device_address(&self) -> Option<u64> {
+        match &*self.0.page {
+            Sheet::Ours(_) => None,
+            Sheet::Devices(mapped) => Some(mapped.address() + (self.0.place * size_of::<Place>()) as u64),
+        }
+    }
+
+    /// The value that is to be written.
+    #[must_use]
+    #[inline]
+    pub fn value(&self) -> u64 {
+        self.0.value
+    }
+
+    /// Writes the variable. What this thread has written before is visible to the thread that begins the operation.
+    pub fn write(&self) {
+        self.place().store(self.0.value, Ordering::Release);
+    }
+
+    /// Whether the variable was written.
+    #[must_use]
+    #[inline]
+    pub fn is_written(&self) -> bool {
+        self.0.page.is_written(self.0.place, self.0.value)
+    }
+}
+
+impl Device {
+    /// Makes a stream of the device write a variable (`Domain::device_variable` of percale), as a program of
+    /// the device would: the operation that waits for it begins. Returns when the variable was written.
+    ///
+    /// # Errors
+    /// The driver's error; [`DeviceError::Mixed`] if the variable is not for devices.
+    pub fn write_variable(self, variable: &Variable) -> Result<(), DeviceError> {
+        let address = variable.device_address().ok_or(DeviceError::Mixed)?;
+        // SAFETY: 8 bytes, aligned, that are mapped as long as the variable is there, and the write is over when this returns.
+        unsafe { self.driver().write_value(self.ordinal(), address, variable.value()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xpu_010_a_variable_is_64_bits_that_lie_apart() {
+        let all = Arc::new(Variables::default());
+        let variables: Vec<_> = (0..200).map(|_| Variables::take(&all)).collect();
+        let mut addresses: Vec<_> = variables.iter().map(|variable| variable.address().addr()).collect();
+        addresses.sort_unstable();
+        assert!(addresses.windows(2).all(|pair| pair[1] - pair[0] >= 64));
+        assert!(addresses.iter().all(|address| address % 64 == 0));
+        variables[7].write();
+        let written: Vec<_> = variables.iter().map(Variable::is_written).collect();
+        assert!(written.iter().enumerate().all(|(number, written)| *written == (number == 7)));
+    }
+
+    #[test]
+    fn xpu_012_what_stands_in_a_place_from_before_does_not_count() {
+        let all = Arc::new(Variables::default());
+        let first = Variables::take(&all);
+        first.write();
+        let (address, value) = (first.address(), first.value());
+        let kept = first.clone();
+        drop(first);
+        let other = Variables::take(&all);
+        assert!(kept.is_written() && other.address() != address, "it is still somebody's");
+        other.write();
+        drop((kept, other));
+        let places: Vec<_> = (0..PLACES).map(|_| Variables::take(&all)).collect();
+        let again = places.iter().find(|variable| variable.address() == address).expect("the place serves again");
+        assert!(!again.is_written() && again.value() > value);
+        assert_eq!(all.lock().unwrap().places.len(), 0);
+    }
+    #[test]
+    fn xpu_012_a_place_that_may_be_written_late_serves_nobody_else() {
+        let all = Arc::new(Variables::default());
+        let dropped = Variables::take(&all);
+        let (address, value) = (dropped.address(), dropped.value());
+        drop(dropped);
+        let others: Vec<_> = (0..3 * PLACES).map(|_| Variables::take(&all)).collect();
+        assert!(others.iter().all(|other| other.address() != address), "a late store would undo another's");
+        // SAFETY: the page is there as long as `all`.
+        unsafe { AtomicU64::from_ptr(address) }.store(value, Ordering::Release);
+        drop(others);
+        let again: Vec<_> = (0..5 * PLACES).map(|_| Variables::take(&all)).collect();
+        assert!(again.iter().any(|other| other.address() == address), "nobody writes there any more");
+    }
+
+    #[test]
+    fn xpu_012_places_of_what_was_not_written_serve_again() {
+        let all = Arc::new(Variables::default());
+        for _ in 0..5 * LATE {
+            drop(Variables::take(&all));
+            assert!(all.lock().unwrap().late.len() <= 2 * LATE);
+        }
+        let free = all.lock().unwrap();
+        assert!(free.late.len() + free.places.len() <= 2 * LATE + PLACES);
+        drop(free);
+        let all = Arc::new(Variables::default());
+        for _ in 0..1000 {
+            let variable = Variables::take(&all);
+            variable.write();
+            drop(variable);
+            assert!(all.lock().unwrap().late.is_empty());
+        }
+        assert_eq!(all.lock().unwrap().places.len(), PLACES);
+    }
+}

@@ -1,0 +1,143 @@
+//! The errors of registering and closing regions.
+
+use percale_device::DeviceError;
+
+/// FI_EBADFLAGS of libfabric.
+const EBADFLAGS: i32 = 260;
+
+/// The reason why memory was not registered.
+#[non_exhaustive]
+#[derive(thiserror::Error)]
+pub enum RegisterError {
+    /// This segment is empty. If there are several segments, none may be empty.
+    #[error("piece {0} of the region has no bytes; leave it out")]
+    Empty(usize),
+    /// The end of a segment is beyond the last address.
+    #[error("a piece of {len} bytes at {address:#x} ends beyond the last address")]
+    Wraps {
+        /// The address of its first byte.
+        address: usize,
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// Unknown rights.
+    #[error("access {0:#x} is not a right to a region")]
+    Access(u64),
+    /// There are more segments than a region can have.
+    #[error("{0} pieces are more than the {max} of a region", max = crate::local_memory::volatile::IOV_LIMIT)]
+    Pieces(usize),
+    /// The address of the last byte would not fit into 64 bits.
+    #[error("the base and the length leave the 64 bits of an address")]
+    Range,
+    /// The domain has a region with this key.
+    #[error("the domain has a region with this key already; close that, or choose another key")]
+    KeyTaken(u64),
+    /// The memory was registered as backed, but is not mapped with these rights.
+    #[error("not all of the memory is mapped, and with the rights that the region gives: {0}")]
+    Unbacked(std::io::Error),
+    /// Peers may not write to memory that is shared or static.
+    #[error("this buffer is read-only: register it without REMOTE_WRITE")]
+    ReadOnly,
+    /// Peers may not have a right to write that this process does not have.
+    #[error("REMOTE_WRITE and REMOTE_ATOMIC go with LOCAL_WRITE")]
+    LocalWrite,
+    /// All 2^24 local keys of the domain are in use.
+    #[error("all local keys of the domain are in use; close regions that have one")]
+    LocalKeys,
+    /// The memory does not belong to the given device, or the device cannot be used.
+    #[error("a device's memory was not registered: {0}")]
+    Device(DeviceError),
+    /// The system provided no random numbers.
+    #[error("no key could be made: {0}")]
+    System(std::io::Error),
+    /// The process is a fork of the one that opened the domain.
+    #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
+    Forked,
+}
+
+impl From<DeviceError> for RegisterError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl std::fmt::Debug for RegisterError {
+    /// Prints the same text as `Display`, because keys must not be written to logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RegisterError({self})")
+    }
+}
+
+impl RegisterError {
+    /// Returns the libfabric error code (positive) of this error.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Empty(_) | Self::Wraps { .. } | Self::Pieces(_) | Self::Range => libc::EINVAL,
+            Self::LocalWrite => libc::EINVAL,
+            Self::Access(_) => EBADFLAGS,
+            Self::KeyTaken(_) => libc::ENOKEY,
+            Self::Unbacked(_) => libc::EFAULT,
+            Self::ReadOnly => libc::EACCES,
+            Self::LocalKeys => libc::ENOSPC,
+            Self::Device(error) => error.errno(),
+            Self::System(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
+            Self::Forked => libc::ECHILD,
+        }
+    }
+}
+
+/// The reason why a region could not be closed, enabled, disabled or changed.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseError<R> {
+    /// A peer that was in the middle of an access has not finished within the domain's
+    /// `revoke_timeout`. No new access begins; the memory stays with the region,
+    /// which may be closed again.
+    #[error("a peer in the middle of an access does not move (stopped?); close the region again later")]
+    Busy(R),
+    /// Windows are bound to the region, which is unchanged. Unbind, invalidate or deallocate them, and then try again.
+    #[error("windows are bound to the region; unbind, invalidate or deallocate them, then close it again")]
+    Windows(R),
+    /// The process is a fork of the one that opened the domain. Only the parent can change the region.
+    #[error("this process was forked from the one that opened the domain; the region is that one's to change")]
+    Forked(R),
+}
+
+impl<R> std::fmt::Debug for CloseError<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Busy(_) => "Busy",
+            Self::Windows(_) => "Windows",
+            Self::Forked(_) => "Forked",
+        })
+    }
+}
+
+impl<R> CloseError<R> {
+    /// Returns the libfabric error code (positive) of this error.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Busy(_) | Self::Windows(_) => libc::EBUSY,
+            Self::Forked(_) => libc::ECHILD,
+        }
+    }
+
+    /// Returns the same error with this region.
+    #[doc(hidden)]
+    pub fn of<S>(self, region: S) -> CloseError<S> {
+        match self {
+            Self::Busy(_) => CloseError::Busy(region),
+            Self::Windows(_) => CloseError::Windows(region),
+            Self::Forked(_) => CloseError::Forked(region),
+        }
+    }
+
+    /// Returns the region, which is either unchanged or still being revoked.
+    #[must_use]
+    pub fn into_region(self) -> R {
+        let (Self::Busy(region) | Self::Windows(region) | Self::Forked(region)) = self;
+        region
+    }
+}

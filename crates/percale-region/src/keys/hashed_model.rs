@@ -1,0 +1,81 @@
+//! Loom models of the hash table: one thread changes it, another one reads it.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::*;
+use crate::Access;
+use crate::via::Through;
+
+fn bounded() -> loom::model::Builder {
+    let mut bounded = loom::model::Builder::new();
+    bounded.preemption_bound = Some(2);
+    bounded
+}
+
+fn of(key: u64) -> Said {
+    Said::live(key, Access::REMOTE_READ, (0, key), Through::Domain)
+}
+
+fn four() -> Hashed {
+    let hashed = Hashed::default();
+    hashed.make(1).unwrap();
+    hashed.level.store(1, Ordering::Relaxed);
+    hashed
+}
+
+/// Returns two keys with the same home slot, in a table of 4 lines.
+fn twins() -> [u64; 2] {
+    let hashed = four();
+    let home = |key| hashed.table().home(key);
+    let mut keys = (1..).filter(|key| home(*key) == home(1));
+    std::array::from_fn(|_| keys.next().unwrap())
+}
+
+/// A key that stays in the table is found, or the reader tries again, while a key before it is removed (so that its
+/// line is moved) and a third key is added.
+#[test]
+fn loom_a_key_that_stays_is_never_missed() {
+    bounded().check(|| {
+        let (hashed, [first, second]) = (Arc::new(four()), twins());
+        assert!(hashed.insert(&of(first), 1) && hashed.insert(&of(second), 2));
+        let writer = Arc::clone(&hashed);
+        let writer = thread::spawn(move || {
+            writer.remove(first);
+            assert!(writer.insert(&of(first), 2));
+        });
+        for key in [second, first] {
+            if let Some(said) = hashed.glance(key) {
+                assert_eq!(said, of(key));
+            }
+            match hashed.look(key) {
+                Ok(Some(said)) => assert!(said == of(key), "{said:?}"),
+                Ok(None) => assert_ne!(key, second, "a key that stays was missed"),
+                Err(()) => {}
+            }
+        }
+        writer.join().unwrap();
+        assert!([first, second].into_iter().all(|key| hashed.look(key) == Ok(Some(of(key)))));
+        assert_eq!(hashed.look(u64::MAX), Ok(None));
+    });
+}
+
+/// A key that stays in the table is found while the table grows.
+#[test]
+fn loom_a_key_that_stays_is_not_missed_by_growing() {
+    bounded().check(|| {
+        let hashed = Arc::new(Hashed::default());
+        assert!(hashed.insert(&of(1), 1));
+        let writer = Arc::clone(&hashed);
+        let writer = thread::spawn(move || {
+            assert!(writer.insert(&of(2), 2));
+            writer.remove(2);
+        });
+        match hashed.look(1) {
+            Ok(found) => assert_eq!(found, Some(of(1)), "a key that stays was missed"),
+            Err(()) => {}
+        }
+        writer.join().unwrap();
+        assert_eq!((hashed.look(1), hashed.look(2)), (Ok(Some(of(1))), Ok(None)));
+    });
+}

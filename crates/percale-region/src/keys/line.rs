@@ -1,0 +1,316 @@
+//! The rights and the range of a key, in one cache line that is read without a lock.
+//!
+//! A line is written under the table's lock. It has a sequence number, which is odd while the line is being written. A
+//! reader compares the number before and after: if it is the same and even, all values that were read are from one
+//! write (a sequence lock; its loom model is below). Lines never move and are not freed before their table is, so in
+//! the worst case a reader finds that a line now has another key.
+
+use crate::local_memory::access::{Access, Refusal, admit};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::via::{Through, Via};
+
+/// Set if the line is in use, by a region or by an allocated window.
+const OWNED: u32 = 1 << 31;
+/// Set if the line has a key.
+const LIVE: u32 = 1 << 30;
+/// Set if accesses may arrive through one endpoint only.
+const ENDPOINT: u32 = 1 << 29;
+/// Set if accesses may arrive from one peer only.
+const PAIR: u32 = 1 << 28;
+/// Set if no accesses are admitted.
+const NOBODY: u32 = 1 << 27;
+
+/// Folds an authority to 32 bits.
+#[inline]
+const fn fold(authority: u64) -> u32 {
+    (authority ^ authority >> 32) as u32
+}
+
+/// Returns the bits of the remote rights in a line.
+#[inline]
+const fn bits(rights: Access) -> u32 {
+    // The four rights are bits 12, 13, 62 and 61 of an `Access`.
+    let all = rights.bits();
+    ((all >> 12) & 3) as u32 | ((all >> 60) & 4) as u32 | ((all >> 58) & 8) as u32
+}
+
+/// The rights and the range of a key, in one cache line that is read without a lock.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C, align(64)))]
+pub(super) struct Line {
+    sequence: AtomicU32,
+    what: AtomicU32,
+    /// The row of the region that has the key.
+    row: AtomicU32,
+    authority: AtomicU32,
+    key: AtomicU64,
+    base: AtomicU64,
+    len: AtomicU64,
+    endpoint: AtomicU64,
+    peer: [AtomicU64; 2],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == 64);
+
+/// The content of a line at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Said {
+    what: u32,
+    row: u32,
+    authority: u32,
+    key: u64,
+    base: u64,
+    len: u64,
+    endpoint: u64,
+    peer: [u64; 2],
+}
+
+impl Said {
+    /// Creates the content of a line with a live key.
+    pub(super) fn live(key: u64, rights: Access, (base, len): (u64, u64), through: Through) -> Self {
+        let (kind, via) = match through {
+            Through::Domain => (0, Via::default()),
+            Through::Nobody => (NOBODY, Via::default()),
+            Through::Endpoint(endpoint) => (ENDPOINT, Via { endpoint, ..Via::default() }),
+            Through::Pair(via) => (ENDPOINT | PAIR, via),
+        };
+        let peer = [via.peer as u64, (via.peer >> 64) as u64];
+        Self {
+            what: OWNED | LIVE | kind | bits(rights),
+            row: 0,
+            authority: 0,
+            key,
+            base,
+            len,
+            endpoint: via.endpoint,
+            peer,
+        }
+    }
+
+    /// Sets the authorization key that endpoints must have.
+    #[inline]
+    pub(super) const fn under(mut self, authority: u64) -> Self {
+        self.authority = fold(authority);
+        self
+    }
+
+    /// Sets the row of the region.
+    #[inline]
+    pub(super) const fn at(mut self, row: u32) -> Self {
+        self.row = row;
+        self
+    }
+
+    /// The key.
+    #[inline]
+    pub(super) const fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The row of the region that has the key.
+    #[inline]
+    pub(super) const fn row(&self) -> u32 {
+        self.row
+    }
+
+    /// The content of a line that is in use without a key.
+    #[inline]
+    pub(super) fn owned() -> Self {
+        Self { what: OWNED, ..Self::default() }
+    }
+
+    #[inline]
+    pub(super) const fn is_owned(&self) -> bool {
+        self.what & OWNED != 0
+    }
+
+    /// Returns whether this is the content of a live line with this key.
+    #[inline]
+    pub(super) const fn is(&self, key: u64) -> bool {
+        self.what & LIVE != 0 && self.key == key
+    }
+
+    /// Returns whether an access of this origin is admitted. Compares only the fold of the authority; the region itself
+    /// compares the whole value.
+    #[inline]
+    pub(super) const fn admits(&self, via: Via) -> bool {
+        let peer = [via.peer as u64, (via.peer >> 64) as u64];
+        self.authority == fold(via.authority)
+            && self.what & NOBODY == 0
+            && (self.what & ENDPOINT == 0 || self.endpoint == via.endpoint)
+            && (self.what & PAIR == 0 || (self.peer[0] == peer[0] && self.peer[1] == peer[1]))
+    }
+
+    /// Checks an access, as [`Registered::check`](super::Registered::check) does.
+    #[inline]
+    pub(super) const fn check(&self, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
+        check(self.what, (self.base, self.len), (address, len), wanted)
+    }
+}
+
+#[inline(always)]
+const fn check(what: u32, place: (u64, u64), part: (u64, u64), wanted: Access) -> Result<u64, Refusal> {
+    let wanted = bits(wanted);
+    admit(what & wanted == wanted, place, part)
+}
+
+impl Line {
+    /// Writes the whole line. Only one thread at a time may call this.
+    pub(super) fn write(&self, said: &Said) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        let Said { what, row, authority, key, base, len, endpoint, peer } = *said;
+        self.what.store(what, Ordering::Relaxed);
+        self.row.store(row, Ordering::Relaxed);
+        self.authority.store(authority, Ordering::Relaxed);
+        self.key.store(key, Ordering::Relaxed);
+        self.base.store(base, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.endpoint.store(endpoint, Ordering::Relaxed);
+        self.peer[0].store(peer[0], Ordering::Relaxed);
+        self.peer[1].store(peer[1], Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
+    }
+
+    /// Returns whether the line may have this key and therefore should be read.
+    #[inline(always)]
+    pub(super) fn may_be(&self, key: u64) -> bool {
+        self.key.load(Ordering::Relaxed) == key
+    }
+
+    /// Returns whether the line was free at some moment.
+    #[inline(always)]
+    pub(super) fn was_free(&self) -> bool {
+        self.what.load(Ordering::Relaxed) & OWNED == 0
+    }
+
+    /// Checks an access to a region that is open to all endpoints. Returns `None` if the region is not open to all, or
+    /// while the line is being written.
+    #[inline(always)]
+    pub(super) fn check_open(
+        &self,
+        key: u64,
+        authority: u64,
+        part: (u64, u64),
+        wanted: Access,
+    ) -> Option<Result<u64, Refusal>> {
+        let before = self.sequence.load(Ordering::Acquire);
+        let what = self.what.load(Ordering::Relaxed);
+        let open = (what & (LIVE | NOBODY | ENDPOINT | PAIR)) == LIVE
+            && self.key.load(Ordering::Relaxed) == key
+            && self.authority.load(Ordering::Relaxed) == fold(authority);
+        let place = (self.base.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let whole = before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before;
+        (open && whole).then(|| check(what, place, part, wanted))
+    }
+
+    /// Reads the line. Returns `None` while it is being written.
+    #[inline(always)]
+    pub(super) fn read(&self) -> Option<Said> {
+        let before = self.sequence.load(Ordering::Acquire);
+        let what = self.what.load(Ordering::Relaxed);
+        let mut said = Said {
+            what,
+            row: self.row.load(Ordering::Relaxed),
+            authority: self.authority.load(Ordering::Relaxed),
+            key: self.key.load(Ordering::Relaxed),
+            base: self.base.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+            ..Said::default()
+        };
+        if what & ENDPOINT != 0 {
+            said.endpoint = self.endpoint.load(Ordering::Relaxed);
+            said.peer = [self.peer[0].load(Ordering::Relaxed), self.peer[1].load(Ordering::Relaxed)];
+        }
+        fence(Ordering::Acquire);
+        (before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before).then_some(said)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::local_memory::access::AccessExt as _;
+
+    #[test]
+    fn the_bits_of_rights_are_those_of_accesses() {
+        let all = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC, Access::REMOTE_FETCH];
+        for (shift, right) in (0..).zip(all) {
+            assert_eq!(bits(right), 1 << shift);
+        }
+        assert_eq!(bits(Access::all()), 15);
+        assert_eq!(bits(Access::READ | Access::WRITE | Access::SEND | Access::RECEIVE), 0);
+    }
+
+    #[test]
+    fn mw_019_a_line_checks_as_its_region_does() {
+        let all = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let said = Said::live(
+            7,
+            all.remote_rights(),
+            (u64::MAX - 9, 10),
+            Through::Pair(Via { endpoint: 3, peer: 1 << 100, authority: 0 }),
+        );
+        assert!(said.is(7) && !said.is(8) && said.is_owned() && !Said::owned().is(0) && !Said::default().is_owned());
+        assert!(said.admits(Via { endpoint: 3, peer: 1 << 100, authority: 0 }));
+        for via in [
+            Via { endpoint: 3, peer: 1, authority: 0 },
+            Via { endpoint: 4, peer: 1 << 100, authority: 0 },
+            Via::default(),
+        ] {
+            assert!(!said.admits(via));
+        }
+        for (address, len, offset) in
+            [(u64::MAX - 9, 10, Some(0)), (u64::MAX, 1, Some(9)), (u64::MAX, 2, None), (0, 1, None)]
+        {
+            assert_eq!(said.check(address, len, Access::REMOTE_READ).ok(), offset, "{address:#x}");
+            let line = Line::default();
+            line.write(&said);
+            assert_eq!(line.check_open(7, 0, (address, len), Access::REMOTE_READ), None, "for one pair");
+            line.write(&Said { what: said.what & !(ENDPOINT | PAIR), ..said });
+            let open = |key, authority| line.check_open(key, authority, (address, len), Access::REMOTE_READ);
+            assert_eq!((open(7, 0).map(Result::ok), open(8, 0), open(7, 1)), (Some(offset), None, None));
+        }
+        let read = Said::live(7, Access::REMOTE_READ.remote_rights(), (0, 8), Through::Domain);
+        assert_eq!(read.check(0, 8, Access::REMOTE_WRITE), Err(Refusal::Right));
+        assert_eq!(read.check(0, 8, Access::REMOTE_FETCH), Ok(0));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    fn of(number: u64) -> Said {
+        let through =
+            Through::Pair(Via { endpoint: number, peer: u128::from(number) << 64 | u128::from(number), authority: 0 });
+        Said::live(number, Access::REMOTE_READ, (number, number), through)
+    }
+
+    /// A reader of a line gets only values of one write.
+    #[test]
+    fn loom_a_line_is_of_one_writing() {
+        let mut bounded = loom::model::Builder::new();
+        bounded.preemption_bound = Some(3);
+        bounded.check(|| {
+            let line = Arc::new(Line::default());
+            line.write(&of(1));
+            let writer = Arc::clone(&line);
+            let writer = thread::spawn(move || {
+                writer.write(&of(2));
+                writer.write(&of(3));
+            });
+            if let Some(said) = line.read() {
+                assert!((1..=3).any(|number| said == of(number)), "{said:?}");
+            }
+            writer.join().unwrap();
+            assert_eq!(line.read(), Some(of(3)));
+        });
+    }
+}

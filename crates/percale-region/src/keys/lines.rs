@@ -1,0 +1,275 @@
+//! The lines of a domain's keys. They are found without a lock, with about one cache miss if there are a million.
+//!
+//! A window's line is found by its index, a region's line by the hash of its key ([`hashed`](super::hashed)). The
+//! region or window of a line is behind a separate lock, which is never held for long. A reader that gets the region
+//! compares its key, because the row may have been reused since the line was read.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::hashed::Hashed;
+use super::line::{Line, Said};
+use super::rows::Rows;
+use crate::local_memory::access::{Access, Refusal};
+use crate::registered::Registered;
+use crate::via::Via;
+use crate::window::{Cell, Origin};
+
+/// The number of collisions with a writer after which a reader yields its processor.
+const SPINS: u32 = 64;
+
+/// A slot for a value that readers share.
+type Slot<T> = RwLock<Option<Arc<T>>>;
+
+fn take<T>(slot: &Slot<T>) -> Option<Arc<T>> {
+    slot.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+fn put<T>(slot: &Slot<T>, what: Option<&Arc<T>>) {
+    *slot.write().unwrap_or_else(PoisonError::into_inner) = what.cloned();
+}
+
+/// The row of a window index.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), repr(C))]
+struct WindowRow {
+    line: Line,
+    /// The window that has the index, if any.
+    cell: Slot<Cell>,
+}
+
+/// The lines of a domain's keys, found without a lock.
+#[derive(Debug, Default)]
+pub struct Lines {
+    origin: Origin,
+    windows: Rows<WindowRow>,
+    lines: Hashed,
+    regions: Rows<Slot<Registered>>,
+}
+
+/// The allocation of the rows of regions. Protected by the table's lock.
+#[derive(Debug, Default)]
+pub(super) struct Used {
+    free: Vec<u32>,
+    next: u32,
+}
+
+/// The location of the region or window of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Owner<'a> {
+    Window(&'a Slot<Cell>),
+    Region(&'a Rows<Slot<Registered>>, u32),
+}
+
+impl Owner<'_> {
+    /// The region that is there now, which may be another than when the line was read.
+    #[inline]
+    pub(super) fn region(self) -> Option<Arc<Registered>> {
+        match self {
+            Owner::Window(cell) => cell.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.bound(),
+            Owner::Region(rows, row) => take(rows.get(row)?),
+        }
+    }
+}
+
+impl Lines {
+    /// Returns the range of the windows' keys.
+    #[inline]
+    pub(super) const fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Returns the line of a region's key, if it is in its home slot. Otherwise the caller uses [`find`](Self::find).
+    #[inline(always)]
+    pub(super) fn glance(&self, key: u64) -> Option<Said> {
+        if self.origin.covers(key) { None } else { self.lines.glance(key) }
+    }
+
+    /// Checks an access to a region that is open to all endpoints. Returns `None` if no such line is found in the key's
+    /// home slot.
+    #[inline(always)]
+    pub(super) fn check_open(
+        &self,
+        key: u64,
+        via: Via,
+        part: (u64, u64),
+        wanted: Access,
+    ) -> Option<Result<u64, Refusal>> {
+        if self.origin.covers(key) { None } else { self.lines.check_open(key, via.authority, part, wanted) }
+    }
+
+    /// Returns the result of `make` for the line of a key, or `None` if no line has the key.
+    pub(super) fn find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Option<R> {
+        for tries in 1_u32.. {
+            if let Ok(found) = self.try_find(key, &make) {
+                return found;
+            }
+            if tries % SPINS == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+        None
+    }
+
+    fn try_find<R>(&self, key: u64, make: impl Fn(&Said, Owner<'_>) -> R) -> Result<Option<R>, ()> {
+        if let Some(row) = self.origin.short(key).and_then(|key| self.window_row(key)) {
+            let said = row.line.read().ok_or(())?;
+            if said.is_owned() {
+                return Ok(said.is(key).then(|| make(&said, Owner::Window(&row.cell))));
+            }
+        }
+        let said = self.lines.look(key)?;
+        Ok(said.map(|said| make(&said, self.owner(&said))))
+    }
+
+    /// Where the region of a key is.
+    #[inline]
+    pub(super) fn owner(&self, said: &Said) -> Owner<'_> {
+        Owner::Region(&self.regions, said.row())
+    }
+
+    #[inline]
+    fn window_row(&self, key: u32) -> Option<&WindowRow> {
+        self.windows.get(self.origin.place_of(key))
+    }
+
+    /// Calls `then` with the window that owns this key. A deallocation of the window waits for the call.
+    pub(super) fn with_window<R>(&self, key: u32, then: impl FnOnce(&Arc<Cell>) -> R) -> Option<R> {
+        let row = self.window_row(key)?;
+        row.cell.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(then)
+    }
+
+    /// Sets or removes the window of an index. Called under the table's lock.
+    #[inline]
+    pub fn set_window(&self, place: u32, cell: Option<&Arc<Cell>>) {
+        let Some(row) = self.windows.make(place) else { return };
+        put(&row.cell, cell);
+        row.line.write(&if cell.is_some() { Said::owned() } else { Said::default() });
+    }
+
+    /// Records that an allocated window is bound, or is no longer bound. Called under the window's lock.
+    #[inline]
+    pub(super) fn set_bound(&self, key: u32, bound: Option<&Registered>) {
+        if let Some(row) = self.window_row(key) {
+            row.line.write(&bound.map_or_else(Said::owned, |window| said(window, 0)));
+        }
+    }
+
+    /// Whether a region has this key. Called under the table's lock, like the next four.
+    #[inline]
+    pub(super) fn has_region(&self, key: u64) -> bool {
+        matches!(self.lines.look(key), Ok(Some(_)))
+    }
+
+    /// Whether the own place of a region's key is free.
+    #[inline]
+    pub(super) fn is_vacant(&self, key: u64) -> bool {
+        self.lines.is_vacant(key)
+    }
+
+    /// Adds a region. Returns false if there is no room.
+    #[must_use]
+    #[inline]
+    pub(super) fn add(&self, used: &mut Used, region: &Arc<Registered>) -> bool {
+        let number = used.free.last().copied().unwrap_or(used.next);
+        let Some(row) = self.regions.make(number) else { return false };
+        let live = used.next as usize - used.free.len() + 1;
+        put(row, Some(region));
+        if !self.lines.insert(&said(region, number), live) {
+            put(row, None);
+            return false;
+        }
+        if used.free.pop().is_none() {
+            used.next += 1;
+        }
+        true
+    }
+
+    /// Replaces the region of a key.
+    #[inline]
+    pub(super) fn replace(&self, region: &Arc<Registered>) {
+        let Ok(Some(old)) = self.lines.look(region.key) else { return };
+        if let Some(row) = self.regions.get(old.row()) {
+            put(row, Some(region));
+            self.lines.replace(&said(region, old.row()));
+        }
+    }
+
+    /// Removes the region of a key. False if there is none.
+    #[inline]
+    pub(super) fn remove(&self, used: &mut Used, key: u64) -> bool {
+        let Ok(Some(old)) = self.lines.look(key) else { return false };
+        self.lines.remove(key);
+        if let Some(row) = self.regions.get(old.row()) {
+            put(row, None);
+        }
+        used.free.push(old.row());
+        true
+    }
+}
+
+#[inline]
+fn said(region: &Registered, row: u32) -> Said {
+    Said::live(region.key, region.rights, (region.base, region.len), region.through).under(region.authority).at(row)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::super::hashed::hash;
+    use super::*;
+    use crate::local_memory::volatile::Segments;
+
+    fn region(key: u64) -> Arc<Registered> {
+        let mut region = Registered::for_test(Segments::EMPTY);
+        Arc::get_mut(&mut region).unwrap().key = key;
+        region
+    }
+
+    fn has(owner: Owner<'_>, key: u64) -> bool {
+        owner.region().is_some_and(|region| region.key == key)
+    }
+
+    /// Adds and removes random keys, and compares with a set. Another thread always finds the keys that stay.
+    #[test]
+    fn key_004_mr_032_keys_are_found_while_others_come_and_go() {
+        let (lines, mut used) = (Lines::default(), Used::default());
+        let mut live = HashSet::new();
+        let stay: Vec<u64> = (1..200).map(|key| key * 0x1_0000_0001).collect();
+        for key in &stay {
+            assert!(lines.add(&mut used, &region(*key)) && live.insert(*key));
+        }
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let seek = || {
+                let mut looks = 0_u64;
+                while !over.load(Ordering::Relaxed) || looks == 0 {
+                    for key in &stay {
+                        let found = lines.find(*key, |said, owner| said.is(*key) && has(owner, *key));
+                        assert_eq!(found, Some(true), "a key that stays");
+                        looks += 1;
+                    }
+                }
+            };
+            scope.spawn(seek);
+            let mut random = 9_u64;
+            for _ in 0..30_000 {
+                random = hash(random + 1);
+                let key = random % 3000 + (1 << 40);
+                assert_eq!(lines.find(key, |_, owner| has(owner, key)), live.contains(&key).then_some(true));
+                if live.remove(&key) {
+                    assert!(lines.remove(&mut used, key));
+                    assert!(lines.find(key, |_, _| ()).is_none() && !lines.remove(&mut used, key));
+                } else {
+                    assert!(live.insert(key) && lines.add(&mut used, &region(key)));
+                    assert_eq!(lines.find(key, |_, owner| has(owner, key)), Some(true));
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert!(lines.lines.levels() > 2, "the table never grew");
+        for key in live {
+            assert!(lines.remove(&mut used, key));
+        }
+        assert!(stay.iter().all(|key| !lines.has_region(*key)));
+    }
+}

@@ -1,0 +1,314 @@
+//! The state of a window.
+//!
+//! Its lock is held only briefly. A thread that waits for a revocation polls, and does not hold the lock while it
+//! waits. (If a verbs device revokes the window, the lock is held while a request is posted to the device, or while the
+//! device's window is deallocated. It is held longer only if that device is broken and a bind for a peer is waiting at
+//! the same time: five seconds in the worst case.) A thread that finds the window by its key also takes the lock. Lock
+//! order: the domain's table, then a row of it, then a window's state, then a region's grants.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{WindowError, WindowType};
+use crate::local_memory::access::AccessExt as _;
+use crate::{Access, Hold, Keys, Registered, Revocation, Slice, Through, Via, wait_until};
+
+/// The part of a region that a window is to be bound to, and the window's rights.
+#[derive(Clone, Copy, Debug)]
+pub struct Binding {
+    /// Where it begins in the region.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// The rights of peers.
+    pub access: Access,
+}
+
+impl Binding {
+    /// Checks that a window can be bound in this way (MW-016, MW-020, AMB-48, AMB-50).
+    fn check(&self, region: &Registered) -> Result<(), WindowError> {
+        let Self { offset, len, access } = self;
+        let windows = region.windows();
+        if !windows.are_allowed() {
+            return Err(WindowError::NotAllowed);
+        }
+        if access.changes() && !windows.may_change() {
+            return Err(WindowError::ReadOnly);
+        }
+        // The second subtraction does not wrap, because the first comparison is evaluated before.
+        if *offset > region.len() || *len > region.len() - offset {
+            return Err(WindowError::Range);
+        }
+        Ok(())
+    }
+}
+
+/// The side that invalidates a window.
+#[derive(Clone, Copy, Debug)]
+pub enum By {
+    /// The owner, through this endpoint, by an operation to a peer: connected to that endpoint now, or known by this address.
+    Owner(Via, u64),
+    /// The peer for which the window is bound.
+    Peer(Via),
+}
+
+#[derive(Debug)]
+enum Phase {
+    Unbound,
+    Bound { window: Arc<Registered>, hold: Hold },
+    Revoking { revocation: Revocation, hold: Hold },
+    Gone,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    /// The lower half of the key of the last bind, or before the first bind the last key of the index.
+    key: u32,
+    /// The address, in the endpoint's table, of the peer for which it was last bound (type 2).
+    peer: u64,
+    /// The objects of the last bind, which are reused for the same region. There is no other reference to them.
+    spare: Option<(Arc<Registered>, Hold)>,
+}
+
+impl State {
+    /// Unbinds the window if its revocation has completed. Returns whether no revocation is in progress.
+    fn settle(&mut self) -> bool {
+        if let Phase::Revoking { revocation, .. } = &mut self.phase {
+            if !revocation.is_over() {
+                return false;
+            }
+            self.phase = Phase::Unbound;
+        }
+        true
+    }
+
+    /// Starts to revoke the window if it is bound. Returns whether no revocation is in progress afterwards.
+    fn revoke(&mut self, keys: &Keys) -> bool {
+        match std::mem::replace(&mut self.phase, Phase::Unbound) {
+            Phase::Bound { mut window, mut hold } => {
+                keys.set_bound(self.key, None);
+                // Other threads find the window only under this lock. If no other thread has a reference now, none is
+                // inside and none can enter.
+                if Arc::get_mut(&mut window).is_some_and(Registered::was_granted_to_none) {
+                    hold.let_go();
+                    self.spare = Some((window, hold));
+                    return true;
+                }
+                self.phase = Phase::Revoking { revocation: Revocation::start(window), hold };
+            }
+            other => self.phase = other,
+        }
+        self.settle()
+    }
+
+    fn bind(
+        &mut self,
+        keys: &Keys,
+        key: u32,
+        (region, binding): (&Arc<Registered>, &Binding),
+        through: Through,
+    ) -> Result<(), WindowError> {
+        let Binding { offset, len, access } = *binding;
+        let slice = Slice { key: keys.long_key(key), offset, len, access, through };
+        let (window, hold) = match self.spare.take() {
+            Some((mut window, mut hold)) if hold.is_on(region) => {
+                if !hold.again() {
+                    return Err(WindowError::Closed);
+                }
+                match Arc::get_mut(&mut window) {
+                    Some(window) => window.slice_anew(region, &slice),
+                    None => window = Arc::new(Registered::slice(region, &slice)),
+                }
+                (window, hold)
+            }
+            _ => {
+                let hold = Hold::on(region).ok_or(WindowError::Closed)?;
+                (Arc::new(Registered::slice(region, &slice)), hold)
+            }
+        };
+        keys.set_bound(key, Some(&window));
+        self.key = key;
+        self.phase = Phase::Bound { window, hold };
+        Ok(())
+    }
+}
+
+/// The state of a window, behind its lock.
+#[derive(Debug)]
+pub struct Cell {
+    index: u32,
+    kind: WindowType,
+    state: Mutex<State>,
+}
+
+impl Cell {
+    /// Creates an unbound window. `key` is the last key of its index.
+    #[inline]
+    pub(super) fn new(key: u32, kind: WindowType) -> Self {
+        let state = State { phase: Phase::Unbound, key, peer: 0, spare: None };
+        Self { index: key >> 8, kind, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The window's place in the table.
+    #[inline]
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The kind of the window.
+    #[inline]
+    pub const fn kind(&self) -> WindowType {
+        self.kind
+    }
+
+    /// The last key, whether the window is bound with it, and whether it is being taken back.
+    #[inline]
+    pub fn query(&self) -> (u32, bool, bool) {
+        let mut state = self.state();
+        let revoking = !state.settle();
+        (state.key, matches!(state.phase, Phase::Bound { .. }), revoking)
+    }
+
+    /// The window's part of its region, if it is bound, as its key finds it.
+    #[inline]
+    pub fn bound(&self) -> Option<Arc<Registered>> {
+        match &self.state().phase {
+            Phase::Bound { window, .. } => Some(Arc::clone(window)),
+            _ => None,
+        }
+    }
+
+    /// Whether it is bound through this endpoint.
+    #[inline]
+    pub fn is_bound_through(&self, endpoint: u64) -> bool {
+        match &self.state().phase {
+            Phase::Bound { window, .. } => matches!(window.through(), Through::Pair(pair) if pair.endpoint == endpoint),
+            _ => false,
+        }
+    }
+
+    /// Revokes the window, waits until the revocation has completed, and then calls `then` without having released the
+    /// lock in between.
+    fn taken_back<R>(&self, keys: &Keys, then: impl FnOnce(&mut State) -> R) -> Result<R, WindowError> {
+        let over = || {
+            let mut state = self.state();
+            state.revoke(keys).then_some(state)
+        };
+        wait_until(Some(keys.revoke_timeout()), over).map(|mut state| then(&mut state)).ok_or(WindowError::Busy)
+    }
+
+    /// Binds a window of type 1 anew, under another key, or unbinds it if there are no bytes (MW-028 to MW-030). When this returns Ok, the old
+    /// key is dead.
+    pub fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &Binding) -> Result<u32, WindowError> {
+        if self.kind != WindowType::One {
+            return Err(WindowError::WrongType);
+        }
+        binding.check(region)?;
+        self.taken_back(keys, |state| {
+            if binding.len == 0 {
+                return Ok(state.key);
+            }
+            let key = self.index << 8 | (state.key.wrapping_add(1) & 0xFF);
+            state.bind(keys, key, (region, binding), Through::Domain)?;
+            Ok(key)
+        })?
+    }
+
+    /// Binds a window of type 2 (MW-035 to MW-037), once no revocation is under way; [`Busy`](WindowError::Busy) until then.
+    pub fn bind(
+        &self,
+        keys: &Keys,
+        (region, binding): (&Arc<Registered>, &Binding),
+        byte: u8,
+        (via, peer): (Via, u64),
+    ) -> Result<u32, WindowError> {
+        if self.kind == WindowType::One {
+            return Err(WindowError::WrongType);
+        }
+        binding.check(region)?;
+        if binding.len == 0 {
+            return Err(WindowError::Empty);
+        }
+        let mut state = self.state();
+        if !state.settle() {
+            return Err(WindowError::Busy);
+        }
+        match state.phase {
+            Phase::Bound { .. } => return Err(WindowError::StillBound),
+            Phase::Gone => return Err(WindowError::Deallocated),
+            Phase::Unbound | Phase::Revoking { .. } => {}
+        }
+        let key = self.index << 8 | u32::from(byte);
+        state.bind(keys, key, (region, binding), Through::Pair(via))?;
+        state.peer = peer;
+        Ok(key)
+    }
+
+    /// Begins to revoke the key of a window of type 2. Returns whether that is over.
+    pub fn invalidate(&self, keys: &Keys, key: u32, by: By) -> Result<bool, WindowError> {
+        if self.kind == WindowType::One {
+            return Err(WindowError::WrongType);
+        }
+        let mut state = self.state();
+        let through = match &state.phase {
+            Phase::Bound { window, .. } => window.through(),
+            // The owner may wait for the revocation again.
+            Phase::Revoking { revocation, .. } if matches!(by, By::Owner(..)) => revocation.region().through(),
+            _ => return Err(WindowError::NotBound),
+        };
+        if state.key != key {
+            return Err(WindowError::NotBound);
+        }
+        let ours = match (by, through) {
+            // The peer may be gone, or have been restarted with another incarnation. In both cases the address is still
+            // the same.
+            (By::Owner(via, peer), Through::Pair(pair)) => {
+                pair.endpoint == via.endpoint && (pair.peer == via.peer || state.peer == peer)
+            }
+            (By::Peer(via), through) => through == Through::Pair(via),
+            (By::Owner(..), _) => false,
+        };
+        if !ours {
+            return Err(WindowError::OtherPair);
+        }
+        Ok(state.revoke(keys))
+    }
+
+    /// Whether no revocation is under way.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.state().settle()
+    }
+
+    /// Revokes the window for good, and waits until that is over.
+    #[inline]
+    pub fn close(&self, keys: &Keys) -> Result<(), WindowError> {
+        self.taken_back(keys, |state| (state.phase, state.spare) = (Phase::Gone, None))
+    }
+
+    /// Revokes the window for good, without waiting.
+    pub fn abandon(&self, keys: &Keys) {
+        let mut state = self.state();
+        state.revoke(keys);
+        state.spare = None;
+        if let Phase::Revoking { revocation, hold } = std::mem::replace(&mut state.phase, Phase::Gone) {
+            keys.park_window(revocation, hold);
+        }
+    }
+
+    /// Unbinds the window if it is bound through an endpoint that is being closed (AMB-53).
+    pub fn endpoint_gone(&self, keys: &Keys, endpoint: u64) {
+        let mut state = self.state();
+        let Phase::Bound { window, .. } = &state.phase else { return };
+        if matches!(window.through(), Through::Pair(pair) if pair.endpoint == endpoint) {
+            let over = state.revoke(keys);
+            if !over && let Phase::Revoking { revocation, hold } = std::mem::replace(&mut state.phase, Phase::Unbound) {
+                keys.park_window(revocation, hold);
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! An internal crate of [percale](https://docs.rs/percale), without any promise of stability: programs use `percale`.
+//!
+//! Memory that peers may access, as the endpoints of a domain know it: the table of keys, rights and windows, grants to peers, and
+//! revocation. The handles of the application are in `memory` of percale.
+//!
+//! * `keys`: the domain's table; `registered`: a region as the table knows it
+//! * `terms`: how memory is registered; `handle`: enabling, disabling and closing a region; `error`: errors
+//! * `revocation`: taking one back; `parked`: memory that is kept until a revocation is over
+//! * `on_device`: regions of a device's memory; `lease`: memory lent to one transfer
+//! * `counters`: counters of writes by peers, as a trait
+//! * `via`: the endpoints and peers through which accesses may come; `local`: local keys
+//! * [`window`]: memory windows; `windows`: how many are bound; `hold`, `slice`: what each of them has of its region
+//! * `remote`: names of regions for peers; `raw_key`: long ones, and `mapped`: those of peers
+
+mod counters;
+mod error;
+pub mod handle;
+mod hold;
+mod keys;
+pub mod lease;
+mod local;
+pub mod mapped;
+mod on_device;
+mod parked;
+pub mod raw_key;
+mod registered;
+mod remote;
+mod revocation;
+mod slice;
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+#[doc(hidden)]
+pub mod stuck;
+pub mod terms;
+pub mod via;
+mod windows;
+
+// The modules of the crate below keep their paths.
+use percale_memory::{later, local_memory, short_debug, sync, system};
+
+pub use self::counters::AccessCounter;
+pub use self::error::{CloseError, RegisterError};
+pub use self::hold::Hold;
+#[cfg(any(test, fuzzing, feature = "testing"))]
+#[doc(hidden)]
+pub use self::keys::table_of_one;
+pub use self::keys::{Keys, Lines, window};
+pub use self::mapped::MapError;
+pub use self::mapped::{Keyring, Mapped, above_small_numbers};
+pub use self::raw_key::Secret;
+pub use self::raw_key::{RAW_KEY_BYTES, RawKey};
+pub use self::registered::{Grant, Grantee, Grants, Registered};
+pub use self::remote::{RemoteMemory, RemoteMemoryError};
+pub use self::revocation::{Revocation, wait_until};
+pub use self::slice::Slice;
+pub use self::via::{Through, Via};
+pub use percale_memory::local_memory::access::{Access, Refusal, admit};

@@ -1,0 +1,165 @@
+//! Mapped raw keys of peers: the keys by which operations name a peer's region after its raw key was mapped.
+//!
+//! A mapped key is a number that this domain assigns. Its upper half and the first lower half are random numbers that
+//! are drawn when the domain is opened. From the latter the domain counts up. A mapped key in an operation is
+//! translated when the operation is posted, so an operation with a key that is no longer mapped fails at once. Any
+//! other number is the peer's own key (regions may have any 64-bit key). The probability that such a key equals a
+//! mapped one is 2^-64 for each mapped key.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::raw_key::RAW_KEY_BYTES;
+
+/// The reason why a raw key was not mapped.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// A raw key must have 8 or 32 bytes.
+    #[error("a raw key has 8 or {RAW_KEY_BYTES} bytes, not {0}")]
+    Length(usize),
+    /// The domain has the maximum number of mapped keys.
+    #[error("2^32 keys are mapped; unmap some")]
+    Full,
+    /// The process is a fork of the one that opened the domain.
+    #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
+    Forked,
+}
+
+impl MapError {
+    /// Returns the libfabric error code (positive) of this error.
+    #[must_use]
+    #[inline]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Length(_) => libc::EINVAL,
+            Self::Full => libc::ENOSPC,
+            Self::Forked => libc::ECHILD,
+        }
+    }
+}
+
+/// The mapped keys of a domain.
+#[derive(Debug)]
+pub struct Mapped {
+    /// The upper half of its mapped keys.
+    upper: u32,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    keys: HashMap<u32, u64>,
+    /// The first number that is assigned.
+    first: u32,
+    /// The number of assignments so far. A number that was released is not assigned again soon.
+    given: u64,
+}
+
+impl Table {
+    fn gave(&self, key: u64) -> bool {
+        u64::from((key as u32).wrapping_sub(self.first)) < self.given
+    }
+}
+
+impl Default for Mapped {
+    fn default() -> Self {
+        let mut random = [0; 8];
+        if cfg!(not(loom)) && getrandom::fill(&mut random).is_err() {
+            random = [0xA5; 8]; // Without random numbers, an application that chooses such keys for its regions gets collisions.
+        }
+        let random = u64::from_ne_bytes(random);
+        let table = Table { keys: HashMap::new(), first: random as u32, given: 0 };
+        Self { upper: above_small_numbers((random >> 32) as u32), table: Mutex::new(table) }
+    }
+}
+
+/// An upper half of keys that differs from those of small numbers, of addresses, and of numbers that are counted down from the largest.
+#[inline]
+pub const fn above_small_numbers(random: u32) -> u32 {
+    const FIRST: u32 = 1 << 28;
+    FIRST + random % (0xFFFF_0000 - FIRST)
+}
+
+impl Mapped {
+    /// Returns whether this may be a mapped key. If false, it is not one.
+    #[inline]
+    pub const fn covers(&self, key: u64) -> bool {
+        (key >> 32) as u32 == self.upper
+    }
+
+    /// Whether this is, or was, a mapped key.
+    #[inline]
+    pub fn gave(&self, key: u64) -> bool {
+        self.covers(key) && self.with(|table| table.gave(key))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Table) -> R) -> R {
+        f(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The peer's key for this mapped key.
+    #[inline]
+    pub fn find(&self, key: u64) -> Option<u64> {
+        self.with(|table| table.keys.get(&(key as u32)).copied())
+    }
+
+    /// Assigns a mapped key to a peer's key; `None` if all are assigned.
+    pub fn map(&self, key: u64) -> Option<u64> {
+        self.with(|table| {
+            if u32::try_from(table.keys.len()).is_err() {
+                return None;
+            }
+            loop {
+                let number = table.first.wrapping_add(table.given as u32);
+                table.given = table.given.saturating_add(1);
+                if let Entry::Vacant(vacant) = table.keys.entry(number) {
+                    vacant.insert(key);
+                    return Some(u64::from(self.upper) << 32 | u64::from(number));
+                }
+            }
+        })
+    }
+
+    /// Releases a mapped key.
+    #[inline]
+    pub fn unmap(&self, key: u64) {
+        self.with(|table| table.keys.remove(&(key as u32)));
+    }
+}
+
+/// The mapped keys of a domain, for its endpoints.
+pub type Keyring = Arc<Mapped>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_012_key_016_numbers_are_given_out_in_turn_and_die_when_given_back() {
+        let mapped = Mapped::default();
+        let first = mapped.map(5).unwrap();
+        let second = mapped.map(5).unwrap();
+        assert!(first != second && mapped.gave(first) && mapped.gave(second) && !mapped.gave(second + 1));
+        assert_eq!((mapped.find(first), mapped.find(second)), (Some(5), Some(5)));
+        mapped.unmap(first);
+        assert_eq!((mapped.find(first), mapped.find(second)), (None, Some(5)));
+        let third = mapped.map(6).unwrap();
+        assert!(third != first && third != second, "a number that was given back rests");
+        assert_eq!(mapped.find(third), Some(6));
+        mapped.with(|table| table.given = 1 << 32);
+        assert_eq!(mapped.map(7), Some(first), "in the end it comes again");
+        assert_ne!(mapped.map(8), Some(second), "but not before it was given back");
+    }
+
+    #[test]
+    fn key_020_mapped_keys_are_not_what_applications_choose() {
+        let (one, other) = (Mapped::default(), Mapped::default());
+        assert_ne!(one.map(1), other.map(1), "two domains");
+        for half in [0, 1, u32::MAX / 3, u32::MAX - 1, u32::MAX] {
+            let upper = above_small_numbers(half);
+            assert!((1 << 28..0xFFFF_0000).contains(&upper), "{upper:#x}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Raw keys: names of regions that are longer than the keys of operations (fi_mr(3), FI_MR_RAW).
+//!
+//! A raw key has 32 bytes: a random number, the region's base and length, and a code over the three (HMAC-SHA-256 with
+//! a secret of the domain, truncated). The application sends it to peers. An access carries an 8-byte digest of all 32
+//! bytes, and the domain registers the region under this digest. So a peer that lacks one of the 32 bytes cannot access
+//! the region, and no peer can compute a key from other keys.
+
+use hmac_sha256::{HMAC, Hash as Sha256};
+use zerocopy::little_endian::U64;
+use zerocopy::{Immutable, IntoBytes};
+
+use super::RegisterError;
+use super::remote::NO_KEY;
+
+/// The length of the longest raw key in bytes.
+pub const RAW_KEY_BYTES: usize = 32;
+
+/// A name of a region that peers map before they use it (`Domain::map_raw`): plain data, to be sent to
+/// the peers that may use the region. It has 32 bytes, or 8 for a region that was registered without a raw key
+/// (`Registration::raw_key`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RawKey {
+    bytes: [u8; RAW_KEY_BYTES],
+    len: u8,
+}
+
+impl std::fmt::Debug for RawKey {
+    /// Does not print the key, which gives access to the region.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RawKey({} bytes)", self.len)
+    }
+}
+
+impl RawKey {
+    /// Returns the bytes to send to peers.
+    #[must_use]
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// The raw key of a region that was registered without one: its key.
+    #[inline]
+    pub(super) fn short(key: u64) -> Self {
+        let mut bytes = [0; RAW_KEY_BYTES];
+        bytes[..8].copy_from_slice(&key.to_le_bytes());
+        Self { bytes, len: 8 }
+    }
+}
+
+/// The key under which a domain knows the region that a raw key names. `None` if no raw key has this length.
+pub fn wire_key(raw: &[u8]) -> Option<u64> {
+    if let Ok(short) = <[u8; 8]>::try_from(raw) {
+        return Some(u64::from_le_bytes(short));
+    }
+    let long: &[u8; RAW_KEY_BYTES] = raw.try_into().ok()?;
+    let mut digest = Sha256::new();
+    digest.update(b"percale raw key");
+    digest.update(long);
+    Some(first_word(&digest.finalize()))
+}
+
+/// The secret for the codes in the raw keys of a domain.
+#[derive(Clone)]
+pub struct Secret([u8; 32]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct Parts {
+    id: [u8; 8],
+    base: U64,
+    len: U64,
+}
+
+#[doc(hidden)]
+impl Secret {
+    /// Creates a random secret.
+    #[inline]
+    pub fn new() -> std::io::Result<Self> {
+        random().map(Self)
+    }
+
+    /// Creates a raw key, and returns it with the key under which its region has to be registered.
+    pub(super) fn raw_key(&self, base: u64, len: u64) -> Result<(RawKey, u64), RegisterError> {
+        loop {
+            let parts = Parts { id: random().map_err(RegisterError::System)?, base: base.into(), len: len.into() };
+            let code = first_word(&HMAC::mac(parts.as_bytes(), self.0));
+            let mut bytes = [0; RAW_KEY_BYTES];
+            bytes[..24].copy_from_slice(parts.as_bytes());
+            bytes[24..].copy_from_slice(&code.to_le_bytes());
+            if let Some(key) = wire_key(&bytes).filter(|key| *key != NO_KEY && *key >> 32 != 0) {
+                return Ok((RawKey { bytes, len: RAW_KEY_BYTES as u8 }, key));
+            }
+        }
+    }
+}
+
+fn first_word(digest: &[u8]) -> u64 {
+    digest.first_chunk().map_or_else(|| unreachable!("digests have 32 bytes"), |word| u64::from_le_bytes(*word))
+}
+
+fn random<const LEN: usize>() -> std::io::Result<[u8; LEN]> {
+    let mut bytes = [0; LEN];
+    getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn key_005_every_bit_of_a_raw_key_counts() {
+        let secret = Secret::new().unwrap();
+        let (raw, key) = secret.raw_key(7, 4096).unwrap();
+        let bytes: [u8; RAW_KEY_BYTES] = raw.as_bytes().try_into().unwrap();
+        assert_eq!(wire_key(&bytes), Some(key));
+        let mut seen = HashSet::from([key]);
+        for bit in 0..8 * RAW_KEY_BYTES {
+            let mut wrong = bytes;
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            assert!(seen.insert(wire_key(&wrong).unwrap()), "bit {bit}");
+        }
+        for start in 0..=24 {
+            let word = u64::from_le_bytes(bytes[start..start + 8].try_into().unwrap());
+            assert_ne!(word, key, "the key of operations is not in the raw key");
+        }
+        for len in (0..100).filter(|len| !matches!(len, 8 | 32)) {
+            assert_eq!(wire_key(&vec![1; len]), None, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn key_004_keys_of_two_secrets_differ_and_none_is_reserved() {
+        let secrets = [Secret::new().unwrap(), Secret::new().unwrap()];
+        let mut seen = HashSet::new();
+        for number in 0..2000 {
+            let (raw, key) = secrets[number % 2].raw_key(0, 1).unwrap();
+            assert!(key != NO_KEY && seen.insert(key) && raw.as_bytes().len() == RAW_KEY_BYTES);
+        }
+    }
+
+    #[test]
+    fn key_013_a_short_raw_key_is_the_key() {
+        assert_eq!(wire_key(RawKey::short(0x1234_5678_9ABC_DEF0).as_bytes()), Some(0x1234_5678_9ABC_DEF0));
+        assert!(!format!("{:?}", RawKey::short(77)).contains("77"), "keys are not logged");
+    }
+}

@@ -1,0 +1,388 @@
+//! A region in the table of its domain: the rights of peers, and the grants to peers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use super::counters::RegionCounters;
+use super::on_device::{self, whole};
+use super::via::{Through, Via};
+use super::windows::Windows;
+#[cfg(any(test, feature = "testing"))]
+use crate::local_memory::access::AccessExt as _;
+use crate::local_memory::access::{Access, Refusal, admit};
+use crate::local_memory::atomic::{KindExt as _, Request};
+use crate::local_memory::kernel;
+use crate::local_memory::rundown::{Pin, Snapshot};
+use crate::local_memory::sealed::Located;
+use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
+use crate::system::forked::Process;
+use percale_device::Device;
+
+/// A peer that regions are granted to for direct access.
+pub trait Grantee: std::fmt::Debug + Send + Sync {
+    /// Revokes the grant, or begins to, without waiting. Accesses that the peer announced before may still be under way.
+    fn revoke(&self, entry: u32);
+
+    /// Returns whether the peer announces its accesses without fences, so that a fence on its behalf is needed before a
+    /// snapshot.
+    fn is_unfenced(&self) -> bool;
+
+    /// Requests a peer that announces without fences to use fences again, after a fence on its behalf was needed.
+    fn ask_to_fence(&self);
+
+    /// Returns a snapshot of the peer's announcement.
+    fn snapshot(&self) -> Snapshot;
+
+    /// Returns whether a revoked entry is void, and either the access that was announced at the time of the snapshot
+    /// has ended or the peer's process has ended. Checks once, without waiting.
+    fn has_retired(&self, entry: u32, snapshot: Snapshot) -> bool;
+
+    /// Releases a revoked entry that has retired, so that it can be used for another grant.
+    fn release(&self, entry: u32);
+}
+
+/// A grant of a region.
+#[derive(Debug)]
+pub struct Grant {
+    /// The peer.
+    pub to: Arc<dyn Grantee>,
+    /// The number by which the peer names the grant.
+    pub entry: u32,
+    /// The grant lies beneath windows: the peer does not reach the region itself by it.
+    beneath: bool,
+}
+
+/// The grants of a region. The list is either open to new grants or permanently closed.
+#[derive(Debug, Default)]
+pub struct Grants {
+    list: Vec<Grant>,
+    closed: bool,
+}
+
+impl Grants {
+    /// Records a grant. Returns false if the region was revoked meanwhile: then nothing may be granted.
+    #[must_use]
+    #[inline]
+    pub fn add(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
+        if !self.closed {
+            self.list.push(Grant { to, entry, beneath: false });
+        }
+        !self.closed
+    }
+
+    /// Like [`add`](Self::add), for the registration to which a peer's windows are bound, and which ends with the
+    /// region.
+    #[must_use]
+    #[inline]
+    pub fn add_beneath(&mut self, to: Arc<dyn Grantee>, entry: u32) -> bool {
+        if !self.closed {
+            self.list.push(Grant { to, entry, beneath: true });
+        }
+        !self.closed
+    }
+
+    /// Whether the region was revoked.
+    #[inline]
+    pub const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Removes and returns the grants by which peers reach the region itself. New ones may be made at once.
+    #[inline]
+    pub(super) fn take(&mut self) -> Vec<Grant> {
+        let (kept, taken) = std::mem::take(&mut self.list).into_iter().partition(|grant: &Grant| grant.beneath);
+        self.list = kept;
+        taken
+    }
+
+    /// Whether the region itself is granted to no peer.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.iter().all(|grant| grant.beneath)
+    }
+
+    /// The entry by which the region is granted to this peer.
+    #[inline]
+    pub fn find(&self, to: &Arc<dyn Grantee>) -> Option<u32> {
+        let is_its = |grant: &&Grant| !grant.beneath && Arc::ptr_eq(&grant.to, to);
+        self.list.iter().find(is_its).map(|grant| grant.entry)
+    }
+
+    /// Removes the grants to a peer that is gone.
+    #[inline]
+    pub fn forget(&mut self, entry: u32, to: &Arc<dyn Grantee>) {
+        self.list.retain(|grant| grant.entry != entry || !Arc::ptr_eq(&grant.to, to));
+    }
+
+    /// Closes the list to new grants, and returns the existing ones.
+    #[inline]
+    pub(super) fn close(&mut self) -> Vec<Grant> {
+        self.closed = true;
+        std::mem::take(&mut self.list)
+    }
+}
+
+/// A region in the table of its domain. Immutable except for its grants.
+pub struct Registered {
+    pub(super) key: u64,
+    pub(super) access: Access,
+    /// The rights of peers, in the form that checks compare.
+    pub(super) rights: Access,
+    /// The number of windows bound to it, and which windows may be bound.
+    pub(super) windows: Windows,
+    /// For a window: the region to which it is bound.
+    pub(super) beneath: Option<Weak<Self>>,
+    /// The local key that the owner uses.
+    pub(super) local: OnceLock<u32>,
+    /// The endpoints and peers through which accesses may arrive.
+    pub(super) through: Through,
+    /// The authorization key of these endpoints ([`Via::authority`]).
+    pub(super) authority: u64,
+    /// The address that peers use for the first byte.
+    pub(super) base: u64,
+    pub(super) len: u64,
+    pub(super) memory: Segments,
+    /// Whether the memory is mapped for as long as the region exists, so that threads of this process may access it.
+    /// Otherwise only the kernel may.
+    pub(super) backed: bool,
+    /// The device to which the memory belongs, if it is not host memory. Only the device's driver accesses it.
+    pub(super) device: Option<Device>,
+    /// The sealed arena that contains the memory.
+    pub(super) located: Option<Located>,
+    pub(super) pin: Pin,
+    pub(super) grants: Mutex<Grants>,
+    /// A number that distinguishes it from every other region of this process. Chosen when it is first sent to a peer.
+    pub(super) generation: OnceLock<u64>,
+    pub(super) counters: RegionCounters,
+    /// The process that registered it. In a fork of that process no peer accesses it.
+    pub(super) process: Process,
+}
+
+crate::short_debug!(Registered, "Registered");
+
+#[doc(hidden)]
+#[expect(clippy::len_without_is_empty, reason = "no caller asks")]
+impl Registered {
+    /// A region that no domain knows, to be revoked through its pin.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn for_test(memory: Segments) -> Arc<Self> {
+        Arc::new(Self {
+            key: 1,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE,
+            rights: (Access::REMOTE_READ | Access::REMOTE_WRITE).remote_rights(),
+            windows: Windows::new(true, true),
+            beneath: None,
+            local: OnceLock::new(),
+            through: Through::Domain,
+            authority: 0,
+            base: 0,
+            len: memory.len() as u64,
+            memory,
+            backed: true,
+            device: None,
+            located: None,
+            pin: Pin::default(),
+            grants: Mutex::default(),
+            generation: OnceLock::new(),
+            counters: RegionCounters::default(),
+            process: Process::current().expect("a page"),
+        })
+    }
+
+    /// Returns a copy of the region for accesses through other endpoints. No thread has entered the copy, it is granted
+    /// to no peer, and no window is bound to it. No window can be bound to a disabled copy.
+    pub(super) fn anew(&self, through: Through) -> Self {
+        let windows = Windows::new(self.windows.are_allowed(), self.windows.may_change());
+        if through == Through::Nobody {
+            windows.abandon();
+        }
+        Self {
+            key: self.key,
+            access: self.access,
+            rights: self.rights,
+            windows,
+            beneath: self.beneath.clone(),
+            local: self.local.clone(),
+            through,
+            authority: self.authority,
+            base: self.base,
+            len: self.len,
+            memory: self.memory,
+            backed: self.backed,
+            device: self.device,
+            located: self.located.clone(),
+            pin: Pin::default(),
+            grants: Mutex::default(),
+            generation: OnceLock::new(),
+            counters: self.counters.clone(),
+            process: self.process,
+        }
+    }
+
+    /// Returns whether an access of this origin is admitted.
+    #[inline]
+    pub fn admits(&self, via: Via) -> bool {
+        self.through.admits(via) && self.authority == via.authority
+    }
+
+    /// The rights of peers.
+    #[inline]
+    pub const fn rights(&self) -> Access {
+        self.rights
+    }
+
+    /// The rights that it was registered with.
+    #[inline]
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The endpoints and peers through which accesses may come.
+    #[inline]
+    pub const fn through(&self) -> Through {
+        self.through
+    }
+
+    /// How many windows are bound to it, and which may be.
+    #[inline]
+    pub const fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// The region that it is bound to, if it is a window.
+    #[inline]
+    pub const fn beneath(&self) -> Option<&Weak<Self>> {
+        self.beneath.as_ref()
+    }
+
+    /// Its key.
+    #[inline]
+    pub const fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The address by which peers name the first byte.
+    #[inline]
+    pub const fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The length in bytes.
+    #[inline]
+    pub const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The memory's place; touch it only inside of [`pin`](Self::pin).
+    #[inline]
+    pub const fn place(&self) -> &Segments {
+        &self.memory
+    }
+
+    /// Whether our own threads may touch the memory.
+    #[inline]
+    pub const fn is_backed(&self) -> bool {
+        self.backed
+    }
+
+    /// The device that the memory belongs to, if it is not the host's.
+    #[inline]
+    pub const fn device(&self) -> Option<Device> {
+        self.device
+    }
+
+    /// The sealed arena that holds all of it, if one does.
+    #[inline]
+    pub const fn located(&self) -> Option<&Located> {
+        self.located.as_ref()
+    }
+
+    /// Returns the pin, which counts the threads of this process that are inside.
+    #[inline]
+    pub const fn pin(&self) -> &Pin {
+        &self.pin
+    }
+
+    /// Whether this is the process of its domain, and not a fork of it.
+    #[inline]
+    pub fn is_here(&self) -> bool {
+        self.process.is_here()
+    }
+
+    /// The grants to peers.
+    #[inline]
+    pub fn grants(&self) -> MutexGuard<'_, Grants> {
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that no other region of this process has or had, whatever its key; never 0. Peers return it with what they report of
+    /// the region: its owner chooses the key, and may have given it to another region by then.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        *self.generation.get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The counters of writes by peers.
+    #[inline]
+    pub const fn counters(&self) -> &RegionCounters {
+        &self.counters
+    }
+
+    /// Checks an access. Returns the offset of its first byte.
+    #[inline]
+    pub fn check(&self, address: u64, len: u64, wanted: Access) -> Result<u64, Refusal> {
+        admit(self.rights.contains(wanted), (self.base, self.len), (address, len))
+    }
+
+    /// Writes bytes for a peer.
+    pub fn store(&self, address: u64, from: View<'_>) -> Result<(), Refusal> {
+        let offset = self.check(address, from.len() as u64, Access::REMOTE_WRITE)?;
+        let _inside = self.pin.enter().ok_or(Refusal::Key)?;
+        let to = self.memory.slice(offset as usize, from.len());
+        if self.backed {
+            from.copy_into(&to, 0);
+            return Ok(());
+        }
+        match self.device {
+            None => kernel::store(&to, from).map_err(|_| Refusal::Fault),
+            Some(device) => on_device::store(device, &to, from),
+        }
+    }
+
+    /// Lends bytes that a peer reads.
+    pub fn load<R>(&self, address: u64, len: u64, then: impl FnOnce(&Segments) -> R) -> Result<R, Refusal> {
+        let offset = self.check(address, len, Access::REMOTE_READ)?;
+        let _inside = self.pin.enter().ok_or(Refusal::Key)?;
+        let from = self.memory.slice(offset as usize, len as usize);
+        if self.backed {
+            return Ok(then(&from));
+        }
+        if let Some(device) = self.device {
+            return on_device::load(device, &from).map(|copy| then(&copy.as_ref().map_or(Segments::EMPTY, whole)));
+        }
+        let bytes = kernel::load(&from).map_err(|_| Refusal::Fault)?;
+        Ok(Segments::lend(&bytes, then))
+    }
+
+    /// Changes elements for a peer; `fetched` takes their values from before, if it has room for any.
+    pub fn change(&self, address: u64, request: &Request<'_>, fetched: &mut [u8]) -> Result<(), Refusal> {
+        let len = request.len();
+        let offset = self.check(address, len as u64, request.kind.rights(request.op))?;
+        let _inside = self.pin.enter().ok_or(Refusal::Key)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let target = self.memory.slice(offset as usize, len);
+        let [target] = target.as_slice() else {
+            return Err(Refusal::Misaligned); // There is no element, or an element spans two segments.
+        };
+        if let Some(device) = self.device {
+            return on_device::change(device, *target, request, fetched);
+        }
+        if !self.backed {
+            kernel::populate(*target).map_err(|_| Refusal::Fault)?;
+        }
+        request.apply(*target, fetched).map_err(|_| Refusal::Misaligned)
+    }
+}

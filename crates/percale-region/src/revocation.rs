@@ -1,0 +1,143 @@
+//! The revocation of a region. After it has completed, no access of a peer to the region's memory is in progress or
+//! begins.
+//!
+//! The order of the steps is important. The loom model of [`rundown`](crate::local_memory::rundown) proves it:
+//!
+//! 1. From this point on, no thread of this process enters the region.
+//! 2. Each grant is made void.
+//! 3. A fence is executed, also on behalf of peers that announce without one.
+//! 4. A snapshot of each peer's announcement is taken.
+//! 5. The accesses that were announced at the snapshots are waited for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::registered::{Grant, Registered};
+use crate::local_memory::rundown::{Snapshot, fence_after_revoking, fence_initiators};
+
+/// The revocation of a region, or of some of its grants.
+#[derive(Debug)]
+pub struct Revocation {
+    region: Arc<Registered>,
+    waits: Vec<Wait>,
+    /// Whether only some grants are revoked, and the region itself stays.
+    goes_on: bool,
+}
+
+/// A grant to a peer that may be in the middle of an access.
+#[derive(Debug)]
+struct Wait {
+    grant: Grant,
+    /// The snapshot of the peer's announcement. `None` while the peer could not be fenced.
+    then: Option<Snapshot>,
+}
+
+impl Revocation {
+    /// Begins to revoke a region, which is no longer in its domain's table.
+    pub fn start(region: Arc<Registered>) -> Self {
+        region.pin.revoke();
+        let waits = void(&region);
+        Self { region, waits, goes_on: false }
+    }
+
+    /// Starts the revocation of some grants of a region. The region itself stays.
+    pub(super) fn of_grants(region: &Arc<Registered>, grants: Vec<Grant>) -> Self {
+        Self { region: Arc::clone(region), waits: revoke(grants), goes_on: true }
+    }
+
+    /// Adds the waits of another revocation of the same region.
+    pub(super) fn join(&mut self, other: Self) {
+        self.waits.extend(other.waits);
+    }
+
+    /// The region.
+    pub const fn region(&self) -> &Arc<Registered> {
+        &self.region
+    }
+
+    /// Whether it is over. Checks once, without waiting.
+    pub fn is_over(&mut self) -> bool {
+        if !self.region.is_here() {
+            return true; // In a forked child: peers, and threads that were inside, access the parent's memory.
+        }
+        retire(&mut self.waits);
+        self.waits.is_empty() && (self.goes_on || self.region.pin.is_quiet())
+    }
+
+    /// Waits until it is over. False if it is not over after `timeout` (`None`: waits for ever).
+    pub fn wait(&mut self, timeout: Option<Duration>) -> bool {
+        wait_until(timeout, || self.is_over().then_some(())).is_some()
+    }
+}
+
+/// Calls `look` until it returns `Some`, for at most `timeout` (`None`: for ever).
+pub fn wait_until<R>(timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+    if let Some(found) = look() {
+        return Some(found);
+    }
+    let started = Instant::now();
+    let mut looks = 0_u32;
+    loop {
+        looks += 1;
+        match looks {
+            // A copy of 64 KiB takes a few microseconds.
+            ..64 => std::hint::spin_loop(),
+            64..1024 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(200)),
+        }
+        let found = look();
+        if found.is_some() || timeout.is_some_and(|timeout| started.elapsed() > timeout) {
+            return found;
+        }
+    }
+}
+
+/// Makes all grants of a region void permanently. Returns those that may still be in use.
+fn void(region: &Registered) -> Vec<Wait> {
+    let grants = region.grants().close();
+    revoke(grants)
+}
+
+/// Makes these grants void. Returns those that may still be in use.
+fn revoke(grants: Vec<Grant>) -> Vec<Wait> {
+    if grants.is_empty() {
+        return Vec::new();
+    }
+    for grant in &grants {
+        grant.to.revoke(grant.entry);
+    }
+    fence_after_revoking();
+    let mut waits = grants.into_iter().map(|grant| Wait { grant, then: None }).collect();
+    retire(&mut waits);
+    waits
+}
+
+/// Removes the waits that have retired.
+fn retire(waits: &mut Vec<Wait>) {
+    if waits.iter().any(|wait| wait.then.is_none()) {
+        look(waits);
+    }
+    waits.retain(|Wait { grant, then }| {
+        let retired = then.is_some_and(|then| grant.to.has_retired(grant.entry, then));
+        if retired {
+            grant.to.release(grant.entry);
+        }
+        !retired
+    });
+}
+
+/// Takes the missing snapshots. If a fence on behalf of a peer is not possible, the peer is requested to use fences
+/// itself, and its snapshot is taken later.
+fn look(waits: &mut [Wait]) {
+    let mut unfenced = waits.iter().filter(|wait| wait.then.is_none() && wait.grant.to.is_unfenced()).peekable();
+    let mut all = true;
+    if unfenced.peek().is_some() {
+        all = fence_initiators();
+        unfenced.for_each(|wait| wait.grant.to.ask_to_fence());
+    }
+    for Wait { grant, then } in waits {
+        if then.is_none() && (all || !grant.to.is_unfenced()) {
+            *then = Some(grant.to.snapshot());
+        }
+    }
+}

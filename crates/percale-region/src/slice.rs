@@ -1,0 +1,75 @@
+//! Parts of regions with separate keys, which are the content of windows.
+
+use std::sync::{Arc, OnceLock, PoisonError};
+
+use super::registered::{Grants, Registered};
+use super::via::Through;
+use super::windows::Windows;
+use crate::local_memory::access::{Access, AccessExt as _};
+use crate::local_memory::rundown::Pin;
+use crate::local_memory::volatile::Segments;
+
+/// The part of a region to which a window is bound.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice {
+    /// The key of the window.
+    pub key: u64,
+    /// Where it begins in the region.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// The rights of peers.
+    pub access: Access,
+    /// The endpoints through which accesses may come.
+    pub through: Through,
+}
+
+#[doc(hidden)]
+impl Registered {
+    /// Whether it was granted to no peer, so that no peer accesses it directly or can begin to.
+    #[inline]
+    pub fn was_granted_to_none(&mut self) -> bool {
+        self.grants.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Returns a part of a region with a key of its own. The caller has checked the range. Its addresses are the region's.
+    pub fn slice(region: &Arc<Self>, slice: &Slice) -> Self {
+        let mut made = Self {
+            key: 0,
+            access: Access::empty(),
+            rights: Access::empty(),
+            windows: Windows::default(),
+            beneath: Some(Arc::downgrade(region)),
+            local: OnceLock::new(),
+            through: Through::Nobody,
+            authority: region.authority,
+            base: 0,
+            len: 0,
+            memory: Segments::EMPTY,
+            backed: region.backed,
+            device: region.device,
+            located: region.located.clone(),
+            pin: Pin::default(),
+            grants: Grants::default().into(),
+            generation: OnceLock::new(),
+            counters: region.counters.clone(),
+            process: region.process,
+        };
+        made.slice_anew(region, slice);
+        made
+    }
+
+    /// Changes this into another part of the same region. No thread has entered it, and it was granted to no peer.
+    pub fn slice_anew(&mut self, region: &Self, slice: &Slice) {
+        let Slice { key, offset, len, access, through } = *slice;
+        (self.key, self.through) = (key, through);
+        self.generation = OnceLock::new();
+        (self.access, self.rights) = (access, access.remote_rights());
+        (self.base, self.len) = (region.base.wrapping_add(offset), len);
+        self.memory = region.memory.slice(offset as usize, len as usize);
+        if let (Some(ours), Some(all)) = (&mut self.located, &region.located) {
+            ours.offset = all.offset + offset;
+        }
+        self.counters = region.counters.clone();
+    }
+}

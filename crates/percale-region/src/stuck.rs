@@ -1,0 +1,46 @@
+//! A peer for tests of revocation that does not finish its access.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::registered::Grantee;
+use super::{Keys, Via};
+use crate::local_memory::rundown::{Line, Snapshot};
+
+/// A peer that accesses everything that it was granted, until `retired` is set.
+#[derive(Debug, Default)]
+pub struct Stuck {
+    line: Line,
+    pub retired: AtomicBool,
+}
+
+impl Stuck {
+    /// Grants a region or window to such a peer.
+    pub fn at(keys: &Keys, key: u64, via: Via) -> Arc<Self> {
+        let peer = Arc::<Self>::default();
+        assert!(keys.find(key, via).unwrap().grants().add(Arc::clone(&peer) as _, 0));
+        peer
+    }
+}
+
+impl Grantee for Stuck {
+    fn revoke(&self, _: u32) {}
+
+    fn is_unfenced(&self) -> bool {
+        self.line.is_unfenced()
+    }
+
+    fn ask_to_fence(&self) {
+        self.line.ask_to_fence();
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.line.snapshot()
+    }
+
+    fn has_retired(&self, _: u32, _: Snapshot) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    fn release(&self, _: u32) {}
+}

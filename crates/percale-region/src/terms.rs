@@ -1,0 +1,63 @@
+//! How memory is registered: the options of a region, and what its memory is.
+
+use std::sync::Arc;
+
+use super::counters::AccessCounter;
+use super::via::Through;
+use crate::local_memory::access::Access;
+use percale_device::Device;
+
+/// The options of a `Registration`, without the domain.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The rights of peers.
+    pub access: Access,
+    /// The key; `None` if the domain chooses one.
+    pub key: Option<u64>,
+    /// The address by which peers name the first byte.
+    pub base: u64,
+    /// The counters of what peers write.
+    pub counters: Vec<Arc<dyn AccessCounter>>,
+    /// It is named by a raw key.
+    pub raw_key: bool,
+    /// The endpoints through which accesses may come once it is enabled.
+    pub through: Through,
+    /// The authorization key of its users' endpoints: see `authority`.
+    pub authority: u64,
+    /// It is disabled at first.
+    pub disabled: bool,
+    /// Windows may be bound to it.
+    pub windows: bool,
+    /// Whether the owner may write the memory; `None` if the memory decides.
+    pub local_write: Option<bool>,
+    /// The device that the memory belongs to, if it is not the host's.
+    pub device: Option<Device>,
+}
+
+/// The properties of a region's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// Mapped for as long as the region exists: our own threads may touch it.
+    pub backed: bool,
+    /// It may be changed.
+    pub writable: bool,
+}
+
+impl Terms {
+    /// A region of the domain with these rights, by a key that the domain chooses.
+    pub const fn new(access: Access) -> Self {
+        Self {
+            access,
+            key: None,
+            base: 0,
+            counters: Vec::new(),
+            raw_key: false,
+            through: Through::Domain,
+            authority: 0,
+            disabled: false,
+            windows: true,
+            local_write: None,
+            device: None,
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The endpoint and the peer of an access, and those that a key admits.
+
+/// The origin of an access: the local endpoint through which it arrives, and the peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Via {
+    /// The endpoint, by its number in this process; 0 for none.
+    pub endpoint: u64,
+    /// The peer's incarnation, which no other endpoint ever has; 0 for none.
+    pub peer: u128,
+    /// The authorization key of the endpoint, which the peer has proved to know: 0 is the domain's key, other values are digests of keys.
+    pub authority: u64,
+}
+
+/// The endpoints and peers through which accesses may arrive. Any other peer gets the same error as for a key that does
+/// not exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Through {
+    /// Every endpoint of the domain.
+    #[default]
+    Domain,
+    /// None: the region is disabled (BIND-006).
+    Nobody,
+    /// This endpoint, from any peer (BIND-010, BIND-011).
+    Endpoint(u64),
+    /// This endpoint, from this peer: a type 2 window (MW-038, MW-040).
+    Pair(Via),
+}
+
+impl Through {
+    /// Returns whether an access of this origin is admitted.
+    #[inline]
+    pub fn admits(self, via: Via) -> bool {
+        match self {
+            Self::Domain => true,
+            Self::Nobody => false,
+            Self::Endpoint(endpoint) => via.endpoint == endpoint,
+            Self::Pair(pair) => via == pair,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mw_038_a_pair_is_both_of_it() {
+        let ours = Via { endpoint: 3, peer: 7, authority: 0 };
+        let others = [Via { endpoint: 4, ..ours }, Via { peer: 8, ..ours }, Via::default()];
+        assert!(Through::Pair(ours).admits(ours) && Through::Domain.admits(ours) && Through::Endpoint(3).admits(ours));
+        for other in others {
+            assert!(!Through::Pair(ours).admits(other), "{other:?}");
+            assert!(Through::Domain.admits(other) && !Through::Nobody.admits(other), "{other:?}");
+            assert_eq!(Through::Endpoint(3).admits(other), other.endpoint == 3, "{other:?}");
+        }
+    }
+}

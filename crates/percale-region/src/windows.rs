@@ -1,0 +1,132 @@
+//! The state of a region that concerns its windows: how many are bound, and which rights they may give.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Set once no further window may be bound.
+const CLOSED: u32 = 1 << 31;
+/// Set while [`Windows::without`] runs.
+const KEPT_OUT: u32 = 1 << 30;
+
+/// The number and the rights of the windows bound to a region.
+#[derive(Debug, Default)]
+pub struct Windows {
+    /// Windows may be bound (AMB-48).
+    pub(super) allowed: bool,
+    /// Whether the memory may be changed, so that windows may allow peers to change it (MW-016).
+    pub(super) writable: bool,
+    bound: AtomicU32,
+}
+
+impl Windows {
+    #[inline]
+    pub(super) const fn new(allowed: bool, writable: bool) -> Self {
+        Self { allowed, writable, bound: AtomicU32::new(0) }
+    }
+
+    /// Whether windows may be bound.
+    #[inline]
+    pub const fn are_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// Whether windows may let peers change the memory.
+    #[inline]
+    pub const fn may_change(&self) -> bool {
+        self.writable
+    }
+
+    /// Counts one more window. Returns false if the region was closed.
+    #[must_use]
+    pub(super) fn enter(&self) -> bool {
+        let more = |bound: u32| (bound & (CLOSED | KEPT_OUT) == 0).then(|| bound + 1);
+        loop {
+            match self.bound.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+                Ok(_) => return true,
+                Err(bound) if bound & CLOSED != 0 => return false,
+                Err(_) => std::thread::yield_now(), // `without` is running, which is short.
+            }
+        }
+    }
+
+    /// Calls `then`, which must be short, while no window is bound. Returns `None` if one is bound, or another call of
+    /// this method is in progress.
+    pub(super) fn without<R>(&self, then: impl FnOnce() -> R) -> Option<R> {
+        let keep_out = |bound: u32| (bound & !CLOSED == 0).then_some(bound | KEPT_OUT);
+        self.bound.fetch_update(Ordering::AcqRel, Ordering::Acquire, keep_out).ok()?;
+        let result = then();
+        self.bound.fetch_and(!KEPT_OUT, Ordering::AcqRel);
+        Some(result)
+    }
+
+    #[inline]
+    pub(super) fn leave(&self) {
+        self.bound.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Prevents further windows from being bound. If a window is bound, returns false and changes nothing.
+    #[must_use]
+    #[inline]
+    pub(super) fn close(&self) -> bool {
+        let result = self.bound.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire);
+        result.is_ok() || result == Err(CLOSED)
+    }
+
+    /// Lets no window be bound from now on, whatever is bound now.
+    #[inline]
+    pub(super) fn abandon(&self) {
+        self.bound.fetch_or(CLOSED, Ordering::AcqRel);
+    }
+
+    /// The number of windows that are bound, or that were bound and that peers are still accessing.
+    #[inline]
+    pub(super) fn count(&self) -> u32 {
+        self.bound.load(Ordering::Acquire) & !(CLOSED | KEPT_OUT)
+    }
+
+    /// Whether [`count`](Self::count) is 0.
+    #[inline]
+    pub(super) fn are_gone(&self) -> bool {
+        self.count() == 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mw_004_a_region_is_closed_to_windows_only_when_none_is_bound() {
+        let windows = Windows::new(true, true);
+        assert!(windows.are_gone() && windows.enter() && windows.enter());
+        windows.leave();
+        assert!(!windows.close() && !windows.are_gone() && windows.enter(), "closed under a bound window");
+        windows.leave();
+        windows.leave();
+        assert!(windows.close() && windows.close() && !windows.enter());
+        let windows = Windows::new(true, true);
+        assert!(windows.enter());
+        windows.abandon();
+        assert!(!windows.enter() && !windows.are_gone());
+        windows.leave();
+        assert!(windows.are_gone() && windows.close());
+    }
+
+    #[test]
+    fn mw_004_windows_are_kept_out_while_something_is_done() {
+        let windows = Windows::new(true, true);
+        assert!(windows.enter() && windows.without(|| ()).is_none(), "one is bound");
+        windows.leave();
+        std::thread::scope(|scope| {
+            let entered = windows.without(|| {
+                assert!(windows.without(|| ()).is_none() && windows.are_gone());
+                let entering = scope.spawn(|| windows.enter());
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                assert!(windows.are_gone(), "a window came in between");
+                entering
+            });
+            assert!(entered.expect("none is bound").join().expect("it enters") && !windows.are_gone());
+        });
+        windows.leave();
+        assert!(windows.close() && windows.without(|| ()).is_some() && !windows.enter(), "it stays closed");
+    }
+}

@@ -1,0 +1,204 @@
+//! A thread pool for background work of the library, with threads that exist only while there is work, and
+//! [`step_back`], which resets the CPU affinity and the real-time scheduling policy of the calling thread.
+//!
+//! A thread inherits the CPU affinity and the scheduling policy of the thread that started it. If that thread is pinned
+//! and spins, or runs with real-time priority, a library thread with the same settings, which sleeps most of the time,
+//! would get no CPU time when it has work.
+
+#![expect(unsafe_code, reason = "rustix has no sched_setscheduler(2); each block states its own reason")]
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fmt, io};
+
+use rustix::thread::CpuSet;
+
+use crate::later::later;
+use crate::system::thread::start_thread;
+
+/// The maximum number of threads of a pool. `FOR_ONE_PEER` is the maximum number that work for one peer.
+const THREADS: usize = 8;
+const FOR_ONE_PEER: usize = THREADS / 2;
+
+/// What a crew does.
+pub trait Job: Send + 'static {
+    /// Does it. It may take seconds.
+    fn run(self);
+
+    /// Returns whether the requester still waits for the result. If not, the job is dropped when its turn comes.
+    fn is_wanted(&self) -> bool {
+        true
+    }
+
+    /// Returns the address of the peer that the job is for, as reported by the kernel. One peer cannot use all threads.
+    fn peer(&self) -> Option<IpAddr> {
+        None
+    }
+}
+
+/// A thread pool. It has one thread for each job, up to a limit, and a thread ends when there is no job left. Jobs
+/// beyond the limit wait. The jobs of a peer also wait while half of the threads work for that peer.
+pub(crate) struct Crew<J> {
+    name: &'static str,
+    jobs: Mutex<Jobs<J>>,
+}
+
+struct Jobs<J> {
+    waiting: VecDeque<J>,
+    threads: usize,
+    /// The peers of the jobs that are being executed.
+    working: Vec<IpAddr>,
+}
+
+impl<J> fmt::Debug for Crew<J> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Crew").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<J: Job> Crew<J> {
+    /// Creates a thread pool with this name.
+    pub(crate) fn new(name: &'static str) -> Arc<Self> {
+        Arc::new(Self { name, jobs: Mutex::new(Jobs { waiting: VecDeque::new(), threads: 0, working: Vec::new() }) })
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, Jobs<J>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of jobs that have not started and for which `such` returns true.
+    pub(crate) fn waiting(&self, such: impl Fn(&J) -> bool) -> usize {
+        self.jobs().waiting.iter().filter(|job| such(job)).count()
+    }
+
+    /// Queues a job for execution. If no thread can be created, the calling thread executes it.
+    pub(crate) fn start(self: &Arc<Self>, job: J) {
+        let mut jobs = self.jobs();
+        jobs.waiting.push_back(job);
+        if jobs.threads == THREADS {
+            return;
+        }
+        jobs.threads += 1;
+        drop(jobs);
+        let crew = Arc::clone(self);
+        let work = move || {
+            step_back();
+            crew.work();
+        };
+        if let Err(error) = start_thread(self.name, work) {
+            later!(warn: %error, name = self.name, "no thread: its work is done by whoever wants it");
+            self.work();
+        }
+    }
+
+    /// Executes jobs until there is none left.
+    fn work(&self) {
+        let mut peer = None;
+        loop {
+            let mut jobs = self.jobs();
+            if let Some(at) = jobs.working.iter().position(|one| Some(*one) == peer) {
+                jobs.working.swap_remove(at);
+            }
+            let Some(job) = jobs.next() else {
+                jobs.threads -= 1;
+                return;
+            };
+            peer = job.peer();
+            jobs.working.extend(peer);
+            drop(jobs);
+            if job.is_wanted() {
+                job.run();
+            }
+        }
+    }
+}
+
+impl<J: Job> Jobs<J> {
+    /// Removes and returns the first job of a peer that has not used up its share of threads. The share does not apply
+    /// to a job that is no longer wanted.
+    fn next(&mut self) -> Option<J> {
+        let may = |job: &J| {
+            let works = |peer: IpAddr| self.working.iter().filter(|one| **one == peer).count();
+            !job.is_wanted() || job.peer().is_none_or(|peer| works(peer) < FOR_ONE_PEER)
+        };
+        let at = self.waiting.iter().position(may)?;
+        self.waiting.remove(at)
+    }
+}
+
+/// Lets the calling thread run on every processor that its process may use (the kernel cuts the set down to the process's
+/// cpuset), and takes real-time priority from it. Its log events are emitted elsewhere.
+pub fn step_back() {
+    crate::later::emit_elsewhere();
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &all) {
+        later!(warn: %error, "a thread of the library stays on the processors of whoever started it");
+    }
+    // SAFETY: takes an integer; 0 is the calling thread.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    if matches!(policy & !libc::SCHED_RESET_ON_FORK, libc::SCHED_FIFO | libc::SCHED_RR) {
+        let usual = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the parameters are a valid structure, only read; 0 is the calling thread.
+        if unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const usual) } != 0 {
+            let error = io::Error::last_os_error();
+            later!(warn: %error, "a thread of the library keeps its starter's priority");
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Crew, Job, THREADS};
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::{Arc, Mutex, Weak};
+    use std::time::Duration;
+
+    /// A job that waits for permission to end, and then reports its end.
+    struct Waits {
+        may_end: Arc<Mutex<Receiver<()>>>,
+        ended: Sender<u8>,
+        peer: u8,
+        wanted: Weak<()>,
+    }
+
+    impl Job for Waits {
+        fn run(self) {
+            if self.peer == 1 {
+                self.may_end.lock().unwrap().recv().unwrap();
+            }
+            self.ended.send(self.peer).unwrap();
+        }
+
+        fn is_wanted(&self) -> bool {
+            self.wanted.strong_count() > 0
+        }
+
+        fn peer(&self) -> Option<IpAddr> {
+            Some(Ipv4Addr::new(10, 0, 0, self.peer).into())
+        }
+    }
+
+    #[test]
+    fn flt_007_a_peer_whose_jobs_take_long_leaves_threads_to_others() {
+        let (crew, alive) = (Crew::new("percale-test"), Arc::new(()));
+        let ((may, may_end), (ended, ends)) = (channel(), channel());
+        let may_end = Arc::new(Mutex::new(may_end));
+        let job = |peer, wanted| Waits { may_end: Arc::clone(&may_end), ended: ended.clone(), peer, wanted };
+        (0..2 * THREADS).for_each(|_| crew.start(job(1, Arc::downgrade(&alive))));
+        // Jobs that are no longer wanted are not run.
+        let gone = Arc::new(());
+        (0..THREADS).for_each(|_| crew.start(job(1, Arc::downgrade(&gone))));
+        drop(gone);
+        (2..10).for_each(|peer| crew.start(job(peer, Arc::downgrade(&alive))));
+        let mut others: Vec<u8> =
+            (2..10).map(|_| ends.recv_timeout(Duration::from_secs(30)).expect("a thread")).collect();
+        others.sort_unstable();
+        assert_eq!(others, (2..10).collect::<Vec<_>>());
+        (0..3 * THREADS).for_each(|_| may.send(()).unwrap());
+        (0..2 * THREADS).for_each(|_| assert_eq!(ends.recv_timeout(Duration::from_secs(30)), Ok(1)));
+        assert!(ends.recv_timeout(Duration::from_millis(50)).is_err(), "a job that nobody wanted was done");
+    }
+}

@@ -1,0 +1,254 @@
+//! The mailbox through which the service thread reports events to an endpoint.
+//!
+//! A mailbox is a locked list, a flag that its owner can read at almost no cost, and a function that wakes up the
+//! owner. The flag is set after the push and cleared under the lock, so a notice is never missed. At worst the owner
+//! takes the lock and finds nothing.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::ConnectError;
+use crate::peer_process::PeerProcess;
+use crate::shm::Mappings;
+use crate::system::process_socket::ProcessSocket;
+use crate::verbs::Wire;
+use crate::wire::hello::Incarnation;
+
+/// The identity of a connection's peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerIdentity {
+    /// The incarnation of the peer endpoint.
+    pub incarnation: Incarnation,
+    /// The address that the peer advertises. If that is the loopback address of another machine, this is the address
+    /// from which it called.
+    pub address: SocketAddr,
+    /// The context at that address.
+    pub context: u16,
+    /// Whether a call to that address reached this peer. If not, the peer only claims to have the address.
+    pub proven: bool,
+    /// The process id of the peer in the namespace of this process, or 0 if it is not visible. Available only over
+    /// shared memory.
+    pub pid: i32,
+    /// The user of the peer: reported by the kernel over shared memory, otherwise by the peer itself.
+    pub uid: u32,
+    /// Whether the peer claims to run on the same kernel.
+    pub host_local: bool,
+}
+
+/// The parts of the local endpoint's doorbell that connection set-up needs.
+pub trait LocalBell: Send + Sync {
+    /// Returns the sealed memory of the doorbell page, and the eventfd through which peers wake up the endpoint.
+    /// Returns `None` if peers cannot ring it: then the endpoint has no shared memory.
+    fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]>;
+    /// Reserves a bit for one peer. Returns `None` if all are in use. The link releases the bit when it is dropped.
+    fn allocate(&self) -> Option<u32>;
+    /// Releases a bit for which no link was created.
+    fn release(&self, bit: u32);
+    /// Creates the sealed memory of a new pair.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    fn make_pair(&self) -> std::io::Result<OwnedFd>;
+    /// Maps the memory of a pair and the page of a peer for a link. Returns `None` if the link has to do that.
+    ///
+    /// # Errors
+    /// The error of the system call.
+    fn map(&self, pair: BorrowedFd<'_>, peer_bell: BorrowedFd<'_>) -> std::io::Result<Option<Mappings>> {
+        let _ = (pair, peer_bell);
+        Ok(None)
+    }
+    /// Returns the size of pair memory in bytes.
+    fn pair_bytes(&self) -> u64;
+    /// Returns the size of a doorbell page in bytes.
+    fn bell_bytes(&self) -> u64;
+}
+
+/// The parts of a link over shared memory.
+#[derive(Debug)]
+pub struct ShmParts {
+    /// 0 for the side that connected, 1 for the other.
+    pub side: usize,
+    /// The sealed memory with both rings.
+    pub pair: OwnedFd,
+    /// The bit of the local doorbell that the peer sets. The link now has to release it.
+    pub my_bit: u32,
+    /// The sealed memory of the peer's doorbell page.
+    pub peer_bell: OwnedFd,
+    /// The mappings of the pair and the page, if they are already mapped.
+    pub mappings: Option<Mappings>,
+    /// The eventfd that wakes up the peer.
+    pub peer_event: OwnedFd,
+    /// The bit of the peer's doorbell that this side sets. Not checked against the page's size.
+    pub peer_bit: u32,
+    /// The Unix socket (SOCK_SEQPACKET, non-blocking).
+    pub control: ProcessSocket,
+    /// The address of a word in the peer's memory, and its value, used to test whether that memory can be read.
+    pub peer_nonce: (u64, u64),
+    /// Whether the endpoint allows direct reads and writes of the peer's memory.
+    pub cma: bool,
+    /// The peer's process.
+    pub process: Arc<PeerProcess>,
+}
+
+/// An established connection, for which no link was created yet.
+#[derive(Debug)]
+pub enum Made {
+    /// A connection over shared memory.
+    Shm(ShmParts),
+    /// A connection over TCP. The socket is non-blocking with TCP_NODELAY, and the next bytes to read are the peer's
+    /// first frame.
+    Tcp(ProcessSocket),
+    /// A connection over connected queue pairs, and the TCP connection over which the two sides did the handshake. The
+    /// end of the TCP connection means that the peer has ended.
+    Verbs(Box<Wire>, ProcessSocket),
+}
+
+/// An event that the service thread reports to an endpoint.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Notice {
+    /// A connection was established.
+    Established {
+        /// The attempt that it completes, if there was one.
+        attempt: Option<u64>,
+        /// The number of the connection in [`Registration::closed`](super::Registration::closed) and in
+        /// [`Notice::Dead`].
+        serial: u64,
+        /// The peer of the connection.
+        identity: PeerIdentity,
+        /// The parts of the link.
+        link: Made,
+        /// The reason for this transport.
+        reason: String,
+    },
+    /// An attempt failed.
+    Failed {
+        /// The attempt.
+        attempt: u64,
+        /// The reason.
+        error: ConnectError,
+    },
+    /// An attempt reached a peer to which a connection exists already, or this endpoint itself. The endpoint that
+    /// answered has proved that it is the peer of that connection.
+    Aliased {
+        /// The attempt.
+        attempt: u64,
+        /// The incarnation that was reached.
+        incarnation: Incarnation,
+    },
+    /// An established connection has ended: its peer has ended, closed it, or lost it. Data that arrived before can
+    /// still be received from the link.
+    Dead {
+        /// The connection.
+        serial: u64,
+        /// The incarnation of its peer.
+        incarnation: Incarnation,
+        /// The reason.
+        reason: String,
+    },
+    /// Another incarnation was reached at the advertised address of a connection's peer, so that peer is gone. Posted
+    /// before the [`Notice::Established`] of the new one.
+    Replaced {
+        /// The old connection.
+        serial: u64,
+        /// The incarnation of the former peer.
+        old: Incarnation,
+        /// The incarnation that was reached at the address.
+        new: Incarnation,
+    },
+    /// A call from an unknown client was rejected. If the owner does not read the notices, only the latest few are
+    /// kept.
+    TurnedAway {
+        /// The address from which the client called.
+        from: SocketAddr,
+        /// The reason.
+        error: ConnectError,
+    },
+}
+
+/// The maximum number of [`Notice::TurnedAway`] notices in an unread mailbox.
+const STRANGERS: usize = 64;
+
+/// The notices for one endpoint.
+pub struct Mailbox {
+    flag: AtomicBool,
+    queue: Mutex<Vec<Notice>>,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mailbox").field("flag", &self.flag).finish_non_exhaustive()
+    }
+}
+
+impl Mailbox {
+    /// Creates an empty mailbox. `wake` is called whenever a notice has arrived, and must not block. If `wake` executes
+    /// a sequentially consistent fence, a thread that reads after a later sequentially consistent fence of its own sees
+    /// everything that was stored before the fence in `wake`.
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { flag: AtomicBool::new(false), queue: Mutex::new(Vec::new()), wake: Box::new(wake) })
+    }
+
+    /// Returns whether there may be notices. Costs one relaxed load.
+    #[must_use]
+    #[inline]
+    pub fn has_notices(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+
+    /// Removes and returns all notices, oldest first.
+    #[must_use]
+    pub fn take(&self) -> Vec<Notice> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        self.flag.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *queue)
+    }
+
+    /// Removes the notice of the connection `serial` if the owner has not read it yet. Returns whether it was removed.
+    pub(super) fn retract(&self, serial: u64) -> bool {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |notice: &Notice| matches!(notice, Notice::Established { serial: its, attempt: None, .. } if *its == serial);
+        let found = queue.iter().position(is_it);
+        let notice = found.map(|at| queue.remove(at));
+        drop(queue); // Close the descriptors of a link without the lock.
+        notice.is_some()
+    }
+
+    /// Removes the notice of the oldest connection to a peer that was not reached at its address, if there are more
+    /// than `limit` such unread notices. Returns the serial of the connection.
+    pub(super) fn retract_oldest(&self, limit: usize) -> Option<u64> {
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let unproven = |notice: &Notice| match notice {
+            Notice::Established { serial, attempt: None, identity, .. } if !identity.proven => Some(*serial),
+            _ => None,
+        };
+        let mut all = queue.iter().filter_map(unproven);
+        let oldest = all.next()?;
+        let more = all.count() >= limit;
+        drop(queue);
+        (more && self.retract(oldest)).then_some(oldest)
+    }
+
+    /// Puts one in and wakes the owner.
+    #[doc(hidden)]
+    pub fn post(&self, notice: Notice) {
+        {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            if matches!(notice, Notice::TurnedAway { .. }) {
+                let strangers = |old: &Notice| matches!(old, Notice::TurnedAway { .. });
+                if queue.iter().filter(|old| strangers(old)).count() >= STRANGERS
+                    && let Some(oldest) = queue.iter().position(strangers)
+                {
+                    queue.remove(oldest);
+                }
+            }
+            queue.push(notice);
+            self.flag.store(true, Ordering::Relaxed);
+        }
+        (self.wake)();
+    }
+}

@@ -1,0 +1,74 @@
+//! Connection set-up: from an address to an established link, and from an established link to the report of its end.
+//!
+//! One [`Service`] thread per domain, which blocks in epoll, does all of this for all endpoints of the domain, so that
+//! endpoints never block. An endpoint submits a request ([`Registration::connect`]) and reads the results from its
+//! [`Mailbox`].
+//!
+//! * `service` contains the handles, and `commands` the commands that they send to the thread.
+//! * `handshake` is the protocol over TCP, without I/O. TCP is authoritative: it determines the identity of the peer,
+//!   whether it has the key, and which transport is used.
+//! * `arbiter` decides which of several connections between two incarnations survives. `naming` determines the
+//!   addresses at which callers are probed.
+//! * `meeting` passes descriptors (`passing`) over an abstract Unix socket, if both endpoints are on one host.
+//!   `degraded` is the reason if that fails. `pairing` connects queue pairs, which the threads of `queue_pairs` create.
+//! * `reactor` contains the sockets, timers and listeners. `setup` is one connection being made, `drive` advances it
+//!   and `settle` handles its outcome. `liveness` watches local peers afterwards.
+//! * `facilities` lists and tests the system facilities that shared memory needs.
+//!
+//! In this module a *call* is a TCP connection that requests a connection between endpoints. A peer was *met* at an
+//! address if a call to that address has reached it.
+//!
+//! Rules:
+//! 1. There is exactly one connection for a pair of incarnations.
+//! 2. Every attempt ends, by success or by its timeout. The same applies to everything that an unauthenticated client
+//!    starts.
+//! 3. The initiator sends the final message (over TCP `Commit`, at the meeting `Confirm`). With it the connection is
+//!    established on both sides.
+//! 4. If the meeting fails, the TCP connection that is already open is used instead.
+//! 5. There are two kinds of locks: one for each mailbox and one for the command queue. Both are held only for a push
+//!    or a swap, and never together.
+//!
+//! Several endpoints may share one address, as *contexts* of a *site*. A caller's hello names the context that it
+//! wants, and that context answers. In everything else each context is a separate endpoint.
+//!
+//! A peer is identified by its incarnation, and an address belongs to the endpoint that is met there. Before an
+//! acceptor decides, a *prober* calls the address that the caller advertises, and checks whether the call was made
+//! there. A caller that is not met there gets at most a connection of its own. It gets no entry under an address and no
+//! token, and cannot affect anything that belongs to another peer (see `arbiter`).
+
+mod arbiter;
+mod commands;
+mod degraded;
+mod drive;
+mod error;
+mod facilities;
+mod handshake;
+mod listen;
+mod liveness;
+mod mailbox;
+mod meeting;
+mod naming;
+mod pairing;
+mod passing;
+mod queue_pairs;
+mod reactor;
+mod service;
+mod settle;
+mod setup;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod timeouts;
+
+pub use error::ConnectError;
+pub use facilities::{Facility, facilities};
+pub use listen::tcp_listens;
+pub use mailbox::{LocalBell, Made, Mailbox, Notice, PeerIdentity, ShmParts};
+pub use naming::Naming;
+pub use service::{EndpointOptions, Registration, Service, Site, Transports};
+pub use timeouts::ConnectTimeouts;
+
+/// Feeds arbitrary bytes to both sides of the handshake; never panics, whatever they are.
+#[cfg(any(test, fuzzing, feature = "testing"))]
+pub fn fuzz_handshake(bytes: &[u8]) {
+    handshake::fuzz::drive(bytes);
+}

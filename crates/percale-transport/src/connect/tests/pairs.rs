@@ -1,0 +1,154 @@
+//! Tests of queue pairs on a device. Without a device each test prints the reason and is skipped.
+
+use std::io::{Read, Write};
+
+use super::*;
+use crate::connect::handshake::{Event, Handshake};
+use crate::connect::pairing::{CROWDED, UNDECIDED};
+use crate::verbs::{Adapter, double};
+use crate::wire::hello::HelloFlags;
+use crate::wire::queue_pair::Offered;
+
+fn adapter() -> Option<Arc<Adapter>> {
+    Adapter::open().inspect_err(|why| println!("skipped: no verbs here: {why}")).ok()
+}
+
+fn verbs(service: &Arc<Service>, adapter: &Arc<Adapter>, (transports, timeout): (Transports, u64)) -> Peer {
+    Peer::with(service, |options| {
+        options.transports = transports;
+        options.verbs = Some(Arc::clone(adapter));
+        options.timeouts = ConnectTimeouts::of(Duration::from_secs(timeout));
+    })
+}
+
+/// A caller that sends a queue pair, receives the acceptor's, and sends nothing more.
+struct Caller {
+    socket: TcpStream,
+    handshake: Handshake,
+}
+
+impl Caller {
+    fn call(number: u8, to: SocketAddr) -> Self {
+        let mut hello = handshake::fuzz::hello(number, false);
+        hello.flags = HelloFlags::TCP | HelloFlags::VERBS;
+        let socket = TcpStream::connect(to).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self { socket, handshake: Handshake::new(true, &hello, None) }
+    }
+
+    /// Returns the next event.
+    fn hear(&mut self) -> Event {
+        loop {
+            let output = std::mem::take(self.handshake.output());
+            self.socket.write_all(&output).unwrap();
+            let mut bytes = vec![0; self.handshake.wants()];
+            self.socket.read_exact(&mut bytes).unwrap();
+            if let Some(event) = self.handshake.feed(&bytes).unwrap() {
+                return event;
+            }
+        }
+    }
+
+    fn pair(&mut self, adapter: &Adapter) -> Offered {
+        assert!(matches!(self.hear(), Event::Verdict(..)));
+        self.handshake.offer(&Ok(adapter.end(0x11).unwrap()));
+        match self.hear() {
+            Event::Offered(offered) => offered,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn two_with_devices_connect_by_queue_pairs() {
+    let Some(adapter) = adapter() else { return };
+    let [one, two] = services();
+    let [a, b] = [&one, &two].map(|service| verbs(service, &adapter, (Transports::empty(), 60)));
+    a.registration.connect(1, b.address());
+    for up in [a.up(), b.up()] {
+        assert!(matches!(up.link, Made::Verbs(..)), "{:?}", up.link);
+    }
+}
+
+#[test]
+fn flt_007_callers_that_do_not_choose_their_queue_pairs_lock_no_more_memory_than_some() {
+    let Some(adapter) = adapter() else { return };
+    let [one, two] = services();
+    let b = verbs(&two, &adapter, (Transports::TCP, 600));
+    let mut callers: Vec<Caller> = (0..UNDECIDED).map(|number| Caller::call(number as u8 + 1, b.address())).collect();
+    for caller in &mut callers {
+        assert!(caller.pair(&adapter).is_ok());
+    }
+    let mut next = Caller::call(200, b.address());
+    assert_eq!(next.pair(&adapter), Err(CROWDED), "each has locked memory");
+    // A caller that may use TCP continues over TCP in time.
+    let a = verbs(&one, &adapter, (Transports::TCP, 4));
+    a.registration.connect(1, b.address());
+    let up = a.up();
+    assert!(matches!(up.link, Made::Tcp(_)), "{:?}", up.link);
+    assert!(up.reason.contains("queue pairs"), "{}", up.reason);
+    b.up();
+    // A caller that may not use TCP tries again until a place is free.
+    let c = verbs(&one, &adapter, (Transports::empty(), 60));
+    c.registration.connect(2, b.address());
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!c.mailbox.has_notices(), "{:?}", c.mailbox.take());
+    callers.truncate(UNDECIDED - 1);
+    assert!(matches!(c.up().link, Made::Verbs(..)));
+    b.up();
+}
+
+/// The kernel needs a second to search for a port that does not exist. No other connection waits for that.
+#[test]
+fn flt_009_a_port_that_is_not_found_holds_up_no_other_connection() {
+    let Some(adapter) = adapter() else { return };
+    let [one, two] = services();
+    let b = verbs(&two, &adapter, (Transports::TCP, 600));
+    let mut lost = Caller::call(1, b.address());
+    assert!(matches!(lost.hear(), Event::Verdict(..)));
+    // An address in the port's network that no port has.
+    let mut end = adapter.end(0x11).unwrap();
+    end.gid[15] ^= 0x40;
+    lost.handshake.offer(&Ok(end));
+    let output = std::mem::take(lost.handshake.output());
+    lost.socket.write_all(&output).unwrap();
+    // Meanwhile other connections are made and closed.
+    let a = verbs(&one, &adapter, (Transports::empty(), 60));
+    a.registration.connect(1, b.address());
+    assert!(matches!(a.up().link, Made::Verbs(..)));
+    b.up();
+    let told = lost.hear();
+    println!("it was told: {told:?}");
+    assert!(matches!(told, Event::Offered(_)));
+}
+
+/// Both ports are active, and nothing that one sends arrives at the other.
+#[test]
+fn con_008_ports_that_do_not_reach_each_other_are_not_used() {
+    double::on("device double0 drop=1", || {
+        let adapter = adapter().expect("a device");
+        let [one, two] = services();
+        let b = verbs(&two, &adapter, (Transports::TCP, 60));
+        for attempt in 1..=2 {
+            let a = verbs(&one, &adapter, (Transports::TCP, 60));
+            a.registration.connect(attempt, b.address());
+            for up in [a.up(), b.up()] {
+                assert!(matches!(up.link, Made::Tcp(_)), "{:?}", up.link);
+                assert!(up.reason.contains("queue pair"), "{}", up.reason);
+            }
+            let gid = adapter.end(0).unwrap().gid;
+            assert!(adapter.was_unreached(gid), "it is remembered");
+        }
+        // If TCP is not allowed, the attempt fails.
+        let c = verbs(&two, &adapter, (Transports::empty(), 60));
+        let a = verbs(&one, &adapter, (Transports::empty(), 60));
+        a.registration.connect(3, c.address());
+        let until = Instant::now() + Duration::from_secs(60);
+        while !a.mailbox.has_notices() {
+            assert!(Instant::now() < until, "it neither fails nor stands");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let notices = format!("{:?}", a.mailbox.take());
+        assert!(!notices.contains("Verbs("), "{notices}");
+    });
+}

@@ -1,0 +1,212 @@
+//! Direct access: an initiator on the same machine reads and writes a target's regions itself.
+//!
+//! The initiator sends one request for each key ([`Kind::Resolve`]). The target *grants* the region to this peer: it
+//! writes a generation to an entry of the *key page* that it shares with this peer, and answers how the memory is
+//! reached ([`Kind::Resolved`]): in an arena that the peer maps, by CMA, or not at all (then the target executes each
+//! access). From then on an access needs no request: the initiator checks rights and range, announces the access,
+//! checks whether the entry holds, copies, and ends the announcement ([`rundown`](crate::local_memory::rundown)).
+//!
+//! * `resolution`: the answer as it is sent, and its checks
+//! * `grantee`: the target's record of the peer, with its key page; `target`: the answers
+//! * `grants`: the initiator's table of keys; `access`: its operations; `path`: how their bytes are copied. The link
+//!   has methods for them (`link/regions.rs`)
+//! * `assist`: long accesses with the help of the target
+//!
+//! Bounds: a target keeps at most [`ASKED`] pending requests, and grants at most [`ENTRIES`] regions to a peer at a time; an
+//! initiator keeps at most 64 Ki keys.
+//!
+//! # Trust
+//! Everything that the target sends is checked before it is used: ranges must lie within mappings of this process,
+//! entries within the page. Content that the target writes to the page or an arena is compared or copied, and never
+//! used as an address. The initiator's checks of rights and ranges prevent mistakes, not attacks, because the
+//! initiator's process could map the memory anyway. Memory that peers may not write is given by descriptors that cannot
+//! be mapped for writing.
+
+mod access;
+mod assist;
+mod error;
+mod grantee;
+mod grants;
+mod path;
+mod resolution;
+mod target;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::sync::Arc;
+
+pub(super) use self::access::Initiator;
+pub(super) use self::assist::Assisted;
+use self::assist::Help;
+pub use self::assist::{ASSISTED, LongAccess};
+pub use self::error::DirectError;
+use self::grants::Asked;
+pub use self::grants::{GrantIndex, Lookup};
+use self::target::Target;
+use super::connection_end::ConnectionEnd;
+use super::pair::Pair;
+use super::sender::{SendError, Sender};
+use super::transfer::{Arenas, Cma};
+use crate::Refused;
+use crate::local_memory::rundown::Entry;
+use crate::local_memory::volatile::{Segments, View};
+use crate::peer_process::PeerProcess;
+use crate::region::{Keys, Via};
+use crate::wire::head::{Flags, Head, Kind};
+
+/// The number of requests of one peer that may be pending.
+const ASKED: usize = 64;
+/// The size of a key page in bytes. Its memory is allocated as needed.
+const PAGE_BYTES: usize = 64 << 10;
+/// The number of regions that are granted to one peer at a time.
+const ENTRIES: usize = PAGE_BYTES / size_of::<Entry>();
+
+/// Both sides of one link's direct accesses. Nothing is allocated here for a link without requests about keys.
+#[derive(Debug)]
+pub(super) struct Direct {
+    /// The regions of this domain, or `None` if peers must not reach them directly.
+    keys: Option<Arc<Keys>>,
+    /// The origin of the peer's accesses.
+    via: Via,
+    /// The peer's process.
+    process: Option<Arc<PeerProcess>>,
+    target: Option<Box<Target>>,
+    initiator: Option<Box<Initiator>>,
+    /// A long access of this side that has yet to end.
+    assisted: Option<Assisted>,
+}
+
+/// The parts of a link that its direct accesses need.
+pub(super) struct Side<'a> {
+    pub(super) pair: &'a Arc<Pair>,
+    pub(super) side: usize,
+    pub(super) end: &'a Arc<ConnectionEnd>,
+    pub(super) cma: Option<&'a Cma>,
+    pub(super) arenas: &'a mut Arenas,
+    pub(super) sender: &'a mut Sender,
+}
+
+impl Direct {
+    pub(super) const fn new(keys: Option<Arc<Keys>>, via: Via, process: Option<Arc<PeerProcess>>) -> Self {
+        Self { keys, via, process, target: None, initiator: None, assisted: None }
+    }
+
+    /// Returns whether there is nothing to do: no answer waits for room, and no long access is in progress.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        self.target.as_ref().is_none_or(|target| target.owed.is_empty() && target.help.is_none())
+            && self.assisted.is_none()
+    }
+
+    /// Makes a long access ([`assist`]). Returns whether it has ended.
+    #[inline(never)]
+    pub(super) fn assisted(&mut self, long: &LongAccess<'_>, mut link: Side<'_>) -> Result<bool, DirectError> {
+        let initiator = self.initiator.as_mut().ok_or(DirectError::Stale)?;
+        debug_assert!(self.assisted.is_none(), "one long access at a time");
+        let pair = Arc::clone(link.pair);
+        self.assisted = initiator.assisted(long, pair.claims(link.side), &mut link)?;
+        Ok(self.assisted.is_none())
+    }
+
+    /// Returns whether a long access has yet to end.
+    pub(super) const fn is_assisted(&self) -> bool {
+        self.assisted.is_some()
+    }
+
+    /// Returns the token and the result of the pending long access, once it has ended.
+    pub(super) fn assisted_end(&mut self, pair: &Pair, side: usize) -> Option<(u32, Result<(), DirectError>)> {
+        let assisted = self.assisted.as_ref()?;
+        let end = (assisted.token(), assisted.end(pair.claims(side))?);
+        self.assisted = None;
+        Some(end)
+    }
+
+    /// Takes the long access that has yet to end, for a link that has ended. Returns `None` if the target has let go of
+    /// it.
+    pub(super) fn take_assisted(&mut self, pair: &Pair, side: usize) -> Option<Assisted> {
+        self.assisted.take().filter(|assisted| !assisted.has_let_go(pair, side))
+    }
+
+    /// Returns the peer's process.
+    pub(super) const fn process(&self) -> Option<&Arc<PeerProcess>> {
+        self.process.as_ref()
+    }
+
+    /// Copies a chunk of the access for which the peer requested help. Returns whether there was one.
+    pub(super) fn help(&mut self, pair: &Pair, side: usize) -> bool {
+        let Some(target) = &mut self.target else { return false };
+        let helped = target.help.as_ref().is_some_and(|help| help.step(pair.claims(1 - side)));
+        if !helped {
+            target.help = None;
+        }
+        helped
+    }
+
+    /// Returns the initiator's side with its grants, if this side has sent any request.
+    #[inline]
+    pub(super) fn initiator(&mut self) -> Option<&mut Initiator> {
+        self.initiator.as_deref_mut()
+    }
+
+    /// Looks up a key, and sends a request to the target if there is no entry for it.
+    #[inline(never)]
+    pub(super) fn ask(&mut self, key: u64, link: Side<'_>) -> Result<Lookup, SendError> {
+        let initiator = self
+            .initiator
+            .get_or_insert_with(|| Box::new(Initiator::new(Arc::clone(link.pair), link.side, Arc::clone(link.end))));
+        let id = match initiator.look_up(key) {
+            Asked::Known(lookup) => return Ok(lookup),
+            Asked::New(id) => id,
+        };
+        let head = Head { kind: Kind::Resolve, flags: Flags::DATA | Flags::ID, data: key, id, ..Head::default() };
+        if let Err(error) = link.sender.send(&head, &Segments::EMPTY, false) {
+            initiator.grants().answered(id);
+            if error != SendError::Refused(Refused::Full) {
+                return Err(error);
+            }
+        }
+        Ok(Lookup::Unknown)
+    }
+
+    /// Handles a frame of direct access.
+    ///
+    /// # Errors
+    /// If the peer violated the protocol.
+    #[cold]
+    pub(super) fn frame(&mut self, head: &Head, payload: View<'_>, link: Side<'_>) -> Result<(), &'static str> {
+        if !head.flags.contains(Flags::ID) {
+            return Err("a question about a key, or its answer, without a number");
+        }
+        if head.kind == Kind::Assist {
+            // A second request arrives only after the first access is over.
+            let target = self.target.get_or_insert_default();
+            target.help = match (&self.keys, &target.grantee) {
+                (Some(keys), Some(grantee)) => {
+                    Help::of(head, payload, (keys, self.via), grantee, link.cma, link.arenas)?
+                }
+                _ => None,
+            };
+            return Ok(());
+        }
+        if head.kind == Kind::Resolve {
+            let target = self.target.get_or_insert_default();
+            if target.owed.len() >= ASKED {
+                return Err("more questions about keys than may be under way");
+            }
+            target.owed.push_back((head.id, head.data));
+            return Ok(());
+        }
+        let initiator = self.initiator.as_mut().ok_or("an answer about a key that nobody asked for")?;
+        initiator.resolved(head.id, payload, link)
+    }
+
+    /// Sends the answers for which there is room. Returns whether any was sent.
+    #[cold]
+    pub(super) fn answer(&mut self, link: Side<'_>) -> Result<bool, SendError> {
+        match &mut self.target {
+            Some(target) => target.answer(self.keys.as_deref(), self.via, self.process.as_ref(), link),
+            None => Ok(false),
+        }
+    }
+}

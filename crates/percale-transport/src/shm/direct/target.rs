@@ -1,0 +1,139 @@
+//! The target's answers to a peer's requests for grants.
+
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+
+use super::Side;
+use super::assist::Help;
+use super::grantee::{Full, ShmGrantee};
+use super::resolution::{Resolution, Status};
+use crate::Refused;
+use crate::local_memory::access::AccessExt as _;
+use crate::local_memory::volatile::{Segments, SegmentsExt as _};
+use crate::peer_process::PeerProcess;
+use crate::region::{Keys, Registered, Via};
+use crate::shm::sender::SendError;
+use crate::shm::transfer::{Arenas, Sharing};
+use crate::wire::head::{Flags, Head, Kind};
+
+/// The location of memory: status, offset or address, arena.
+type Place = (Status, u64, u32);
+
+/// The target's side of direct access: answers requests for grants.
+#[derive(Debug, Default)]
+pub(super) struct Target {
+    /// Requests that have not been answered yet: number and key.
+    pub(super) owed: VecDeque<(u32, u64)>,
+    /// A long access of the peer that this side helps with.
+    pub(super) help: Option<Help>,
+    pub(super) grantee: Option<Arc<ShmGrantee>>,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(grantee) = &self.grantee {
+            grantee.end();
+        }
+    }
+}
+
+impl Target {
+    /// Answers as many requests as there is room for. Returns whether any was answered.
+    pub(super) fn answer(
+        &mut self,
+        keys: Option<&Keys>,
+        via: Via,
+        process: Option<&Arc<PeerProcess>>,
+        mut link: Side<'_>,
+    ) -> Result<bool, SendError> {
+        let mut any = false;
+        while let Some(&(id, key)) = self.owed.front() {
+            let resolution = match keys.map(|keys| keys.find(key, via)) {
+                None => Resolution::of(Status::Executed),
+                Some(Err(_)) => Resolution::of(Status::NoKey),
+                Some(Ok(region)) => self.resolve(&region, process, &mut link),
+            };
+            let len = size_of::<Resolution>() as u32;
+            let head = Head { kind: Kind::Resolved, flags: Flags::ID, len, id, ..Head::default() };
+            match Segments::lend(resolution.as_bytes(), |payload| link.sender.send(&head, payload, false)) {
+                Ok(()) => {}
+                // The region stays granted, and the next attempt finds the grant.
+                Err(SendError::Refused(Refused::Full)) => return Ok(any),
+                Err(error) => return Err(error),
+            }
+            self.owed.pop_front();
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Grants a region, if the peer can reach it.
+    fn resolve(
+        &mut self,
+        region: &Arc<Registered>,
+        process: Option<&Arc<PeerProcess>>,
+        link: &mut Side<'_>,
+    ) -> Resolution {
+        let rights = Resolution::rights_of(region.rights());
+        let (true, Some((status, place, arena))) = (rights != 0 && region.len() != 0, place(region, link.arenas))
+        else {
+            return Resolution::of(Status::Executed);
+        };
+        let Some(grantee) = self.grantee(process, link) else { return Resolution::of(Status::Executed) };
+        match grantee.grant(region) {
+            Err(Full) => Resolution::of(Status::Executed),
+            Ok(None) => Resolution::of(Status::NoKey),
+            Ok(Some((entry, generation))) => Resolution {
+                status: status as u8,
+                rights,
+                notify: (!region.counters().is_empty()).into(),
+                reserved: 0,
+                entry: entry.into(),
+                generation: generation.into(),
+                base: region.base().into(),
+                len: region.len().into(),
+                place: place.into(),
+                arena: arena.into(),
+                page: grantee.page().0.into(),
+            },
+        }
+    }
+
+    /// Returns the record of the peer, which is created on first use. Returns `None` if it cannot be created, or if its
+    /// page cannot be given to the peer.
+    fn grantee(&mut self, process: Option<&Arc<PeerProcess>>, link: &mut Side<'_>) -> Option<&Arc<ShmGrantee>> {
+        let grantee = match &mut self.grantee {
+            Some(grantee) => grantee,
+            none => {
+                let made = ShmGrantee::new(link.pair, link.side, process).inspect_err(
+                    |error| crate::later::later!(warn: %error, "no page for keys: accesses will be executed"),
+                );
+                none.insert(Arc::new(made.ok()?))
+            }
+        };
+        let (number, size, fd) = grantee.page();
+        link.arenas.give((number, Sharing::ReadOnly), size, fd).then_some(grantee)
+    }
+}
+
+/// Returns how a peer can reach a region's memory.
+fn place(region: &Registered, arenas: &mut Arenas) -> Option<Place> {
+    if region.device().is_some() {
+        return None; // The driver of the device copies, in this process.
+    }
+    let writable = region.rights().changes();
+    if let Some(located) = region.located() {
+        let sharing = if writable { Sharing::Writable } else { Sharing::ReadOnly };
+        if arenas.give((located.arena, sharing), located.size, &located.fd) {
+            return Some((Status::Mapped, located.offset, located.arena));
+        }
+    }
+    match region.place().as_slice() {
+        [only] => Some((Status::Cma, only.as_ptr().expose_provenance() as u64, 0)),
+        _ => None,
+    }
+}

@@ -1,0 +1,92 @@
+//! Long accesses to a key under which another region has been registered in the meantime.
+
+use super::*;
+use crate::local_memory::sealed::AllocationExt as _;
+use crate::owner::Region;
+use crate::shm::direct::tests::{BOTH, Two, bytes_of, poll};
+use crate::testing::Lent;
+
+/// The length of an access in bytes: several chunks.
+const LEN: usize = 512 << 10;
+const KEY: u64 = 0xABCD;
+
+/// Registers a region under `KEY`, which is used repeatedly.
+fn region(two: &Two, value: u8) -> Region {
+    let mut memory = crate::local_memory::sealed::allocate(LEN).unwrap();
+    memory.fill(value);
+    two.domain.registration(BOTH).key(KEY).own(memory).unwrap()
+}
+
+/// Returns the bytes to write. They stay allocated for a target that helps later.
+fn nines() -> Lent {
+    Lent::new(vec![9; LEN])
+}
+
+/// Writes all of `from`. The target does not help, because it makes no progress.
+fn write(two: &mut Two, grant: GrantIndex, from: &Lent) -> Result<bool, DirectError> {
+    let local = &from.whole();
+    two.initiator.direct_long(&LongAccess { grant, key: KEY, address: 0, local, writes: true, token: 1 })
+}
+
+#[test]
+fn rev_004_a_key_of_another_region_is_asked_for_anew_before_the_target_is_asked_to_help() {
+    let mut two = Two::new(true);
+    let old = region(&two, 0);
+    let grant = two.grant(KEY);
+    two.turn();
+    drop(old.close().unwrap());
+    let new = region(&two, 0);
+    // The error is returned at once, not after the target has copied to the new region: in that case the access could
+    // not be repeated.
+    assert_eq!(write(&mut two, grant, &nines()), Err(DirectError::Stale));
+    assert!(!two.initiator.is_assisted() && two.target.is_quiet(), "the target was asked to help");
+    assert_eq!(bytes_of(&new), [0; LEN]);
+}
+
+#[test]
+fn rev_004_a_target_does_not_help_with_another_region_than_the_initiator_copies() {
+    for again in [false, true] {
+        let mut two = Two::new(true);
+        let mut region_now = region(&two, 0);
+        let grant = two.grant(KEY);
+        two.turn();
+        let from = nines();
+        assert_eq!(write(&mut two, grant, &from), Ok(true));
+        if again {
+            drop(region_now.close().unwrap());
+            region_now = region(&two, 0);
+        } else {
+            region_now.write(0, &[0; LEN]);
+        }
+        // Simulates an initiator that has claimed nothing yet when the target reads its request.
+        let (direct, side) = two.initiator.direct();
+        assert!(direct.initiator().is_some());
+        let (pair, number) = (Arc::clone(side.pair), 1);
+        let claims = pair.claims(side.side);
+        claims.next.store(word(number, 0), Ordering::Release);
+        (0..LEN / CHUNK + 2).for_each(|_| poll(&mut two.target).unwrap());
+        let claimed = claims.next.load(Ordering::Acquire);
+        let expected = if again { (word(number, 0), 0) } else { (word(number, (LEN / CHUNK) as u32), 9) };
+        assert_eq!((claimed, bytes_of(&region_now)[LEN - 1]), expected, "registered again: {again}");
+    }
+}
+
+#[test]
+fn a_request_for_help_with_memory_that_was_freed_meanwhile_is_not_held_against_the_initiator() {
+    let mut two = Two::new(true);
+    let region = region(&two, 0);
+    let grant = two.grant(KEY);
+    two.turn();
+    for _ in 0..3 {
+        // The target is busy: it reads the request after the arena that the request names was taken back.
+        let mut from = crate::local_memory::sealed::allocate(LEN).unwrap();
+        from.fill(9);
+        let local = &Segments::one(from.segment());
+        let long = LongAccess { grant, key: KEY, address: 0, local, writes: true, token: 1 };
+        assert_eq!(two.initiator.direct_long(&long), Ok(true));
+    }
+    for _ in 0..8 {
+        two.turn();
+    }
+    assert_eq!(bytes_of(&region), [9; LEN]);
+}

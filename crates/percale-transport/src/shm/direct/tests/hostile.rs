@@ -1,0 +1,208 @@
+//! Peers that send too many requests, and peers that send false answers.
+
+use rustix::net::{RecvFlags, SendFlags};
+use zerocopy::IntoBytes;
+
+use super::*;
+use crate::Refused;
+use crate::local_memory::sealed::Allocation;
+use crate::local_memory::volatile::SegmentsExt as _;
+use crate::shm::direct::grantee::ShmGrantee;
+use crate::shm::direct::resolution::{Resolution, Status};
+use crate::shm::direct::{ASKED, ENTRIES, PAGE_BYTES};
+use crate::shm::transfer::Sharing;
+use crate::wire::head::{Flags, Head, Kind};
+
+/// Returns the initiator's result for this answer (of `bytes` bytes, to the request with number `id`) to its first
+/// request.
+fn answered(bytes: usize, id: u32, change: impl FnOnce(&mut Resolution)) -> Result<Lookup, String> {
+    let mut two = Two::new(true);
+    let region = two.region(1 << 20, true, BOTH);
+    let registered = two.domain.inner.keys.find(region.key(), Via::default()).unwrap();
+    let located = registered.located().unwrap();
+    assert_eq!(two.initiator.look_up(region.key()), Lookup::Unknown);
+    let (_, side) = two.target.direct();
+    let grantee = Arc::new(ShmGrantee::new(side.pair, side.side, None).unwrap());
+    let (number, size, fd) = grantee.page();
+    assert!(side.arenas.give((number, Sharing::ReadOnly), size, fd));
+    assert!(side.arenas.give((located.arena, Sharing::Writable), located.size, &located.fd));
+    let (entry, generation) = grantee.grant(&registered).unwrap().unwrap();
+    let mut resolution = Resolution {
+        status: Status::Mapped as u8,
+        rights: 3,
+        notify: 0,
+        reserved: 0,
+        entry: entry.into(),
+        generation: generation.into(),
+        base: 0.into(),
+        len: (1 << 20).into(),
+        place: 0.into(),
+        arena: located.arena.into(),
+        page: number.into(),
+    };
+    change(&mut resolution);
+    let head = Head { kind: Kind::Resolved, flags: Flags::ID, len: bytes as u32, id, ..Head::default() };
+    Segments::lend(&resolution.as_bytes()[..bytes], |payload| two.target.send(&head, payload, false)).unwrap();
+    match poll(&mut two.initiator) {
+        Err(Broken::Protocol(why)) => Err(why),
+        Err(other) => panic!("{other}"),
+        Ok(()) => {
+            let known = two.initiator.look_up(region.key());
+            if let Lookup::Ready(grant) = known {
+                // No answer leads to an access beyond the arena.
+                for address in [0, (1 << 20) - 8, 1 << 20, u64::MAX - 8] {
+                    Segments::lend(&[1; 8], |from| two.initiator.direct_write(grant, address, from)).ok();
+                }
+            }
+            Ok(known)
+        }
+    }
+}
+
+#[test]
+fn answers_that_cannot_be_break_the_link_and_nothing_else() {
+    let all = size_of::<Resolution>();
+    assert!(matches!(answered(all, 1, |_| ()), Ok(Lookup::Ready(_))), "the answer is good before it is changed");
+    type Change = fn(&mut Resolution);
+    let changes: &[(&str, Change)] = &[
+        ("unknown way", |it| it.status = 0),
+        ("unknown way", |it| it.status = 9),
+        ("malformed", |it| it.rights = 0),
+        ("malformed", |it| it.rights = 16),
+        ("malformed", |it| it.notify = 2),
+        ("malformed", |it| it.page = 0.into()),
+        ("cannot be", |it| it.generation = 0.into()),
+        ("cannot be", |it| it.entry = (ENTRIES as u32).into()),
+        ("cannot be", |it| it.entry = u32::MAX.into()),
+        ("cannot be", |it| it.len = 0.into()),
+        ("cannot be", |it| it.base = (u64::MAX - (1 << 20) + 2).into()),
+        ("beyond", |it| it.len = ((1 << 20) + 1).into()),
+        ("beyond", |it| it.len = u64::MAX.into()),
+        ("beyond", |it| it.place = 1.into()),
+        ("beyond", |it| it.place = u64::MAX.into()),
+    ];
+    for (number, (expected, change)) in changes.iter().enumerate() {
+        let why = answered(all, 1, change).expect_err(&format!("change {number} was believed"));
+        assert!(why.contains(expected), "change {number}: {why}");
+    }
+    assert!(answered(all - 1, 1, |_| ()).unwrap_err().contains("length"));
+    assert!(answered(0, 1, |_| ()).unwrap_err().contains("length"));
+    assert!(answered(all, 2, |_| ()).unwrap_err().contains("nobody asked"));
+}
+
+#[test]
+fn answers_that_may_be_late_are_void() {
+    let all = size_of::<Resolution>();
+    // The arena may have been taken back in the meantime.
+    assert_eq!(answered(all, 1, |it| it.arena = 0xFFFF_FFF0.into()), Ok(Lookup::Unknown));
+    // The page may have been taken back as well. The region is then reached through its owner.
+    assert_eq!(answered(all, 1, |it| it.page = (it.page.get() + 1000).into()), Ok(Lookup::Executed));
+    assert_eq!(answered(all, 1, |it| it.page = it.arena), Ok(Lookup::Executed));
+    // The arena was given for writing but is announced for reading, so it is not found.
+    assert_eq!(answered(all, 1, |it| it.rights = 1), Ok(Lookup::Unknown));
+    // A generation that does not hold, or an entry that is not in use: the region is granted, and found stale.
+    assert!(matches!(answered(all, 1, |it| it.generation = u64::MAX.into()), Ok(Lookup::Ready(_))));
+    assert!(matches!(answered(all, 1, |it| it.entry = (ENTRIES as u32 - 1).into()), Ok(Lookup::Ready(_))));
+}
+
+#[test]
+fn a_page_of_the_wrong_size_is_refused() {
+    let mut two = Two::new(true);
+    assert_eq!(two.initiator.look_up(7), Lookup::Unknown);
+    let page: Allocation = allocate(1 << 20).unwrap();
+    let located = crate::local_memory::sealed::locate(page.as_ptr(), 8).unwrap();
+    let (_, side) = two.target.direct();
+    assert!(located.size > PAGE_BYTES && side.arenas.give((77, Sharing::ReadOnly), located.size, &located.fd));
+    let resolution = Resolution {
+        rights: 1,
+        generation: 1.into(),
+        len: 8.into(),
+        page: 77.into(),
+        ..Resolution::of(Status::Mapped)
+    };
+    let len = size_of::<Resolution>() as u32;
+    let head = Head { kind: Kind::Resolved, flags: Flags::ID, len, id: 1, ..Head::default() };
+    Segments::lend(resolution.as_bytes(), |payload| two.target.send(&head, payload, false)).unwrap();
+    assert_eq!(poll(&mut two.initiator), Err(Broken::Protocol("a key page of the wrong size".into())));
+}
+
+#[test]
+fn unasked_answers_and_questions_without_number_break_the_link() {
+    for head in [
+        Head { kind: Kind::Resolved, flags: Flags::ID, id: 1, ..Head::default() },
+        Head { kind: Kind::Resolved, ..Head::default() },
+        Head { kind: Kind::Resolve, flags: Flags::DATA, data: 7, ..Head::default() },
+    ] {
+        let mut two = Two::new(true);
+        two.initiator.send(&head, &Segments::EMPTY, false).unwrap();
+        assert!(matches!(poll(&mut two.target), Err(Broken::Protocol(_))), "{head:?}");
+    }
+}
+
+/// Fills the ring to the initiator.
+fn fill(two: &mut Two) {
+    let head = Head { kind: Kind::Message, len: 2000, ..Head::default() };
+    while Segments::lend(&[0; 2000], |payload| two.target.send(&head, payload, false)) != Err(Refused::Full) {}
+    let head = Head { kind: Kind::Message, ..Head::default() };
+    while two.target.send(&head, &Segments::EMPTY, false) != Err(Refused::Full) {}
+}
+
+#[test]
+fn questions_are_answered_when_there_is_room() {
+    let mut two = Two::new(true);
+    let regions: Vec<_> = (0..2 * ASKED).map(|_| two.region(8, true, BOTH)).collect();
+    fill(&mut two);
+    for region in &regions {
+        assert_eq!(two.initiator.look_up(region.key()), Lookup::Unknown);
+    }
+    for _ in 0..2 * ASKED {
+        poll(&mut two.target).unwrap();
+    }
+    assert!(!two.target.is_idle() && !two.target.is_quiet() && !two.target.set_cold(), "answers are owed");
+    for region in &regions {
+        two.write(region.key(), 0, &[4; 8]).unwrap();
+        assert_eq!(bytes_of(region), [4; 8]);
+    }
+    two.turn();
+    assert!(two.target.is_idle() && two.target.set_cold());
+}
+
+#[test]
+fn more_questions_than_may_be_under_way_break_the_link() {
+    let mut two = Two::new(true);
+    fill(&mut two);
+    let mut result = Ok(());
+    for id in 0..2 * ASKED as u32 {
+        let head = Head { kind: Kind::Resolve, flags: Flags::DATA | Flags::ID, data: 5, id, ..Head::default() };
+        two.initiator.send(&head, &Segments::EMPTY, false).unwrap();
+        result = poll(&mut two.target);
+        if result.is_err() {
+            assert_eq!(id, ASKED as u32);
+            break;
+        }
+    }
+    assert!(matches!(result, Err(Broken::Protocol(why)) if why.contains("under way")));
+}
+
+/// The control socket carries other content than the ring; neither is trusted.
+#[test]
+fn nonsense_on_the_control_socket_breaks_the_link() {
+    let [initiator, target] = parts(true);
+    let control = rustix::io::dup(&target.control).unwrap();
+    let domain = domain();
+    let (initiator, target) = (ShmLink::new(initiator).unwrap(), ShmLink::new(target).unwrap());
+    let mut two = Two { initiator, target, domain };
+    // The kind of sharing does not exist.
+    let mut announcement = [0u8; 16];
+    (announcement[0], announcement[4], announcement[8]) = (9, 2, 1);
+    rustix::net::send(&control, &announcement, SendFlags::empty()).unwrap();
+    assert_eq!(two.initiator.look_up(7), Lookup::Unknown);
+    let resolution =
+        Resolution { rights: 1, generation: 1.into(), len: 8.into(), page: 9.into(), ..Resolution::of(Status::Mapped) };
+    let len = size_of::<Resolution>() as u32;
+    let head = Head { kind: Kind::Resolved, flags: Flags::ID, len, id: 1, ..Head::default() };
+    Segments::lend(resolution.as_bytes(), |payload| two.target.send(&head, payload, false)).unwrap();
+    assert!(matches!(poll(&mut two.initiator), Err(Broken::Protocol(why)) if why.contains("unknown way")));
+    let mut byte = [0; 1];
+    assert!(rustix::net::recv(&control, &mut byte, RecvFlags::DONTWAIT).is_err(), "nothing came back");
+}

@@ -1,0 +1,231 @@
+//! The receiving part of a link.
+
+#![expect(unsafe_code, reason = "lends what arrived to the sink; each block states its own reason")]
+
+use super::super::pair::Size;
+use super::super::ring::{Arrival, Consumer, Mark};
+use super::super::sender::GROW;
+use super::ShmLink;
+use crate::local_memory::volatile::{View, ViewExt as _};
+use crate::wire::head::{Head, Kind};
+use crate::{Broken, Connection, Sink};
+
+/// The largest number of frames that one poll receives, so that other links get their turn.
+const BATCH: u32 = 16;
+
+/// The result of a [glance](ShmLink::glance) at a ring.
+#[derive(Debug)]
+pub enum Glance {
+    /// Nothing has arrived.
+    Nothing,
+    /// A message.
+    Message(Message),
+    /// Something that only a [poll](crate::Link::poll) handles.
+    More,
+}
+
+/// The next message in a ring. Its position and length were checked.
+#[derive(Debug)]
+pub struct Message {
+    head: Head,
+    payload: *const u8,
+    /// The rest of the description, if the payload is not in the message's line.
+    long: Option<Arrival>,
+}
+
+impl Message {
+    #[inline(always)]
+    pub const fn head(&self) -> &Head {
+        &self.head
+    }
+}
+
+/// The next frame in a ring.
+enum Found {
+    Message(Message),
+    /// A frame that is not a plain message.
+    Other,
+    /// A message that has not arrived completely.
+    Beginning,
+    /// The frame is invalid, for this reason.
+    Broken(&'static str),
+}
+
+impl ShmLink {
+    /// Handles a frame that is not simply passed to the sink.
+    fn own_frame(&mut self, arrival: &Arrival) -> Result<(), Broken> {
+        match arrival.head.kind {
+            Kind::Transport if arrival.head.tag == GROW && !self.rx_grown => {
+                self.rx_grown = true;
+                if let Err(error) = self.pair.back_grown(1 - self.side) {
+                    return Err(self.break_with(Broken::NoMemory(format!("for a larger ring: {error}"))));
+                }
+                self.rx = Consumer::new(self.pair.area(1 - self.side, Size::Grown));
+                return Ok(());
+            }
+            Kind::Transport => {
+                return Err(self.break_with(Broken::Protocol("an unknown frame of the transport's own".to_owned())));
+            }
+            Kind::Data => {
+                // SAFETY: the frame is consumed only below.
+                let view = unsafe { arrival.view() };
+                if let Err(error) = self.transfers.data(&arrival.head, view) {
+                    return Err(self.transfer_error(error));
+                }
+            }
+            Kind::Resolve | Kind::Resolved | Kind::Assist => {
+                // SAFETY: the frame is consumed only below.
+                let view = unsafe { arrival.view() };
+                let (direct, side) = self.direct();
+                if let Err(why) = direct.frame(&arrival.head, view, side) {
+                    return Err(self.break_with(Broken::Protocol(why.to_owned())));
+                }
+            }
+            _ => {}
+        }
+        self.consume(arrival);
+        Ok(())
+    }
+
+    #[inline]
+    fn consume(&mut self, arrival: &Arrival) {
+        if self.rx.consume(arrival) {
+            self.sender.gave_room();
+        }
+    }
+
+    /// Returns the next frame, if it is a message with no flag but [`Flags::DATA`](crate::wire::head::Flags::DATA).
+    #[inline(always)]
+    fn message(&mut self, mark: Mark) -> Found {
+        let Some(head) = self.rx.peek_message(mark) else { return Found::Other };
+        if let Some(payload) = self.rx.short_payload(&head) {
+            return Found::Message(Message { head, payload, long: None });
+        }
+        match self.rx.payload(head, &mut self.scratch) {
+            Ok(Some(arrival)) => Found::Message(Message { head, payload: arrival.payload(), long: Some(arrival) }),
+            Ok(None) => Found::Beginning,
+            Err(why) => Found::Broken(why),
+        }
+    }
+
+    /// Returns the payload of a message, which is valid until the message is consumed.
+    #[inline(always)]
+    #[doc(hidden)]
+    pub fn payload(&self, message: &Message) -> View<'_> {
+        // SAFETY: that many bytes lie there, as was checked, in the pair's memory or in the scratch memory, both of
+        // which stay as long as the link. (After the message was consumed they are whatever was written since.)
+        unsafe { View::new(message.payload, message.head.len as usize) }
+    }
+
+    /// Consumes the next message.
+    #[inline(always)]
+    fn go_past(&mut self, message: &Message) {
+        let published = match &message.long {
+            None => self.rx.consume_short(),
+            Some(arrival) => self.rx.consume(arrival),
+        };
+        if published {
+            self.sender.gave_room();
+        }
+    }
+
+    /// Checks only the ring for the next message, which stays there until it is [taken](Self::take).
+    #[inline(always)]
+    #[doc(hidden)]
+    pub fn glance(&mut self) -> Glance {
+        let Some(mark) = self.rx.next() else {
+            self.waited = true;
+            return Glance::Nothing;
+        };
+        if self.broken.is_some() {
+            return Glance::More;
+        }
+        match self.message(mark) {
+            Found::Message(message) if message.head.kind != Kind::Collective => Glance::Message(message),
+            Found::Message(_) | Found::Other | Found::Beginning | Found::Broken(_) => Glance::More,
+        }
+    }
+
+    /// Consumes the message that was found by [`glance`](Self::glance), after it was handled. Returns whether more
+    /// messages may be there. If not, it arrived alone, and the next one has probably not been sent yet.
+    #[inline(always)]
+    #[doc(hidden)]
+    pub fn take(&mut self, message: &Message) -> bool {
+        self.go_past(message);
+        self.sender.answered(1);
+        if std::mem::take(&mut self.waited) {
+            return false;
+        }
+        self.rx.prefetch();
+        true
+    }
+
+    /// Passes what has arrived to `sink`. Returns whether there was anything.
+    #[inline]
+    pub(super) fn receive(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        let mut count = 0;
+        // In an exchange of single messages, the line behind a message is not read before the message is answered:
+        // that would fetch the line from the sender, which is about to write it.
+        let most = if std::mem::take(&mut self.waited) { 1 } else { BATCH };
+        while count < most
+            && let Some(mark) = self.rx.next()
+        {
+            let message = match self.message(mark) {
+                Found::Message(message) => message,
+                Found::Other => {
+                    if !self.receive_any(mark, me, sink)? {
+                        break;
+                    }
+                    count += 1;
+                    if self.broken.is_some() {
+                        break; // The frame was a `Bye`.
+                    }
+                    continue;
+                }
+                Found::Beginning => break,
+                Found::Broken(why) => return Err(self.broken_frame(why)),
+            };
+            sink.frame(me, &message.head, self.payload(&message));
+            self.go_past(&message);
+            if count > 0 && message.long.is_none() {
+                // The messages come in a stream: fetch the next ones while this one is handled. (Not in an
+                // exchange of single messages: the next line is then about to be written.)
+                self.rx.prefetch();
+            }
+            count += 1;
+        }
+        self.sender.answered(count);
+        Ok(count > 0)
+    }
+
+    #[cold]
+    fn broken_frame(&mut self, why: &str) -> Broken {
+        self.break_with(Broken::Protocol(why.to_owned()))
+    }
+
+    /// Handles a frame of any kind. Returns false if it has not arrived completely.
+    #[inline(never)]
+    fn receive_any(&mut self, mark: Mark, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        let arrival = match self.rx.peek_any(mark, &mut self.scratch) {
+            Ok(Some(arrival)) => arrival,
+            Ok(None) => return Ok(false),
+            Err(why) => return Err(self.broken_frame(why)),
+        };
+        if matches!(
+            arrival.head.kind,
+            Kind::Data | Kind::Nothing | Kind::Transport | Kind::Resolve | Kind::Resolved | Kind::Assist
+        ) {
+            return self.own_frame(&arrival).map(|()| true);
+        }
+        // SAFETY: the frame is consumed only after the sink has returned.
+        sink.frame(me, &arrival.head, unsafe { arrival.view() });
+        self.consume(&arrival);
+        if arrival.head.kind == Kind::Bye {
+            if !self.transfers.is_empty() {
+                self.step(me, sink)?; // Transfers that the peer has completed are reported before the end.
+            }
+            self.break_with(Broken::Closed);
+        }
+        Ok(true)
+    }
+}

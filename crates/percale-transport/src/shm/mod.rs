@@ -1,0 +1,48 @@
+//! Shared memory: connections between processes of one machine and one user.
+//!
+//! A pair of endpoints shares one sealed memfd ([`pair_memory`]) with a ring in each direction; each endpoint has a doorbell
+//! ([`Bell`]) that its peers map. A [`ShmLink`] is one end of the connection. Small frames are copied into the ring and out
+//! of it; the payloads of offers are copied once, from memory to memory, by both sides (`transfer`).
+//!
+//! # Modules
+//! * `ring`: lines, byte ring, credits. `pair`: the
+//!   layout of the pair's memory. `parts`: what the connection setup hands over.
+//! * `sender`: the outbound ring, and when to fence, to check the peer's state, and to grow. `link`: one end of a connection,
+//!   as a `Link`.
+//! * `transfer`: large payloads, through mapped arenas, CMA, or frames.
+//! * `direct`: direct reads and writes of the peer's regions.
+//! * `sync`: the switch to loom. `cache`: cache hints. `connection_end`: the watcher's report to a link. `residue`:
+//!   operations that wait for a peer that may still be copying.
+//!
+//! # Trust
+//! The peer may write anything to the pair's memory at any time. Words are read once and checked, and only the copy is used;
+//! a payload is a [`View`](crate::local_memory::volatile::View). No value from the peer decides where this process reads or writes
+//! in its own memory: positions in the ring follow from checked lengths, and chunks of a transfer lie within this side's own
+//! segments.
+
+mod cache;
+mod connection_end;
+mod direct;
+mod link;
+mod pair;
+mod parts;
+mod residue;
+mod ring;
+mod sender;
+mod sync;
+mod transfer;
+
+#[cfg(any(test, fuzzing, feature = "testing"))]
+mod fuzz;
+
+pub use crate::local_memory::bell::{BELL_BITS, BELL_BYTES, Bell, Rouse};
+pub use connection_end::ConnectionEnd;
+pub use direct::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup};
+#[cfg(any(test, fuzzing, feature = "testing"))]
+pub use fuzz::fuzz_ring;
+pub use link::Glance;
+pub use link::ShmLink;
+pub use pair::Mappings;
+pub use pair::{PAIR_BYTES, pair_memory};
+pub use parts::{Parts, SetUpError};
+pub use residue::Residue;

@@ -1,0 +1,75 @@
+//! The parts from which a link is built.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::pair::Mappings;
+use crate::local_memory::bell::{BELL_BITS, Bell};
+use crate::peer_process::PeerProcess;
+use crate::region::{Keys, Via};
+use crate::system::process_socket::ProcessSocket;
+
+/// The parts from which a link is built, as exchanged during connection setup.
+#[derive(Debug)]
+pub struct Parts {
+    /// 0 for the side that connected and created the pair memory, 1 for the other.
+    pub side: u8,
+    /// The pair memory ([`pair_memory`](super::pair_memory)).
+    pub pair: OwnedFd,
+    /// This endpoint's bell.
+    pub my_bell: Arc<Bell>,
+    /// The bit of `my_bell` that stands for this link.
+    pub my_bit: u32,
+    /// The page of the peer's bell.
+    pub peer_bell: OwnedFd,
+    /// The pair memory and the page of the peer's bell, if they are already mapped.
+    pub mappings: Option<Mappings>,
+    /// The event descriptor of the peer's bell.
+    pub peer_event: OwnedFd,
+    /// The bit of the peer's bell that stands for this link.
+    pub peer_bit: u32,
+    /// A connected SOCK_SEQPACKET socket, for descriptors. Another thread watches it for hang-up.
+    pub control: ProcessSocket,
+    /// An address in the peer and the eight bytes stored there, used to test CMA.
+    pub peer_nonce: (u64, u64),
+    /// Whether CMA may be used.
+    pub cma: bool,
+    /// The peer's process.
+    pub process: Option<Arc<PeerProcess>>,
+    /// This domain's regions, if the peer may access them directly.
+    #[doc(hidden)]
+    pub keys: Option<Arc<Keys>>,
+    /// The origin of the peer's accesses.
+    #[doc(hidden)]
+    pub via: Via,
+}
+
+/// The reason why a link could not be created.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetUpError {
+    /// The side is neither 0 nor 1.
+    #[error("a pair has sides 0 and 1, not {0}")]
+    Side(u8),
+    /// The bell does not have this bit.
+    #[error("a bell has {BELL_BITS} bits; {0} is none of them")]
+    Bit(u32),
+    /// The pair memory is invalid or cannot be mapped.
+    #[error("the memory of the pair cannot be used: {0}")]
+    Pair(io::Error),
+    /// The page of the peer's bell is invalid or cannot be mapped.
+    #[error("the peer's doorbell cannot be used: {0}")]
+    Bell(io::Error),
+}
+
+impl SetUpError {
+    /// Returns the libfabric error code of this error (positive).
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Side(_) | Self::Bit(_) => libc::EINVAL,
+            Self::Pair(error) | Self::Bell(error) => crate::system::call::errno(error).unwrap_or(libc::EIO),
+        }
+    }
+}

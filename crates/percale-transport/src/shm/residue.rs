@@ -1,0 +1,80 @@
+//! The remains of an ended link: operations with memory that the peer may still be copying to.
+//!
+//! A peer that was stopped in the middle of a chunk continues with it once it is resumed, even if the connection has
+//! ended. So the operations that own this memory do not end before the peer has let go of it, or its process has ended
+//! (see [`Release`]). The end of the connection proves neither.
+//!
+//! One link leaves behind at most the pulls that have a slot (eight) and one long access. They stay until their
+//! release, which does not come while the peer's process is alive and does not respond. So an endpoint makes no further
+//! connections to a process that holds too many of them.
+
+use std::sync::Arc;
+
+use super::direct::Assisted;
+use super::pair::Pair;
+use super::transfer::has_let_go;
+use crate::peer_process::PeerProcess;
+
+/// The event after which the peer can have no copy into our memory in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The peer has written that it is done, after its last copy: for each of these operations, or for the connection as
+    /// a whole.
+    LetGo,
+    /// The peer's process has exited or executes another program.
+    ProcessEnded,
+    /// This process is a fork of the one that lent the memory, and has memory of its own.
+    Forked,
+}
+
+/// The operations of an ended link that own memory to which the peer may still be copying.
+#[derive(Debug)]
+pub struct Residue {
+    pub(super) pair: Arc<Pair>,
+    pub(super) side: usize,
+    /// Token and slot of the pulls for which the peer may be copying.
+    pub(super) pulls: Vec<(u32, u8)>,
+    /// A long access that the peer may be helping with.
+    pub(super) assisted: Option<Assisted>,
+    pub(super) process: Option<Arc<PeerProcess>>,
+}
+
+impl Residue {
+    /// Returns whether `process` is the peer. As far as this side knows neither has ended, so comparing process ids
+    /// suffices.
+    pub fn is_of(&self, process: &PeerProcess) -> bool {
+        self.process.as_ref().is_some_and(|kept| kept.pid() == process.pid())
+    }
+
+    /// For tests: returns a copy with the same pulls, which is released together with this residue.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn twin(&self) -> Self {
+        let (pair, pulls, process) = (Arc::clone(&self.pair), self.pulls.clone(), self.process.clone());
+        Self { pair, side: self.side, pulls, assisted: None, process }
+    }
+
+    /// Returns whether the peer may be copying for the pull with this token.
+    pub fn holds_pull(&self, token: u32) -> bool {
+        self.pulls.iter().any(|(held, _)| *held == token)
+    }
+
+    /// Returns the token of the long access for which the peer may be copying.
+    pub fn held_access(&self) -> Option<u32> {
+        self.assisted.as_ref().map(Assisted::token)
+    }
+
+    /// Returns the event after which the peer can touch none of this memory, or `None` before it. Once an event was
+    /// returned, that is final.
+    pub fn release(&self) -> Option<Release> {
+        if !self.pair.is_here() {
+            return Some(Release::Forked);
+        }
+        let held = |(_, slot): &(u32, u8)| !has_let_go(&self.pair, self.side, *slot);
+        let assisted = self.assisted.as_ref().is_some_and(|it| !it.has_let_go(&self.pair, self.side));
+        if !assisted && !self.pulls.iter().any(held) {
+            return Some(Release::LetGo);
+        }
+        let ended = self.process.as_ref().and_then(|process| process.ended());
+        ended.map(|_| Release::ProcessEnded)
+    }
+}

@@ -1,0 +1,316 @@
+//! The sending half of a link: the ring that it writes, when it fences and checks whether the peer must be notified, and when
+//! the ring grows.
+//!
+//! After a single frame the sender fences and checks at once. Within a batch (`more`) the check is *due*, and is made
+//! with the last frame, with a refusal, or in the next poll. A sender that streams works without fences (see `bell`).
+//! It starts to stream after [`STREAMING`] frames with few answers, and stops when answers arrive or when it sends
+//! nothing for [`SILENCE`] polls. The small ring is replaced by the large one when it was full a few times, or at the
+//! first payload that does not fit.
+
+use std::sync::Arc;
+
+use super::pair::{GROWN_MAX, IDLE_MAX, Pair, Size};
+use super::ring::{NoRoom, Producer, Publish};
+use super::sync::{Ordering, compiler_barrier, fence};
+use crate::Refused;
+use crate::local_memory::barrier;
+use crate::local_memory::bell::PeerBell;
+use crate::local_memory::volatile::{Segment, Segments};
+use crate::wire::head::{Head, Kind};
+
+/// The tag of a `Kind::Transport` frame that announces that all further frames are in the large ring.
+pub(super) const GROW: u64 = 1;
+/// The number of frames without an answer after which a sender streams.
+const STREAMING: u32 = 64;
+/// The number of frames that an answer counts for.
+const ANSWER: u32 = 4;
+/// The number of polls without a frame sent after which a sender stops streaming.
+const SILENCE: u32 = 4096;
+/// How often the small ring may be full before it grows.
+const PATIENCE: u32 = 4;
+
+#[derive(Debug)]
+pub(super) struct Sender {
+    tx: Producer,
+    /// Declared after `tx`, which points into it.
+    pair: Arc<Pair>,
+    side: usize,
+    bell: PeerBell,
+    /// Frames were published, and the peer may have to be notified.
+    due: bool,
+    /// Frames are published without fences, as declared in the pair memory.
+    unfenced: bool,
+    /// Increases with frames sent, decreases with answers.
+    streak: u32,
+    silence: u32,
+    /// The position of the ring when it was found full and the peer was asked to report room. Frames that are sent at
+    /// the first attempt do not reset it, because they do not read it. The next refused frame detects by the changed
+    /// position that frames were sent in between.
+    wanting: Option<u64>,
+    found_full: u32,
+    growth: Growth,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Growth {
+    Possible,
+    Done,
+    /// There is no memory for the large ring.
+    Failed,
+}
+
+impl Sender {
+    pub(super) fn new(pair: Arc<Pair>, side: usize, bell: PeerBell) -> Self {
+        Self {
+            tx: Producer::new(pair.area(side, Size::Idle)),
+            pair,
+            side,
+            bell,
+            due: false,
+            unfenced: false,
+            streak: 0,
+            silence: 0,
+            wanting: None,
+            found_full: 0,
+            growth: Growth::Possible,
+        }
+    }
+
+    pub(super) fn peer_processor(&self) -> Option<u32> {
+        self.bell.processor()
+    }
+
+    /// Returns the longest payload that can be sent, now or after growing.
+    #[inline]
+    pub(super) fn limit(&self) -> usize {
+        if self.growth == Growth::Failed { IDLE_MAX } else { GROWN_MAX }
+    }
+
+    /// Sends a frame.
+    #[inline]
+    pub(super) fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), SendError> {
+        let publish = self.publish(more);
+        match self.tx.push(head, payload, publish) {
+            Ok(()) => {
+                self.sent(more, publish);
+                Ok(())
+            }
+            Err(why) => self.retry(why, *head, payload, more),
+        }
+    }
+
+    /// Sends a frame with a payload in one piece.
+    #[inline(always)]
+    pub(super) fn send_one(&mut self, head: &Head, payload: Segment, more: bool) -> Result<(), SendError> {
+        let publish = self.publish(more);
+        match self.tx.push_one(head, payload, publish) {
+            Ok(()) => {
+                self.sent(more, publish);
+                Ok(())
+            }
+            Err(why) => self.retry_one(why, *head, payload, more),
+        }
+    }
+
+    #[inline(always)]
+    const fn publish(&self, more: bool) -> Publish {
+        if more | self.unfenced | self.due { Publish::Plain } else { Publish::Fenced }
+    }
+
+    #[inline(always)]
+    fn sent(&mut self, more: bool, publish: Publish) {
+        self.streak += 1;
+        self.silence = 0;
+        if self.streak >= STREAMING {
+            self.stream();
+        }
+        if more {
+            self.due = true;
+        } else if publish == Publish::Fenced {
+            self.look();
+        } else {
+            self.poke();
+        }
+    }
+
+    /// Checks whether the peer must be rung or woken, after what was published is visible to it.
+    #[inline(always)]
+    fn look(&self) {
+        let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::SeqCst) != 0;
+        if cold | self.bell.is_asleep() {
+            self.bell.notify(cold);
+        }
+    }
+
+    /// Returns whether the peer polls this ring without being notified.
+    pub(super) fn peer_is_awake(&self) -> bool {
+        let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::Relaxed) != 0;
+        !cold && !self.bell.is_asleep()
+    }
+
+    /// Makes sure that the peer notices what was published or written to the pair memory.
+    #[inline]
+    pub(super) fn poke(&mut self) {
+        self.due = false;
+        if self.unfenced {
+            compiler_barrier();
+        } else {
+            fence(Ordering::SeqCst);
+        }
+        self.look();
+    }
+
+    /// Returns whether there is nothing to do until something arrives. While the sender streams, calls are counted as
+    /// by [`idle`](Self::idle), until streaming has to end.
+    #[inline]
+    pub(super) fn rests(&mut self) -> bool {
+        if self.unfenced {
+            self.silence += 1;
+            return !self.due && self.silence < SILENCE;
+        }
+        !self.due
+    }
+
+    /// Makes the check that is due, if any.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        if self.due {
+            self.poke();
+        }
+    }
+
+    /// Records that this many answers arrived.
+    #[inline]
+    pub(super) fn answered(&mut self, count: u32) {
+        self.streak = self.streak.saturating_sub(ANSWER * count);
+    }
+
+    /// Records that a poll found nothing.
+    #[inline]
+    pub(super) fn idle(&mut self) {
+        if self.unfenced && !self.rests() {
+            self.fenced();
+        }
+    }
+
+    /// Starts streaming, if both sides support it.
+    #[cold]
+    fn stream(&mut self) {
+        // Stays below the threshold for a while, so that this check is not made for each frame.
+        self.streak = STREAMING - 16;
+        let marks = self.pair.direction(self.side);
+        if self.unfenced || marks.consumer.barrier.load(Ordering::Acquire) == 0 || !barrier::is_registered() {
+            return;
+        }
+        marks.producer.unfenced.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.unfenced = true;
+    }
+
+    /// Ends streaming: publishes with fences again.
+    #[cold]
+    pub(super) fn fenced(&mut self) {
+        fence(Ordering::SeqCst);
+        self.pair.direction(self.side).producer.unfenced.store(0, Ordering::Release);
+        (self.unfenced, self.streak) = (false, 0);
+        self.look();
+    }
+
+    /// Ends streaming. A sender that sleeps between its frames, or yields to other threads, must not stream, even if
+    /// there are few answers.
+    pub(super) fn end_stream(&mut self) {
+        if self.unfenced {
+            self.fenced();
+        }
+        self.streak = 0;
+    }
+
+    /// Prepares for the sleep of the owner: ends streaming and makes the check that is due.
+    pub(super) fn prepare_sleep(&mut self) {
+        self.end_stream();
+        self.flush();
+    }
+
+    #[cold]
+    fn retry_one(&mut self, why: NoRoom, head: Head, payload: Segment, more: bool) -> Result<(), SendError> {
+        self.retry(why, head, &Segments::one(payload), more)
+    }
+
+    #[cold]
+    fn retry(&mut self, why: NoRoom, head: Head, payload: &Segments, more: bool) -> Result<(), SendError> {
+        match why {
+            NoRoom::BadCredits => return Err(SendError::BadCredits),
+            NoRoom::TooLong => {
+                if payload.len() > GROWN_MAX {
+                    return Err(SendError::TooLong);
+                }
+                if !self.grow() {
+                    self.flush();
+                    return Err(SendError::Refused(Refused::Full));
+                }
+            }
+            NoRoom::Full => {
+                self.found_full += u32::from(self.wanting != Some(self.tx.position()));
+                if self.found_full >= PATIENCE {
+                    self.grow();
+                }
+            }
+        }
+        // This is Dekker's pattern: request room, then check once more.
+        let wants_room = &self.pair.direction(self.side).producer.wants_room;
+        let position = Some(self.tx.position());
+        if self.wanting != position {
+            wants_room.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            self.wanting = position;
+        }
+        match self.tx.push(&head, payload, Publish::Plain) {
+            Ok(()) => {
+                wants_room.store(0, Ordering::Relaxed);
+                self.wanting = None;
+                self.due = true;
+                self.sent(more, Publish::Plain);
+                Ok(())
+            }
+            Err(NoRoom::BadCredits) => Err(SendError::BadCredits),
+            Err(NoRoom::Full | NoRoom::TooLong) => {
+                self.flush();
+                Err(SendError::Refused(Refused::Full))
+            }
+        }
+    }
+
+    /// Replaces the small ring by the large one.
+    fn grow(&mut self) -> bool {
+        if self.growth != Growth::Possible {
+            return false;
+        }
+        if let Err(error) = self.pair.back_grown(self.side) {
+            crate::later::later!(warn: %error, "no memory for a larger ring; staying with the small one");
+            self.growth = Growth::Failed;
+            return false;
+        }
+        self.tx.push_reserved(&Head { kind: Kind::Transport, tag: GROW, ..Head::default() });
+        self.due = true;
+        self.tx = Producer::new(self.pair.area(self.side, Size::Grown));
+        self.growth = Growth::Done;
+        true
+    }
+
+    /// Wakes the peer if it waits for credits of the ring through which it sends. Called after credits were published.
+    #[cold]
+    pub(super) fn gave_room(&self) {
+        fence(Ordering::SeqCst);
+        if self.pair.direction(1 - self.side).producer.wants_room.load(Ordering::SeqCst) != 0 {
+            self.look();
+        }
+    }
+}
+
+/// The reason why a frame was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendError {
+    Refused(Refused),
+    TooLong,
+    BadCredits,
+}

@@ -1,0 +1,372 @@
+//! The receiving side of a transfer.
+
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
+use std::time::Instant;
+
+use zerocopy::IntoBytes;
+
+use super::claim::Side;
+use super::request::{NO_SLOT, Request};
+use super::way::{NoWay, Told, Way};
+use super::{
+    CHUNK_LEAST, CMA_CHUNK, CMA_SHARED, End, FINE, FINE_CHUNK, HELP_AFTER, MAPPED_CHUNK, MAPPED_SHARED, Pair,
+    PullError, Sender, Slot, Step, TransferError, Transfers, puller, pusher,
+};
+use crate::Refused;
+use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
+use crate::region::lease::Lease;
+use crate::shm::pair::Gone;
+use crate::shm::sender::SendError;
+use crate::shm::sync::Ordering;
+use crate::wire::head::{Flags, GONE, Head, Kind, Offer};
+
+/// A pull that has no slot yet, or for which there was no room to send the frame.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    id: u32,
+    offer: Offer,
+    into: Lease,
+    token: u32,
+}
+
+/// A pull in progress.
+#[derive(Debug)]
+pub(super) struct Pull {
+    token: u32,
+    slot: u8,
+    into: Lease,
+    wanted: u64,
+    chunk: u64,
+    way: Way,
+    /// Bytes that this side copied, and claims that it made.
+    copied: u64,
+    claims: u64,
+    /// Nothing is left to claim.
+    exhausted: bool,
+    /// The time before which this side does not copy; `None` if it copies at once.
+    help_at: Option<Instant>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Copying,
+    /// This side cannot continue, and waits until the pusher has let go.
+    Failed(PullError),
+    /// The payload has to be sent as frames, and the pusher has yet to stop copying.
+    Asked,
+    /// The payload arrives as frames; this many bytes have arrived.
+    Bounce(u64),
+    /// Like `Bounce`, but the destination was revoked and the bytes are discarded.
+    Discard(u64),
+    /// The payload arrived as frames, but the pull has failed; no more frames will arrive.
+    Void(PullError),
+    Over,
+}
+
+/// Returns whether the pusher is done with this slot.
+pub(super) fn is_closed(slot: &Slot) -> bool {
+    is_closing(slot.pusher.0.state.load(Ordering::Acquire))
+}
+
+/// Returns whether the pusher can have no copy for this slot of `side` in progress, after the puller wrote that it has
+/// failed. Once true, the result does not change, because the puller does not open the slot again.
+pub(in super::super) fn has_let_go(pair: &Pair, side: usize, slot: u8) -> bool {
+    pair.slot(side, usize::from(slot)).is_none_or(|slot| is_let_go(slot, pair.gone(side ^ 1)))
+}
+
+/// Like [`has_let_go`], for a slot and the pusher's [`Gone`] word, which is set after its last copy and also covers slots
+/// that were opened later.
+pub(super) fn is_let_go(slot: &Slot, gone: &Gone) -> bool {
+    gone.is_set() || has_stopped(slot.pusher.0.state.load(Ordering::SeqCst))
+}
+
+const fn is_closing(state: u32) -> bool {
+    matches!(state, pusher::CLOSED | pusher::GONE | pusher::BOUNCE)
+}
+
+/// Returns whether the pusher can have no copy in progress: it has closed the slot, or waits until the puller has
+/// ended.
+const fn has_stopped(state: u32) -> bool {
+    is_closing(state) || matches!(state, pusher::FAULT | pusher::REVOKED | pusher::UNABLE)
+}
+
+impl Transfers {
+    /// Starts a pull. It never fails, but may wait for its turn.
+    pub(in super::super) fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) {
+        self.waiting.push_back(Waiting { id, offer: *offer, into: into.clone(), token });
+    }
+
+    /// Starts waiting pulls, as far as there are slots and room. Returns whether any was started.
+    pub(in super::super) fn start_waiting(&mut self, sender: &mut Sender) -> Result<bool, TransferError> {
+        let mut started = false;
+        while let Some(waiting) = self.waiting.pop_front() {
+            match self.start(&waiting, sender) {
+                Ok(()) => started = true,
+                Err(TransferError::Send(SendError::Refused(_))) => {
+                    self.waiting.push_front(waiting);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(started)
+    }
+
+    fn start(&mut self, waiting: &Waiting, sender: &mut Sender) -> Result<(), TransferError> {
+        let Waiting { id, offer, into, token } = waiting;
+        let wanted = offer.len.get().min(into.len() as u64);
+        // Only this side writes to revocable memory, so the request does not name its location.
+        let ours = into.is_revocable();
+        let place = if ours { &Segments::EMPTY } else { into.place() };
+        let mut request = Request {
+            slot: NO_SLOT,
+            puller_copies: 0,
+            pieces: place.as_slice().len() as u8,
+            reserved: 0,
+            chunk: CMA_CHUNK.into(),
+            wanted: wanted.into(),
+            address: 0.into(),
+            arena: 0.into(),
+            reserved2: 0.into(),
+            offset: 0.into(),
+        };
+        let head = Head { kind: Kind::Pull, flags: Flags::ID, len: 40, tag: u64::from(*token), data: 0, id: *id };
+        if wanted == 0 {
+            send(sender, &head, &request)?;
+            self.ended.push(End::Pulled(*token, Ok(0)));
+            return Ok(());
+        }
+        let told = Told {
+            pieces: offer.pieces.get(),
+            arena: offer.arena.get(),
+            offset: offer.offset.get(),
+            address: offer.address.get(),
+        };
+        let way = Way::to(&told, wanted, &mut self.arenas, self.cma.as_ref())?;
+        let (arena, offset) = self.arenas.name(&place.slice(0, wanted as usize));
+        let mapped = way.is_mapped() || arena != 0;
+        if let [only] = place.as_slice() {
+            request.address = (only.as_ptr().expose_provenance() as u64).into();
+        }
+        let chunk = chunk_of(wanted, mapped);
+        (request.chunk, request.arena, request.offset) = (chunk.into(), arena.into(), offset.into());
+        request.puller_copies = u8::from(way.exists());
+        let Some((index, slot)) = self.take_slot() else {
+            return Err(TransferError::Send(SendError::Refused(Refused::Full)));
+        };
+        slot.claimed.store(0, Ordering::Relaxed);
+        slot.puller.done.store(0, Ordering::Relaxed);
+        slot.puller.state.store(puller::OPEN, Ordering::Relaxed);
+        slot.pusher.0.done.store(0, Ordering::Relaxed);
+        slot.pusher.0.state.store(pusher::OPEN, Ordering::Relaxed);
+        request.slot = index;
+        if let Err(error) = send(sender, &head, &request) {
+            self.free |= 1 << index;
+            return Err(error);
+        }
+        let at_once = ours || wanted > if way.is_mapped() { MAPPED_SHARED } else { CMA_SHARED };
+        self.pulls.push(Pull {
+            token: *token,
+            slot: index,
+            into: into.slice(0, wanted as usize),
+            wanted,
+            chunk: u64::from(chunk),
+            copied: 0,
+            claims: 0,
+            exhausted: !way.exists(),
+            help_at: (!at_once).then(Instant::now).and_then(|now| now.checked_add(HELP_AFTER)),
+            way,
+            phase: Phase::Copying,
+        });
+        Ok(())
+    }
+}
+
+/// Returns the length of a chunk: large enough to be worth a system call or a claim, small enough that both sides get some.
+fn chunk_of(wanted: u64, mapped: bool) -> u32 {
+    let most = if mapped { MAPPED_CHUNK } else { CMA_CHUNK };
+    let (parts, least) = if wanted > FINE { (16, FINE_CHUNK) } else { (4, CHUNK_LEAST) };
+    most.min(u32::try_from(wanted.div_ceil(parts)).map_or(most, |part| part.next_multiple_of(4096))).max(least)
+}
+
+fn send(sender: &mut Sender, head: &Head, request: &Request) -> Result<(), TransferError> {
+    Segments::lend(request.as_bytes(), |payload| sender.send(head, payload, false)).map_err(TransferError::Send)
+}
+
+impl Pull {
+    pub(super) const fn token(&self) -> u32 {
+        self.token
+    }
+
+    pub(super) const fn slot_bit(&self) -> u32 {
+        1 << self.slot
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    pub(super) fn only_waits(&self) -> bool {
+        self.exhausted || self.phase != Phase::Copying
+    }
+
+    fn slot<'a>(&self, pair: &'a Pair, side: usize) -> Result<&'a Slot, TransferError> {
+        pair.slot(side, usize::from(self.slot)).ok_or(TransferError::Protocol("no such slot"))
+    }
+
+    fn ends(&mut self, result: Result<u64, PullError>) -> Step {
+        self.phase = Phase::Over;
+        Step::Ends(End::Pulled(self.token, result))
+    }
+
+    pub(super) fn step(
+        &mut self,
+        pair: &Pair,
+        side: usize,
+        sender: &mut Sender,
+        may_copy: &mut bool,
+    ) -> Result<Step, TransferError> {
+        match self.phase {
+            Phase::Bounce(arrived) if arrived == self.wanted => return Ok(self.ends(Ok(arrived))),
+            Phase::Discard(arrived) if arrived == self.wanted => return Ok(self.ends(Err(PullError::Revoked))),
+            Phase::Bounce(_) | Phase::Discard(_) => return Ok(Step::Waits),
+            Phase::Void(error) => return Ok(self.ends(Err(error))),
+            Phase::Copying | Phase::Asked | Phase::Failed(_) | Phase::Over => {}
+        }
+        let slot = self.slot(pair, side)?;
+        let state = slot.pusher.0.state.load(Ordering::Acquire);
+        let theirs = slot.pusher.0.done.load(Ordering::Acquire);
+        if let Phase::Failed(error) = self.phase {
+            return Ok(if has_stopped(state) { self.ends(Err(error)) } else { Step::Waits });
+        }
+        match state {
+            pusher::OPEN | pusher::ACCEPTED | pusher::CLOSED => {}
+            pusher::YOURS => self.help_at = None,
+            pusher::GONE => return Ok(self.ends(Err(PullError::Gone))),
+            pusher::FAULT | pusher::REVOKED => {
+                slot.puller.state.store(puller::FAILED, Ordering::Release);
+                sender.poke();
+                let error = if state == pusher::FAULT { PullError::Fault } else { PullError::Gone };
+                return Ok(self.ends(Err(error)));
+            }
+            pusher::BOUNCE if self.phase == Phase::Asked || !self.way.exists() => {
+                self.phase = Phase::Bounce(0);
+                return Ok(Step::Moved);
+            }
+            pusher::UNABLE if self.phase == Phase::Asked => {}
+            pusher::UNABLE => {
+                self.ask_for_frames(slot, sender);
+                return Ok(Step::Moved);
+            }
+            _ => return Err("a transfer in a state that does not exist".into()),
+        }
+        if self.phase == Phase::Asked {
+            return Ok(Step::Waits);
+        }
+        if state != pusher::OPEN && self.copied.saturating_add(theirs) >= self.wanted {
+            slot.puller.state.store(puller::FINISHED, Ordering::Release);
+            sender.poke();
+            return Ok(self.ends(Ok(self.wanted)));
+        }
+        if self.exhausted || !*may_copy || self.help_at.is_some_and(|at| Instant::now() < at) {
+            return Ok(Step::Waits);
+        }
+        self.copy(slot, pair.gone(side ^ 1), sender, may_copy);
+        Ok(Step::Moved)
+    }
+
+    /// Claims chunks and copies them.
+    fn copy(&mut self, slot: &Slot, theirs: &Gone, sender: &mut Sender, may_copy: &mut bool) {
+        let total = self.wanted.div_ceil(self.chunk);
+        let claim = Side::Front.claim(&slot.claimed, total, self.claims == 0);
+        self.claims = self.claims.saturating_add(1);
+        let Some(chunks) = claim.filter(|_| self.claims <= total) else {
+            self.exhausted = true;
+            return;
+        };
+        let offset = chunks.start.saturating_mul(self.chunk);
+        *may_copy = false;
+        let len = chunks.end.saturating_mul(self.chunk).min(self.wanted).saturating_sub(offset);
+        let fetched = self.way.fetch(&self.into, offset as usize, len as usize);
+        if theirs.was_set() {
+            // The operation has ended on the other side, and its memory may have been reused or unmapped when it was
+            // read. Nothing that is read from now on counts. The result of this side's operation follows when the end
+            // of the connection is noticed.
+            self.exhausted = true;
+            return;
+        }
+        match fetched {
+            Ok(()) => {
+                self.copied = self.copied.saturating_add(len);
+                slot.puller.done.store(self.copied, Ordering::Release);
+            }
+            Err(NoWay::Closed) => return self.ask_for_frames(slot, sender),
+            Err(NoWay::Failed(error)) => {
+                self.phase = Phase::Failed(error);
+                let state = if error == PullError::Revoked { puller::REVOKED } else { puller::FAILED };
+                slot.puller.state.store(state, Ordering::SeqCst);
+            }
+        }
+        sender.poke();
+    }
+
+    /// Requests the whole payload as frames, because one of the sides cannot copy.
+    #[cold]
+    fn ask_for_frames(&mut self, slot: &Slot, sender: &mut Sender) {
+        self.phase = Phase::Asked;
+        slot.puller.state.store(puller::FRAMES, Ordering::SeqCst);
+        sender.poke();
+    }
+
+    /// Handles the bytes at `offset` that arrived in a frame.
+    pub(super) fn data(
+        &mut self,
+        pair: &Pair,
+        side: usize,
+        offset: u64,
+        payload: View<'_>,
+    ) -> Result<(), TransferError> {
+        let (arrived, discard) = match self.phase {
+            Phase::Bounce(arrived) => (arrived, false),
+            Phase::Discard(arrived) => (arrived, true),
+            // A frame may be handled before the state is read; but a pusher that has not written this state may
+            // still be copying.
+            Phase::Copying | Phase::Asked
+                if self.slot(pair, side)?.pusher.0.state.load(Ordering::SeqCst) == pusher::BOUNCE =>
+            {
+                (0, false)
+            }
+            _ => return Err("data for a pull that copies".into()),
+        };
+        let len = payload.len() as u64;
+        if offset == GONE && len == 0 && arrived < self.wanted {
+            self.phase = Phase::Void(if discard { PullError::Revoked } else { PullError::Gone });
+            return Ok(());
+        }
+        if offset != arrived || len == 0 || len > self.wanted.saturating_sub(arrived) {
+            return Err("data out of place".into());
+        }
+        let arrived = arrived.saturating_add(len);
+        self.phase = match self.into.enter() {
+            Some((into, _held)) if !discard => {
+                payload.copy_into(into, offset as usize);
+                Phase::Bounce(arrived)
+            }
+            _ => Phase::Discard(arrived),
+        };
+        Ok(())
+    }
+
+    /// Stops the pull because the link ends. Returns the token and slot if the pusher may be copying into local memory.
+    pub(super) fn abandon(&mut self, pair: &Pair, side: usize) -> Option<(u32, u8)> {
+        let slot = self.slot(pair, side).ok()?;
+        if !matches!(self.phase, Phase::Failed(_)) {
+            slot.puller.state.store(puller::LEFT, Ordering::SeqCst); // A failed pull keeps its state, which gives the reason.
+        }
+        let copies =
+            matches!(self.phase, Phase::Copying | Phase::Asked | Phase::Failed(_)) && !self.into.is_revocable();
+        (copies && !is_let_go(slot, pair.gone(side ^ 1))).then_some((self.token, self.slot))
+    }
+}

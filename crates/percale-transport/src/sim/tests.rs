@@ -1,0 +1,255 @@
+//! Tests that the simulated network behaves as documented and is reproducible.
+
+use proptest::prelude::*;
+
+use super::{Event, Network, SimOptions, What};
+use crate::local_memory::volatile::ViewExt as _;
+use crate::local_memory::volatile::{Segments, View};
+use crate::testing::{Lent, Notes, Revocable, Told};
+use crate::wire::head::{Head, Kind, Offer};
+use crate::{Broken, Link, PullError, Refused};
+
+const MESSAGES: u64 = 60;
+const OFFERED: usize = 9_000;
+const WANTED: usize = 8_000;
+
+fn tagged(len: usize, tag: u64) -> Head {
+    Head { kind: Kind::Tagged, len: len as u32, tag, ..Head::default() }
+}
+
+/// The reports to one receiver.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    told: Vec<Told>,
+    begun: usize,
+    end: Option<Broken>,
+}
+
+fn length(message: u64) -> usize {
+    (message * 97 % 2_000) as usize
+}
+
+/// Sends messages over several connections, and makes one pull over each, until everything has arrived or is lost.
+fn run(seed: u64, options: SimOptions) -> (Vec<Event>, Vec<Seen>) {
+    let network = Network::new(seed, options);
+    let source = Lent::new((0..OFFERED).map(|at| (at * 7) as u8).collect());
+    let offer = Offer { len: (OFFERED as u64).into(), ..Offer::default() };
+    let targets: Vec<_> = (0..3).map(|_| Lent::new(vec![0; WANTED])).collect();
+    let mut seen = Vec::new();
+    let mut ends: Vec<_> = targets
+        .iter()
+        .map(|target| {
+            let (a, mut b) = network.connect();
+            b.pull(4, &offer, &target.lease(&[1_000]), 5).ok();
+            (a, Notes::keeping(usize::MAX), b, Notes::keeping(usize::MAX), 0u64, false)
+        })
+        .collect();
+    while seen.len() < ends.len() {
+        seen.clear();
+        for (a, at_a, b, at_b, next, over) in &mut ends {
+            if *next < MESSAGES {
+                let payload = source.whole().slice(0, length(*next));
+                match a.send(&tagged(length(*next), *next), &payload, false) {
+                    Ok(()) => *next += 1,
+                    Err(Refused::Full) => {}
+                    Err(Refused::Broken) => *next = MESSAGES,
+                }
+            }
+            a.poll(0, at_a).ok();
+            for told in at_a.told.drain(..) {
+                if let Told::Frame(head, request) = told {
+                    a.push(head.id, head.tag, View::of(&request), &source.lease(&[])).ok();
+                }
+            }
+            let end = b.poll(0, at_b).err();
+            *over |= end.is_some() || at_b.told.len() as u64 == MESSAGES + 1;
+            if *over {
+                seen.push(Seen { told: at_b.told.clone(), begun: at_b.begun, end });
+            }
+        }
+        assert!(network.now() < 1_000_000_000, "no end: {network}");
+    }
+    for (seen, target) in seen.iter().zip(&targets) {
+        if seen.told.contains(&Told::Pulled(5, Ok(WANTED as u64))) {
+            assert!(target.bytes() == source.bytes()[..WANTED]);
+        }
+    }
+    (network.trace(), seen)
+}
+
+proptest! {
+    #[test]
+    fn within_a_connection_frames_keep_their_order(
+        seed in any::<u64>(),
+        delay in (0..1_000u64, 1_000..200_000u64),
+        window in 2_100..60_000usize,
+        loss in prop_oneof![Just(0u32), 0..30_000u32],
+    ) {
+        let (_, seen) = run(seed, SimOptions { delay, window, loss, ..SimOptions::default() });
+        for Seen { told, end, .. } in seen {
+            let messages: Vec<_> = told.iter().filter(|told| matches!(told, Told::Frame(..))).cloned().collect();
+            let count = messages.len() as u64;
+            let sent: Vec<_> = (0..count)
+                .map(|n| Told::Frame(tagged(length(n), n), (0..length(n)).map(|at| (at * 7) as u8).collect()))
+                .collect();
+            prop_assert!(messages == sent, "a prefix of what was sent, in order");
+            match end {
+                None => prop_assert_eq!(count, MESSAGES),
+                Some(end) => prop_assert!(matches!(end, Broken::Died(_)) && loss > 0, "{:?}", end),
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_events(seed in any::<u64>()) {
+        let options = SimOptions { loss: 2_000, ..SimOptions::default() };
+        let first = run(seed, options);
+        prop_assert!(first == run(seed, options));
+        prop_assert!(first.0 != run(seed ^ 1, options).0);
+    }
+}
+
+#[test]
+fn connections_overtake_each_other_and_payloads_come_in_pieces() {
+    let (trace, seen) = run(1, SimOptions::default());
+    let arrived = |connection: usize| {
+        trace.iter().filter(move |event| event.connection == connection && event.side == 1).filter_map(|event| {
+            match event.what {
+                What::Arrived(head) if head.kind == Kind::Tagged => Some((event.now, head.tag)),
+                _ => None,
+            }
+        })
+    };
+    // In each round connection 0 sends first, but its frame does not always arrive first.
+    assert!(arrived(0).zip(arrived(1)).any(|(zero, one)| one.0 < zero.0));
+    assert!(arrived(0).zip(arrived(1)).any(|(zero, one)| one.0 > zero.0));
+    assert!(seen.iter().all(|seen| seen.begun > 0 && (seen.begun as u64) < MESSAGES));
+}
+
+#[test]
+fn a_goodbye_waits_for_pushes_and_closes() {
+    let network = Network::new(3, SimOptions::default());
+    let (mut a, mut b) = network.connect();
+    let (mut at_a, mut at_b) = (Notes::keeping(9), Notes::keeping(9));
+    let (source, target) = (Lent::new(vec![7; 200_000]), Lent::new(vec![0; 200_000]));
+    b.pull(1, &Offer { len: 200_000.into(), ..Offer::default() }, &target.lease(&[]), 2).unwrap();
+    assert!(network.advance_to_arrival());
+    a.poll(0, &mut at_a).unwrap();
+    let Some(Told::Frame(head, request)) = at_a.told.pop() else { panic!() };
+    a.push(1, head.tag, View::of(&request), &source.lease(&[])).unwrap();
+    a.send(&Head { kind: Kind::Bye, ..Head::default() }, &Segments::EMPTY, false).unwrap();
+    assert_eq!(a.send(&tagged(0, 0), &Segments::EMPTY, false), Err(Refused::Broken));
+    let mut end = None;
+    while end.is_none() {
+        a.poll(0, &mut at_a).unwrap();
+        end = b.poll(0, &mut at_b).err();
+        assert!(end.is_some() || !b.is_idle() || !a.is_idle(), "whoever waits for something is not idle");
+    }
+    assert_eq!(end, Some(Broken::Closed));
+    assert_eq!(at_b.told[0], Told::Pulled(2, Ok(200_000)));
+    assert!(target.bytes() == source.bytes());
+}
+
+#[test]
+fn a_dropped_link_and_a_lost_connection_are_noticed_after_what_was_sent() {
+    for lose in [false, true] {
+        let network = Network::new(5, SimOptions::default());
+        let (mut a, mut b) = network.connect();
+        let mut notes = Notes::keeping(9);
+        a.send(&tagged(0, 1), &Segments::EMPTY, false).unwrap();
+        if lose {
+            network.lose(0)
+        } else {
+            drop(a)
+        }
+        network.advance(1_000_000);
+        let end = b.poll(0, &mut notes).unwrap_err();
+        let Broken::Died(why) = &end else { panic!("{end:?}") };
+        assert_eq!(why.contains("seed 0x5"), lose, "{why}");
+        assert_eq!(notes.told, [Told::Frame(tagged(0, 1), vec![])]);
+        assert_eq!(b.send(&tagged(0, 2), &Segments::EMPTY, false), Err(Refused::Broken));
+    }
+}
+
+#[test]
+fn a_full_window_refuses_messages_but_not_answers() {
+    let network = Network::new(5, SimOptions::default());
+    let (mut a, _b) = network.connect();
+    while a.send(&tagged(0, 1), &Segments::EMPTY, false).is_ok() {}
+    assert_eq!(a.send(&tagged(0, 1), &Segments::EMPTY, false), Err(Refused::Full));
+    assert_eq!(a.send(&Head { kind: Kind::Ack, ..Head::default() }, &Segments::EMPTY, false), Ok(()));
+}
+
+/// Pulls 200,000 bytes and revokes the memory at one end once some of them have arrived. Returns the results at both
+/// ends.
+fn revoke_in_the_middle(revoke_source: bool) {
+    const LEN: usize = 200_000;
+    let network = Network::new(3, SimOptions::default());
+    let (mut a, mut b) = network.connect();
+    let (mut at_a, mut at_b) = (Notes::keeping(9), Notes::keeping(9));
+    let (source, target) = (Lent::new(vec![7; LEN]), Lent::new(vec![0; LEN]));
+    let (from, into) = (Revocable::new(source.whole()), Revocable::new(target.cut(&[90_000])));
+    b.pull(1, &Offer { len: (LEN as u64).into(), ..Offer::default() }, &into.lease(), 2).unwrap();
+    assert!(network.advance_to_arrival());
+    a.poll(0, &mut at_a).unwrap();
+    let Some(Told::Frame(head, request)) = at_a.told.pop() else { panic!("no pull") };
+    a.push(1, head.tag, View::of(&request), &from.lease()).unwrap();
+    let arrived = || target.bytes().iter().filter(|byte| **byte == 7).count();
+    while arrived() == 0 {
+        assert!(network.advance_to_arrival());
+        b.poll(0, &mut at_b).unwrap();
+    }
+    if revoke_source {
+        from.revoke()
+    } else {
+        into.revoke()
+    }
+    let before = arrived();
+    assert!(before < LEN && at_b.told.is_empty(), "this is the middle");
+    while !a.is_idle() || !b.is_idle() {
+        a.poll(0, &mut at_a).unwrap();
+        b.poll(0, &mut at_b).unwrap();
+    }
+    a.send(&tagged(5, 6), &source.whole().slice(0, 5), false).unwrap();
+    while at_b.told.len() < 2 {
+        b.poll(0, &mut at_b).unwrap();
+    }
+    let (pulled, pushed) =
+        if revoke_source { (PullError::Gone, Err(PullError::Revoked)) } else { (PullError::Revoked, Ok(())) };
+    assert_eq!(at_b.told, [Told::Pulled(2, Err(pulled)), Told::Frame(tagged(5, 6), vec![7; 5])]);
+    assert_eq!(at_a.told, [Told::Pushed(1, pushed)]);
+    // Nothing more is sent from a revoked source, and nothing is written to a revoked destination.
+    assert!(revoke_source || arrived() == before);
+    assert!(arrived() < LEN);
+}
+
+#[test]
+fn mr_069_a_place_revoked_in_the_middle_fails_the_pull_and_nothing_else() {
+    revoke_in_the_middle(false);
+}
+
+#[test]
+fn mr_069_a_source_revoked_in_the_middle_fails_both_ends_and_nothing_else() {
+    revoke_in_the_middle(true);
+}
+
+#[test]
+fn the_end_of_an_earlier_connection_leaves_a_later_one_in_place() {
+    let network = Network::new(5, SimOptions::default());
+    let open = |port| network.port(([127, 0, 0, 1], port).into()).unwrap();
+    let (caller, called) = (open(1), open(2));
+    caller.connect(1, called.address(), 0);
+    let earlier = called.take_notices();
+    assert_eq!(earlier.len(), 1);
+    drop((caller.take_notices(), caller));
+    let caller = open(1);
+    caller.connect(1, called.address(), 0);
+    // The end of the first connection is detected only now, and its peer is called while the notice of the second one
+    // has not been read.
+    drop(earlier);
+    called.connect(7, caller.address(), 0);
+    assert_eq!((called.take_notices().len(), caller.take_notices().len()), (1, 1));
+    // Both ends were dropped, so each endpoint may call again.
+    called.connect(8, caller.address(), 0);
+    assert_eq!((called.take_notices().len(), caller.take_notices().len()), (1, 1));
+}

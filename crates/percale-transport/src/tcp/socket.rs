@@ -1,0 +1,188 @@
+//! The socket of a link: its options, and the conversion of its errors to [`Broken`].
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, sockopt};
+
+use super::TcpOptions;
+use super::unanswered::Patience;
+use crate::Broken;
+use crate::local_memory::volatile::{Segments, SegmentsSocketExt as _};
+use crate::system::call::named;
+use crate::system::interrupted::uninterrupted;
+use crate::system::process_socket::ProcessSocket;
+
+/// A byte stream that never blocks. The memory of operations comes as segments, for peers may write it meanwhile; slices
+/// are the link's own bytes.
+pub trait Stream {
+    /// Receives what is there, into the segments and then into `tail`; 0 at its end.
+    ///
+    /// # Errors
+    /// `AGAIN` if nothing is available. With any other error the stream is broken.
+    fn read(&mut self, into: &Segments, tail: &mut [u8]) -> Result<usize, Errno>;
+
+    /// Sends as much as there is room for, first of `prefix` and then of the segments.
+    ///
+    /// # Errors
+    /// `AGAIN` if there is no room. With any other error the stream is broken.
+    fn write(&mut self, prefix: &[u8], from: &Segments) -> Result<usize, Errno>;
+
+    /// Returns whether the stream needs no calls: what was sent arrives without them, and everything that can be read
+    /// is signaled by a descriptor.
+    #[inline]
+    fn is_calm(&self) -> bool {
+        true
+    }
+
+    /// Returns whether the peer has closed the stream or it has failed, so that no more data will arrive. Called only
+    /// while nothing is read.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    /// Returns the reason of a failure that an error number does not describe well.
+    fn failure(&self) -> Option<&Broken> {
+        None
+    }
+
+    /// Like [`read`](Self::read), into bytes of the link only.
+    ///
+    /// # Errors
+    /// Like [`read`](Self::read).
+    fn read_one(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        self.read(&Segments::EMPTY, into)
+    }
+
+    /// Like [`write_one`](Self::write_one), but the stream may hold the bytes back until more bytes follow or
+    /// [`release`](Self::release) is called. They are sent without further calls, but later.
+    ///
+    /// # Errors
+    /// Like [`write`](Self::write).
+    fn write_held(&mut self, from: &[u8]) -> Result<usize, Errno> {
+        self.write_one(from)
+    }
+
+    /// Sends bytes that were held back.
+    fn release(&mut self) {}
+
+    /// Like [`write`](Self::write), for bytes of the link only.
+    ///
+    /// # Errors
+    /// Like [`write`](Self::write).
+    fn write_one(&mut self, from: &[u8]) -> Result<usize, Errno> {
+        self.write(from, &Segments::EMPTY)
+    }
+}
+
+/// A connected TCP socket.
+#[derive(Debug)]
+pub struct Socket {
+    fd: ProcessSocket,
+    pub(super) patience: Patience,
+}
+
+impl Socket {
+    /// Creates the stream from a connected socket and sets its options.
+    ///
+    /// # Errors
+    /// The kernel's error for the options.
+    pub fn new(fd: ProcessSocket, options: &TcpOptions) -> rustix::io::Result<Self> {
+        // One system call or the other: a sandbox may allow either.
+        let not_blocking = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
+        if !not_blocking {
+            rustix::io::ioctl_fionbio(&fd, true)?;
+        }
+        if let Err(error) = Self::set_options(&fd, options) {
+            // The connection works without the options, but it is slower, or a host that disappears is noticed later.
+            crate::later::later!(warn: %error, "setsockopt failed: a connection goes on with the system's own settings");
+        }
+        Ok(Self { fd, patience: Patience::new(options.timeout) })
+    }
+
+    fn set_options(fd: &ProcessSocket, options: &TcpOptions) -> rustix::io::Result<()> {
+        sockopt::set_tcp_nodelay(fd, true)?;
+        if let Some(bytes) = options.send_buffer {
+            sockopt::set_socket_send_buffer_size(fd, bytes)?;
+        }
+        if let Some(bytes) = options.receive_buffer {
+            sockopt::set_socket_recv_buffer_size(fd, bytes)?;
+        }
+        if !options.timeout.is_zero() {
+            // Probes of an idle connection are configured in whole seconds. Three unanswered ones make up the timeout.
+            let third = Duration::from_secs((options.timeout.as_secs() / 3).clamp(1, 32_767));
+            sockopt::set_socket_keepalive(fd, true)?;
+            sockopt::set_tcp_keepidle(fd, third)?;
+            sockopt::set_tcp_keepintvl(fd, third)?;
+            sockopt::set_tcp_keepcnt(fd, 2)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the remote address.
+    pub(super) fn remote(&self) -> Option<SocketAddr> {
+        SocketAddr::try_from(rustix::net::getpeername(&self.fd).ok()??).ok()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Stream for Socket {
+    #[cold]
+    fn has_ended(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let mut socket = [PollFd::new(&self.fd, PollFlags::RDHUP)];
+        poll(&mut socket, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    #[inline]
+    fn read(&mut self, into: &Segments, tail: &mut [u8]) -> Result<usize, Errno> {
+        uninterrupted(|| into.receive(self.fd.as_fd(), tail))
+    }
+
+    #[inline]
+    fn write(&mut self, prefix: &[u8], from: &Segments) -> Result<usize, Errno> {
+        uninterrupted(|| from.send(self.fd.as_fd(), prefix))
+    }
+
+    #[inline]
+    fn read_one(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        uninterrupted(|| rustix::net::recv(&self.fd, &mut *into, RecvFlags::DONTWAIT)).map(|(n, _)| n)
+    }
+
+    #[inline]
+    fn write_one(&mut self, from: &[u8]) -> Result<usize, Errno> {
+        uninterrupted(|| rustix::net::send(&self.fd, from, SendFlags::NOSIGNAL | SendFlags::DONTWAIT))
+    }
+
+    #[inline]
+    fn write_held(&mut self, from: &[u8]) -> Result<usize, Errno> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT | SendFlags::MORE;
+        uninterrupted(|| rustix::net::send(&self.fd, from, flags))
+    }
+
+    fn release(&mut self) {
+        // tcp(7): setting this option sends pending data, even if it was set before.
+        if let Err(error) = sockopt::set_tcp_nodelay(&self.fd, true) {
+            crate::later::later!(debug: %error, "what was held leaves when the kernel's time for it has passed");
+        }
+    }
+}
+
+/// Converts the error of a call on the socket to the reason why the link is broken.
+pub(super) fn broken(call: &'static str, error: Errno) -> Broken {
+    match error {
+        Errno::TIMEDOUT => Broken::Timeout("the connection's timeout passed without an answer".into()),
+        // A socket that was disconnected has no peer address.
+        Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN => Broken::Died("its socket was reset".into()),
+        Errno::FAULT => Broken::Died("a local operation's memory cannot be accessed; is it still mapped?".into()),
+        other => Broken::System(named(call)(other).to_string(), other.raw_os_error()),
+    }
+}

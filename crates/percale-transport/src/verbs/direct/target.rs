@@ -1,0 +1,137 @@
+//! A target's side of a link: creates the other end of the peer's queue pair for accesses, and answers requests for the
+//! location of regions.
+
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+
+use std::io;
+use std::sync::Arc;
+
+use super::super::makers::{self, Making};
+use super::super::window_use::Using;
+use super::grantee::VerbsGrantee;
+use super::making::{self, Made};
+use super::{ANSWERS, GONE, OVER, Owed, WireParts};
+use crate::region::{Keys, Via};
+use crate::verbs::{End, ProtectionDomain};
+use crate::wire::head::{Head, Kind};
+use crate::wire::located::{Located, LocatedBytes};
+
+/// The target's side of a link: its end of the peer's queue pair for accesses.
+#[derive(Debug, Default)]
+pub(super) struct Target {
+    grantee: Option<Arc<VerbsGrantee>>,
+    making: Option<Making<(Arc<ProtectionDomain>, Made)>>,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(grantee) = &self.grantee {
+            grantee.end();
+        }
+    }
+}
+
+impl Target {
+    /// Handles the peer's request for the other end of its queue pair for accesses. A former queue pair ends.
+    pub(super) fn asked(
+        &mut self,
+        allowed: bool,
+        wire: &WireParts,
+        peer: End,
+        owed: &mut Owed,
+    ) -> Result<(), &'static str> {
+        if self.making.is_some() {
+            return Err("it asks for a queue pair while one is made for it");
+        }
+        // If the address differs from that of the frames' queue pair, the kernel might search for a port for a long
+        // time.
+        if wire.peer.is_some_and(|gid| gid != peer.gid) {
+            owed.offer(ANSWERS, &Err(libc::EADDRNOTAVAIL.cast_unsigned()));
+            return Ok(());
+        }
+        let former = self.grantee.as_ref().and_then(|grantee| grantee.change_pair(None));
+        // The peer could access memory whose grant failed to end over a new queue pair.
+        let stuck = self.grantee.as_ref().is_some_and(|grantee| grantee.is_stuck());
+        if !allowed || stuck {
+            makers::end(wire.adapter.makers(), former);
+            owed.offer(ANSWERS, &Err(libc::EPERM.cast_unsigned()));
+            return Ok(());
+        }
+        let domain = self.grantee.as_ref().map(|grantee| Arc::clone(grantee.domain()));
+        let wire = wire.clone();
+        let makers = wire.adapter.makers().clone();
+        self.making = Some(Making::start(&makers, move || {
+            drop(former);
+            let domain = match domain {
+                Some(domain) => domain,
+                None => ProtectionDomain::new(wire.adapter.domain().context())?,
+            };
+            let made = making::targets(&wire, &domain, &peer)?;
+            Ok((domain, made))
+        }));
+        Ok(())
+    }
+
+    /// Advances the creation of the queue pair, and reports to the peer which grants are gone, and whether the queue
+    /// pair is in the error state. Returns whether anything happened.
+    pub(super) fn go_on(&mut self, wire: &WireParts, owed: &mut Owed) -> bool {
+        let mut any = false;
+        // First, so that the peer does not try to use grants that ended with the former queue pair over the next one.
+        if let Some(grantee) = self.grantee.as_ref().filter(|grantee| grantee.has_news()) {
+            let (gone, is_over) = grantee.take_news();
+            for (id, key) in gone {
+                owed.push(Head { kind: Kind::Revoked, tag: GONE, data: key, id, ..Head::default() }, &[]);
+            }
+            // Last, so that the peer can repeat accesses with grants that are gone.
+            if is_over {
+                owed.push(Head { kind: Kind::Revoked, tag: OVER, ..Head::default() }, &[]);
+            }
+            any = true;
+        }
+        if let Some(result) = self.making.as_ref().and_then(Making::result) {
+            self.making = None;
+            let using = wire.adapter.windows().copied();
+            owed.offer(ANSWERS, &making::offer(&self.made(result, using)));
+            any = true;
+        }
+        any
+    }
+
+    fn made(&mut self, result: io::Result<(Arc<ProtectionDomain>, Made)>, using: Option<Using>) -> io::Result<End> {
+        let (domain, made) =
+            result.inspect_err(|error| crate::later::later!(warn: %error, "no queue pair for a peer's accesses"))?;
+        let grantee = self.grantee.get_or_insert_with(|| Arc::new(VerbsGrantee::new(domain, using)));
+        drop(grantee.change_pair(Some(made.pair)));
+        Ok(made.ours)
+    }
+
+    /// Returns the answer to a request for the location of a region.
+    pub(super) fn locate(&self, keys: Option<&Keys>, via: Via, key: u64) -> LocatedBytes {
+        let region = keys.map(|keys| keys.find(key, via));
+        LocatedBytes::of(&match (region, &self.grantee) {
+            (None, _) | (_, None) => Located::Executed,
+            (Some(Err(_)), _) => Located::Unknown,
+            (Some(Ok(region)), Some(grantee)) => grantee.grant(&region),
+        })
+    }
+
+    /// Handles the peer's confirmation that a grant is no longer used.
+    pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
+        self.grantee.as_ref().ok_or("it forgets what was never granted")?.forgotten(number)
+    }
+
+    /// Describes as text what the peer can access.
+    pub(super) fn describe(&self) -> Option<String> {
+        self.grantee.as_ref().map(|grantee| grantee.describe())
+    }
+
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    pub(super) fn fail(&self) {
+        self.grantee.as_ref().expect("a peer with a queue pair").fail();
+    }
+
+    /// Returns whether a queue pair is being created, or there is something to report to the peer.
+    pub(super) fn has_chores(&self) -> bool {
+        self.making.is_some() || self.grantee.as_ref().is_some_and(|grantee| grantee.has_news())
+    }
+}

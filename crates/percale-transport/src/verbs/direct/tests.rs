@@ -1,0 +1,90 @@
+//! Tests of the grants of a target, on a device if there is one.
+
+#![expect(unsafe_code, reason = "makes regions of the test's own memory; each block states its own reason")]
+
+use std::sync::Arc;
+
+use super::grantee::VerbsGrantee;
+use crate::local_memory::volatile::{Segment, Segments};
+use crate::region::{Grantee, Registered, Revocation};
+use crate::table::WIRE_SLOTS;
+use crate::verbs::ProtectionDomain;
+use crate::verbs::tests::adapter;
+use crate::wire::located::Located;
+
+static FIXED: [u8; 8192] = [7; 8192];
+
+fn grantee() -> Option<Arc<VerbsGrantee>> {
+    let adapter = adapter()?;
+    let domain = ProtectionDomain::new(adapter.domain().context()).expect("a protection domain");
+    Some(Arc::new(VerbsGrantee::new(domain, None)))
+}
+
+fn region(memory: &mut [u8]) -> Arc<Registered> {
+    // SAFETY: no peer can access the memory, because there is no queue pair. Its registration is used only while the
+    // memory exists.
+    Registered::for_test(Segments::one(unsafe { Segment::new(memory.as_mut_ptr(), memory.len()) }))
+}
+
+fn number(located: Located) -> u32 {
+    match located {
+        Located::Granted(grant) => grant.number,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_the_device_does_not_register_is_executed() {
+    let Some(grantee) = grantee() else { return };
+    // SAFETY: the memory is not written, because it must not be registered with the device.
+    let fixed = unsafe { Segment::new(FIXED.as_ptr().cast_mut(), FIXED.len()) };
+    assert_eq!(grantee.grant(&Registered::for_test(Segments::one(fixed))), Located::Executed, "it cannot be written");
+    let mut memory = vec![0; 100];
+    let whole = region(&mut memory);
+    let pieces = [whole.place().slice(0, 50), whole.place().slice(50, 50)].map(|part| part.as_slice()[0]);
+    let pieces = Registered::for_test(Segments::new(&pieces).expect("two pieces"));
+    assert_eq!(grantee.grant(&pieces), Located::Executed, "several pieces");
+}
+
+#[test]
+fn rev_001_a_grants_number_and_key_are_not_used_again_before_the_peer_forgot_them() {
+    let Some(grantee) = grantee() else { return };
+    let mut memory = vec![0; 4096];
+    let mut numbers = Vec::new();
+    for _ in 0..100 {
+        let region = region(&mut memory);
+        let first = grantee.grant(&region);
+        assert_eq!(grantee.grant(&region), first, "granted twice");
+        numbers.push(number(first));
+        let mut revocation = Revocation::start(Arc::clone(&region));
+        assert!(revocation.is_over());
+        assert_eq!(grantee.grant(&region), Located::Unknown, "it is closed");
+    }
+    assert!(grantee.forgotten(numbers[5]).is_err(), "it was not told");
+    assert!(grantee.has_news());
+    assert_eq!(grantee.take_news().0.into_iter().map(|(number, _)| number).collect::<Vec<_>>(), numbers);
+    assert!(!grantee.has_news() && grantee.take_news().0.is_empty());
+    grantee.forgotten(numbers[5]).expect("it was told");
+    // Late confirmations and those of unknown numbers are ignored.
+    grantee.forgotten(numbers[5]).expect("late");
+    grantee.forgotten(1000).expect("nobody's");
+    // The slot is reused under a different number. A late revocation of the old number has no effect.
+    let anew = region(&mut memory);
+    let again = number(grantee.grant(&anew));
+    assert_eq!((again % WIRE_SLOTS as u32, numbers.contains(&again)), (numbers[5] % WIRE_SLOTS as u32, false));
+    Grantee::revoke(&*grantee, numbers[5]);
+    assert_eq!(number(grantee.grant(&anew)), again);
+    grantee.end();
+}
+
+#[test]
+fn rev_002_what_a_peer_that_is_gone_was_granted_is_closed_at_once() {
+    let Some(grantee) = grantee() else { return };
+    let mut memory = vec![0; 4096];
+    let region = region(&mut memory);
+    number(grantee.grant(&region));
+    grantee.end();
+    let me: Arc<dyn Grantee> = grantee;
+    assert!(region.grants().find(&me).is_none());
+    assert!(Revocation::start(region).is_over());
+}

@@ -1,0 +1,124 @@
+//! Tests of late answers, of peers that invalidate another peer's windows, and of failing requests, on the double of
+//! libibverbs.
+
+use super::super::super::double;
+use super::super::super::tests::sides;
+use super::*;
+
+/// A bench of another peer, on the same device.
+fn other(bench: &Bench, using: Using) -> Bench {
+    let domain = ProtectionDomain::new(bench.adapter.domain().context()).expect("a protection domain");
+    let grantee = Arc::new(VerbsGrantee::new(domain, Some(using)));
+    let (queue, near, far) = pairs(&bench.adapter, grantee.domain());
+    assert!(grantee.change_pair(Some(far)).is_none());
+    Bench { adapter: Arc::clone(&bench.adapter), grantee, queue, near }
+}
+
+/// The number of a grant that is gone does not affect the next grant in its slot, in any state of that grant.
+#[test]
+fn rev_001_a_late_number_takes_nothing_from_the_next_grant() {
+    const TAKES: Duration = Duration::from_millis(500);
+    double::on("device double0; delay double0 invalidate 500", || {
+        for how in [(WindowKind::Two, Extent::Region), (WindowKind::Two, Extent::Window)] {
+            let bench = bench(how).expect("a device");
+            let mut memory = vec![0; LEN];
+            let region = region(&mut memory);
+            let first = window(&region, 0, 100, ALL);
+            let number = bench.grant(&first).number;
+            close(&first);
+            assert_eq!(bench.grantee.take_news().0.len(), 1);
+            bench.grantee.forgotten(number).expect("it was told");
+            bench.grantee.forgotten(number).expect("it is no matter that it was forgotten before");
+            let second = window(&region, 100, 100, ALL);
+            let next = bench.grant(&second);
+            assert_ne!(next.number, number);
+            assert_eq!(next.number as usize % WIRE_SLOTS, number as usize % WIRE_SLOTS, "{how:?}: another slot");
+            let late: &dyn Grantee = &*bench.grantee;
+            let has_retired =
+                |number| late.has_retired(number, crate::local_memory::rundown::Line::default().snapshot());
+            // The next grant is in use.
+            bench.grantee.forgotten(number).expect("it was forgotten before");
+            late.revoke(number);
+            assert!(has_retired(number) && bench.writes(&next, 1, 100), "{how:?}: the next grant was taken back");
+            // The device has not unbound the window of the next grant yet.
+            let begun = Instant::now();
+            let mut revocation = Revocation::start(Arc::clone(&second));
+            let answer = has_retired(number);
+            if begun.elapsed() < TAKES {
+                assert!(answer, "{how:?}: the answer was the next grant's");
+            }
+            // The device has unbound it, but the owner has not polled.
+            std::thread::sleep(2 * TAKES);
+            assert!(has_retired(number));
+            late.revoke(number);
+            assert!(!bench.grantee.has_news(), "{how:?}: the completion was taken in the name of another grant");
+            assert!(revocation.wait(Some(PATIENCE)));
+            // The peer has not confirmed yet that the grant is unused.
+            assert_eq!(bench.grantee.take_news().0, [(next.number, 7)]);
+            bench.grantee.forgotten(number).expect("it was forgotten before");
+            let third = window(&region, 200, 100, ALL);
+            let Located::Granted(last) = bench.grantee.grant(&third) else {
+                panic!("{how:?}: the completion was lost, and the peer is refused windows")
+            };
+            assert_ne!(last.number as usize % WIRE_SLOTS, number as usize % WIRE_SLOTS, "{how:?}: its slot was freed");
+            assert!(bench.writes(&last, 1, 100));
+            bench.grantee.end();
+            close(&third);
+            close(&region);
+        }
+    });
+}
+
+/// A failing request disables windows for one peer for a while.
+#[test]
+fn flt_002_a_request_that_fails_costs_no_other_peer_its_windows() {
+    double::on("device double0 windows=6", || {
+        let adapter = adapter().expect("a device");
+        let using = *adapter.windows().expect("it has windows");
+        let mut bench = bench((using.kind, using.extent)).expect("a device");
+        let mut memory = vec![0; LEN];
+        let region = region(&mut memory);
+        let one = window(&region, 0, 100, ALL);
+        bench.grant(&one);
+        double::tell("fail double0 invalidate 1 status 6");
+        close(&one);
+        let two = window(&region, 100, 100, ALL);
+        assert_eq!(bench.grantee.grant(&two), Located::Executed, "its device has failed");
+        let second = other(&bench, using);
+        assert!(second.writes(&second.grant(&two), 3, 100), "another peer's is none of this one's matter");
+        // With another queue pair, the first peer gets windows again after a while.
+        bench.again();
+        let until = Instant::now() + PATIENCE;
+        while bench.grantee.grant(&two) == Located::Executed {
+            assert!(Instant::now() < until, "it never has windows again");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(bench.writes(&bench.grant(&two), 4, 100));
+        bench.grantee.end();
+        second.grantee.end();
+        close(&two);
+        close(&region);
+    });
+}
+
+/// Soft-RoCE executes an invalidation by any peer's message for any window of type 2.
+#[test]
+fn mw_044_a_peer_invalidates_no_window_of_another() {
+    double::on("device double0 vendor=16777215 lax=1", || {
+        let adapter = adapter().expect("a device");
+        let using = *adapter.windows().expect("it has windows");
+        let bench = bench((using.kind, using.extent)).expect("a device");
+        let mut memory = vec![0; LEN];
+        let region = region(&mut memory);
+        let whole = window(&region, 0, 100, ALL);
+        let grant = bench.grant(&whole);
+        assert!(bench.writes(&grant, 1, 100));
+        let (peer, ours) = sides(&bench.adapter);
+        double::post_invalidating(&peer.pair, 5, grant.remote_key).expect("it is posted");
+        println!("it got {:?}, we {:?}", peer.next(), ours.next());
+        assert!(bench.writes(&grant, 2, 100), "another peer took it back");
+        close(&whole);
+        bench.grantee.end();
+        close(&region);
+    });
+}

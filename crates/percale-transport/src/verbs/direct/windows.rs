@@ -1,0 +1,305 @@
+//! The device's windows of one peer, which are bound over its queue pair, and their revocation.
+//!
+//! Requests are posted to the target's end of the peer's queue pair, where nothing else is posted. The local device
+//! alone executes them, so no thread waits for a peer. A bind is waited for. A request that unbinds a window is posted,
+//! and its completion is polled later. A queue pair that does not answer in time, or is in the error state, gets no
+//! more requests: deallocating a window revokes its rights as well, and needs no queue pair.
+//!
+//! Invariants:
+//! 1. A window is invalidated only if it is known to be bound.
+//! 2. No window is bound over a queue pair when the queue pair is destroyed.
+//! 3. There are never more outstanding requests than the queue pair and its completion queue have room for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::window_use::Using;
+use super::super::{Binding, ProtectionDomain, QueuePair, VerbsError, Window, status};
+
+/// The maximum number of outstanding requests that unbind windows. Others wait for room.
+const TAKING: u32 = 15;
+/// The maximum number of outstanding requests: those, and one bind.
+pub(super) const REQUESTS: u32 = TAKING + 1;
+
+/// The time to wait for a completion. A device that does not answer in this time never will.
+const ANSWERS: Duration = Duration::from_secs(5);
+/// The time for which no windows are bound for a peer after a valid request has failed. It doubles with each further
+/// failure.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The maximum number of times that the pause is doubled.
+const DOUBLED: u32 = 6;
+/// The maximum number of windows that are kept for later binds.
+const SPARE: usize = 64;
+
+/// The reason why a window was not bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unbound {
+    /// The queue pair is in the error state, or late accesses may use the available keys. Try again later.
+    Later,
+    /// The device has no window, or does not bind it.
+    Never,
+}
+
+/// The state of the unbinding of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taking {
+    /// Not complete. Poll again.
+    Waits,
+    /// No access through the window is possible any more, and it may be bound again.
+    Over,
+    /// The device was not requested to unbind the window, or did not do it. The window has to be deallocated.
+    Failed,
+}
+
+/// The request that unbinds a window.
+#[derive(Debug)]
+pub(super) struct Request {
+    since: Instant,
+    /// The number of the request, once there was room to post it.
+    id: Option<u64>,
+}
+
+impl Request {
+    /// Creates a request that has not been posted.
+    pub(super) fn new() -> Self {
+        Self { since: Instant::now(), id: None }
+    }
+}
+
+/// The device's windows of one peer.
+#[derive(Debug)]
+pub(super) struct Windows {
+    pub(super) using: Using,
+    /// Windows that are not bound.
+    spare: Vec<Window>,
+    /// The number of the next request.
+    next: u64,
+    /// The number of binds so far.
+    pub(super) binds: u64,
+    /// No more requests are posted to the queue pair.
+    broken: bool,
+    /// The number of valid requests that failed since the last successful bind, and the end of the pause.
+    failures: u32,
+    refuses: Option<Instant>,
+    /// The number of outstanding requests on the queue pair.
+    under_way: u32,
+    /// Completions that have not been queried yet: number and status.
+    done: Vec<(u64, i32)>,
+}
+
+impl Windows {
+    pub(super) const fn new(using: Using) -> Self {
+        Self {
+            using,
+            spare: Vec::new(),
+            next: 0,
+            binds: 0,
+            broken: false,
+            failures: 0,
+            refuses: None,
+            under_way: 0,
+            done: Vec::new(),
+        }
+    }
+
+    /// Changes to a new queue pair, or to none if `broken` is true.
+    pub(super) fn change_pair(&mut self, broken: bool) {
+        (self.broken, self.under_way) = (broken, 0);
+        self.done.clear();
+    }
+
+    /// Returns whether the queue pair is in the error state.
+    pub(super) const fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Returns whether requests may be posted.
+    const fn may_ask(&self) -> bool {
+        !self.broken
+    }
+
+    /// Returns whether no windows are bound at the moment, because a request over this peer's queue pair has failed
+    /// recently.
+    pub(super) fn refuses(&self) -> bool {
+        self.refuses.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Binds a window over the queue pair, under a key for which `used` returns false.
+    ///
+    /// # Errors
+    /// The reason, and the window if it may be bound and the device does not even deallocate it.
+    pub(super) fn bind(
+        &mut self,
+        (domain, pair): (&Arc<ProtectionDomain>, &Arc<QueuePair>),
+        binding: &Binding,
+        used: impl Fn(u32) -> bool,
+    ) -> Result<Window, (Unbound, Option<Window>)> {
+        if self.broken {
+            return Err((Unbound::Later, None));
+        }
+        let window = match self.spare.iter().rposition(|window| !used(window.next_key())) {
+            Some(at) => self.spare.swap_remove(at),
+            None => Window::new(domain, self.using.kind).map_err(|error| {
+                crate::later::later!(warn: %error, "the device gives no window: accesses are executed");
+                (Unbound::Never, None)
+            })?,
+        };
+        if used(window.next_key()) {
+            self.keep(window);
+            return Err((Unbound::Later, None));
+        }
+        if let Err(why) = self.ask(pair, |id| window.bind(pair, id, binding)) {
+            // It is unknown whether the window is bound. Deallocating it ends any binding.
+            return Err((why, Self::deallocate(window).err()));
+        }
+        self.binds += 1;
+        self.failures = 0;
+        if used(window.remote_key()) {
+            // This happens for type 1, where the driver chose the key.
+            if self.ask(pair, |id| window.unbind(pair, id)).is_err() {
+                return Err((Unbound::Later, Self::deallocate(window).err()));
+            }
+            self.give_back(window);
+            return Err((Unbound::Later, None));
+        }
+        Ok(window)
+    }
+
+    /// Starts to unbind a window, or polls for the result.
+    pub(super) fn take_back(
+        &mut self,
+        window: &Window,
+        request: &mut Request,
+        pair: Option<&Arc<QueuePair>>,
+    ) -> Taking {
+        let Some(pair) = pair else { return Taking::Failed };
+        if request.id.is_some() || self.under_way >= TAKING {
+            self.look(pair);
+        }
+        if let Some(id) = request.id {
+            match self.done.iter().position(|(done, _)| *done == id).map(|at| self.done.swap_remove(at)) {
+                Some((_, 0)) => return Taking::Over,
+                Some((_, status)) => _ = self.failed(pair, status),
+                None if !self.may_ask() => {}
+                None if request.since.elapsed() > ANSWERS => _ = self.silent(pair),
+                None => return Taking::Waits,
+            }
+            return Taking::Failed;
+        }
+        if !self.may_ask() {
+            return Taking::Failed;
+        }
+        if self.under_way >= TAKING {
+            // It is possible that no thread polls for the requests before this one, so the wait for them is limited.
+            if request.since.elapsed() <= ANSWERS {
+                return Taking::Waits;
+            }
+            self.silent(pair);
+            return Taking::Failed;
+        }
+        match self.post(|id| window.unbind(pair, id)) {
+            Ok(id) => {
+                *request = Request { id: Some(id), ..Request::new() };
+                Taking::Waits
+            }
+            Err(_) => Taking::Failed,
+        }
+    }
+
+    /// Keeps a window that is no longer bound, so that it can be bound again. All its requests have completed.
+    pub(super) fn give_back(&mut self, window: Window) {
+        window.let_go();
+        self.keep(window);
+    }
+
+    /// Deallocates a window.
+    ///
+    /// # Errors
+    /// The window, if the device does not deallocate it.
+    pub(super) fn deallocate(window: Window) -> Result<(), Window> {
+        window.end().map_err(|(window, error)| {
+            crate::later::later!(error: %error, "a window is not deallocated");
+            window
+        })
+    }
+
+    fn keep(&mut self, window: Window) {
+        if self.spare.len() < SPARE {
+            self.spare.push(window);
+        }
+    }
+
+    /// Posts a request, and returns its number.
+    fn post(&mut self, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<u64, Unbound> {
+        self.next += 1;
+        if let Err(error) = post(self.next) {
+            crate::later::later!(error: %error, "a window's request is not posted");
+            return Err(Unbound::Never);
+        }
+        self.under_way += 1;
+        Ok(self.next)
+    }
+
+    /// Posts a request and waits for its completion.
+    fn ask(&mut self, pair: &Arc<QueuePair>, post: impl FnOnce(u64) -> Result<(), VerbsError>) -> Result<(), Unbound> {
+        let id = self.post(post)?;
+        let (under_way, done) = (&mut self.under_way, &mut self.done);
+        // Other completions belong to requests that unbind windows.
+        let finished = pair.queue().finish(id, ANSWERS, |one| {
+            *under_way = under_way.saturating_sub(1);
+            done.push((one.id, one.status));
+        });
+        match finished {
+            Ok(Some(status)) => {
+                self.under_way = self.under_way.saturating_sub(1);
+                if status == 0 { Ok(()) } else { Err(self.failed(pair, status)) }
+            }
+            Ok(None) => Err(self.silent(pair)),
+            Err(error) => Err(self.give_up(pair, &error.to_string())),
+        }
+    }
+
+    /// Reads available completions.
+    fn look(&mut self, pair: &Arc<QueuePair>) {
+        let (under_way, done) = (&mut self.under_way, &mut self.done);
+        let polled = pair.queue().poll(|one| {
+            *under_way = under_way.saturating_sub(1);
+            done.push((one.id, one.status));
+        });
+        if let Err(error) = polled {
+            self.give_up(pair, &error.to_string());
+        }
+    }
+
+    /// Handles a request that completed with an error.
+    fn failed(&mut self, pair: &Arc<QueuePair>, status: i32) -> Unbound {
+        if status == status::WR_FLUSH_ERR {
+            self.broken = true;
+            return Unbound::Later;
+        }
+        self.give_up(pair, &pair.queue().explain(status))
+    }
+
+    /// Handles a request that was not answered in time.
+    fn silent(&mut self, pair: &Arc<QueuePair>) -> Unbound {
+        self.give_up(pair, &format!("no answer in {ANSWERS:?}"))
+    }
+
+    fn give_up(&mut self, pair: &Arc<QueuePair>, why: &str) -> Unbound {
+        let pause = PAUSE * (1 << self.failures.min(DOUBLED));
+        crate::later::later!(error: why, ?pause, "a window's request failed: this peer's accesses through windows are executed");
+        self.failures += 1;
+        (self.refuses, self.broken) = (Some(Instant::now() + pause), true);
+        // The posted requests must not be executed later.
+        if let Err(error) = pair.fail() {
+            crate::later::later!(error: %error, "its queue pair does not go into error");
+        }
+        Unbound::Never
+    }
+}
+
+/// Returns whether waiting for a completion that never arrives ends with a timeout.
+#[cfg(all(test, not(loom)))]
+pub(super) fn never_comes(pair: &QueuePair) -> bool {
+    pair.queue().finish(1, ANSWERS, |_| {}) == Ok(None)
+}

@@ -1,0 +1,272 @@
+//! A link over queue pairs: the frames of a byte stream, over a [`Wire`], and `direct` accesses to regions.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Wire;
+use super::direct::{Direct, Pins, Unposted, WireParts};
+use crate::local_memory::volatile::{Segments, View};
+use crate::region::lease::Lease;
+use crate::region::{Keys, RemoteMemory, Via};
+use crate::system::process_socket::ProcessSocket;
+use crate::tcp::{Socket, Stream, StreamLink, TcpOptions};
+use crate::wire::head::{Head, Offer};
+use crate::{Broken, Connection, Landing, Link, PullError, Refused, Sink};
+
+/// One end of a connection over queue pairs.
+#[derive(Debug)]
+pub struct VerbsLink {
+    // First: its queue pairs report to that of the frames.
+    direct: Direct,
+    frames: StreamLink<Wire>,
+    parts: WireParts,
+}
+
+/// The interval between two checks for data that is not acknowledged yet.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+
+impl VerbsLink {
+    /// Creates a link from a connected wire and the TCP connection, the end of which means the end of the peer. `keys`
+    /// are the keys of the local regions, if the peer may access them directly; its accesses have the origin `via`. The
+    /// memory of local operations is registered with `pins`.
+    ///
+    /// # Errors
+    /// The kernel's error for the connection's options; if there are no descriptors left.
+    pub fn new(
+        mut wire: Wire,
+        connection: ProcessSocket,
+        options: TcpOptions,
+        keys: Option<Arc<Keys>>,
+        via: Via,
+        pins: Pins,
+    ) -> io::Result<Self> {
+        wire.watch(Socket::new(connection, &options)?)?;
+        let parts =
+            WireParts { adapter: Arc::clone(wire.adapter()), queue: Arc::clone(wire.queue()), peer: wire.peer() };
+        Ok(Self { direct: Direct::new(keys, via, pins), frames: StreamLink::of(wire), parts })
+    }
+
+    /// Returns whether an access to this memory can be posted. If the peer was never asked about the region, it is.
+    pub fn reaches(&mut self, remote: &RemoteMemory, writes: bool) -> bool {
+        self.direct.reaches(&self.parts, remote, writes)
+    }
+
+    /// Bytes that one such access has at most.
+    pub fn longest_access(&self) -> u64 {
+        self.direct.longest()
+    }
+
+    /// Posts an access to memory for which [`reaches`](Self::reaches) returned true. The local memory is lent until the
+    /// end of the access, which is reported by [`Sink::assisted`] or [`Sink::undone`].
+    ///
+    /// # Errors
+    /// See [`Unposted`]; nothing was done then.
+    pub fn post_access(
+        &mut self,
+        writes: bool,
+        remote: &RemoteMemory,
+        local: &Segments,
+        token: u32,
+    ) -> Result<(), Unposted> {
+        self.direct.post(writes, remote, local, token)
+    }
+
+    /// Returns whether there is work that only continues when the link is polled.
+    #[inline]
+    pub fn has_chores(&self) -> bool {
+        self.direct.has_chores()
+    }
+
+    /// Sends queued data now; see [`StreamLink::hurry`].
+    #[inline]
+    pub fn hurry(&mut self) {
+        self.frames.hurry();
+    }
+
+    fn stream(&self) -> &Wire {
+        self.frames.stream()
+    }
+
+    fn stream_mut(&mut self) -> &mut Wire {
+        self.frames.stream_mut()
+    }
+
+    /// Returns the range of bytes that the peer's device may not have acknowledged, or `None` if there are none. Until
+    /// then they need this side to arrive.
+    #[inline]
+    pub(crate) fn unacknowledged(&self) -> Option<(u64, u64)> {
+        let (sent, acknowledged) = self.stream().progress();
+        let waiting = self.frames.outbound().ahead_of_last();
+        (sent > acknowledged || waiting > 0).then_some((acknowledged, sent + waiting))
+    }
+
+    /// Returns a descriptor that is readable when something has completed after [`arm`](Self::arm).
+    #[must_use]
+    pub fn completions(&self) -> BorrowedFd<'_> {
+        self.stream().completions()
+    }
+
+    /// Each is readable when [`look`](Self::look) should be called.
+    pub fn watches(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.stream().watches()
+    }
+
+    /// Makes the next completion wake a thread that sleeps on the descriptor. Completions that are there already do not wake it.
+    pub fn arm(&mut self) {
+        self.stream_mut().arm();
+    }
+
+    /// Looks whether the end of the peer or of the device was reported. Returns whether either was.
+    pub fn look(&mut self) -> bool {
+        self.stream_mut().look();
+        self.stream().is_over()
+    }
+
+    /// Puts the queue pair in error, as a device does of itself.
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    pub fn fail(&self) {
+        self.stream().fail_pair();
+    }
+
+    /// Like [`fail`](Self::fail), but with the queue pair of our accesses.
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    pub fn fail_accesses(&self) {
+        self.direct.fail_lane();
+    }
+
+    /// Like [`fail`](Self::fail), but with the queue pair by which the peer's accesses come.
+    #[cfg(all(any(test, feature = "testing"), not(loom)))]
+    pub fn fail_granted(&self) {
+        self.direct.fail_granted();
+    }
+
+    /// Describes the device, the port and the address, and the method of accesses, as text.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        format!("{}; {}", self.stream().describe(), self.direct.describe())
+    }
+
+    /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's device, or after `at_most`, whichever comes first.
+    /// Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the peer's device.
+    pub fn linger(mut self, at_most: Duration) -> bool {
+        let deadline = Instant::now() + at_most;
+        let mut scrap = [0; 4096];
+        loop {
+            let flushed = self.frames.flush();
+            let (sent, acknowledged) = self.stream().progress();
+            if flushed && sent == acknowledged {
+                return true;
+            }
+            self.stream_mut().look();
+            // Reading processes completions and returns credits, so that both sides make progress.
+            let read = self.stream_mut().read_one(&mut scrap);
+            match read {
+                Err(rustix::io::Errno::AGAIN) if self.stream().is_over() => return false,
+                Err(rustix::io::Errno::AGAIN) => std::thread::sleep(LOOK_AGAIN),
+                Ok(1..) => {}
+                Ok(0) | Err(_) => return false,
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+        }
+    }
+}
+
+impl Link for VerbsLink {
+    #[inline]
+    fn frame_limit(&self) -> usize {
+        self.frames.frame_limit()
+    }
+
+    #[inline]
+    fn is_stream(&self) -> bool {
+        self.frames.is_stream()
+    }
+
+    #[inline]
+    fn send(&mut self, head: &Head, payload: &Segments, more: bool) -> Result<(), Refused> {
+        self.frames.send(head, payload, more)
+    }
+
+    #[inline]
+    fn poll(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
+        let mut filter = Filter { direct: &mut self.direct, parts: &self.parts, sink, wrong: None };
+        let polled = self.frames.poll(me, &mut filter);
+        if let Some(why) = filter.wrong {
+            return Err(Broken::Protocol(why.into()));
+        }
+        // Also called for a broken link, so that completed accesses are reported.
+        let any = self.direct.progress(&self.parts, me, &mut self.frames, sink)?;
+        polled.map(|polled| polled | any)
+    }
+
+    fn pull(&mut self, id: u32, offer: &Offer, into: &Lease, token: u32) -> Result<(), Refused> {
+        self.frames.pull(id, offer, into, token)
+    }
+
+    fn expect(&mut self, into: &Lease, token: u32) {
+        self.frames.expect(into, token);
+    }
+
+    fn push(&mut self, id: u32, token: u64, request: View<'_>, source: &Lease) -> Result<(), Refused> {
+        self.frames.push(id, token, request, source)
+    }
+
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.frames.is_idle() && self.direct.is_idle()
+    }
+}
+
+/// A sink that handles the frames of direct accesses and passes on all others.
+struct Filter<'a, S> {
+    direct: &'a mut Direct,
+    parts: &'a WireParts,
+    sink: &'a mut S,
+    /// The protocol violation of the peer, if any.
+    wrong: Option<&'static str>,
+}
+
+impl<S: Sink> Sink for Filter<'_, S> {
+    #[inline]
+    fn takes(&self, from: Connection) -> bool {
+        self.sink.takes(from)
+    }
+
+    #[inline]
+    fn frame(&mut self, from: Connection, head: &Head, payload: View<'_>) {
+        if !Direct::takes(head.kind) {
+            return self.sink.frame(from, head, payload);
+        }
+        if let Err(why) = self.direct.frame(self.parts, head, payload) {
+            self.wrong.get_or_insert(why);
+        }
+    }
+
+    fn begin(&mut self, from: Connection, head: Head) -> Landing {
+        self.sink.begin(from, head)
+    }
+
+    fn landed(&mut self, from: Connection, token: u32) {
+        self.sink.landed(from, token);
+    }
+
+    fn pulled(&mut self, from: Connection, token: u32, result: Result<u64, PullError>) {
+        self.sink.pulled(from, token, result);
+    }
+
+    fn assisted(&mut self, from: Connection, token: u32, result: Result<(), PullError>) {
+        self.sink.assisted(from, token, result);
+    }
+
+    fn undone(&mut self, from: Connection, token: u32) {
+        self.sink.undone(from, token);
+    }
+
+    fn pushed(&mut self, from: Connection, id: u32, result: Result<(), PullError>) {
+        self.sink.pushed(from, id, result);
+    }
+}

@@ -1,0 +1,52 @@
+//! RDMA over libibverbs: InfiniBand, RoCE, or the kernel's software RoCE.
+//!
+//! * Safe, small wrappers (percale-verbs), each of which keeps alive what it needs: [`Context`], [`ProtectionDomain`], [`MemoryRegion`],
+//!   [`CompletionChannel`], [`CompletionQueue`], [`QueuePair`], [`Window`]. They add no thread and no lock on the way of a
+//!   request. In a forked child they end nothing: what they name is the parent's.
+//! * [`VerbsRegistrar`] registers any memory, for a cache; [`Reach`] reads and writes it through the device.
+//! * [`Adapter`] chooses device, port and address, or reports what is missing.
+//! * `direct`: accesses to peers' regions by RDMA, over queue pairs of their own, which `makers` make; `window_use`: how windows serve there.
+//! * [`Wire`] is a byte stream over a queue pair (`wire_pair`), with credits (`credit`); `VerbsLink` the link of it, which carries the frames that
+//!   TCP carries.
+
+mod adapter;
+mod credit;
+mod direct;
+mod link;
+mod makers;
+mod reach;
+#[cfg(all(test, not(loom)))]
+mod registrar_kept_tests;
+#[cfg(all(test, not(loom)))]
+mod registrar_tests;
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+#[doc(hidden)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod window_use;
+mod wire;
+mod wire_pair;
+
+pub use crate::wire::queue_pair::{End, Gid};
+pub use adapter::Adapter;
+#[cfg(not(loom))]
+pub use direct::Registers;
+#[cfg(any(test, fuzzing, feature = "testing"))]
+pub use direct::fuzz_grants;
+pub use direct::{Pins, Unposted};
+pub use link::VerbsLink;
+#[cfg(not(loom))]
+#[doc(inline)]
+pub use percale_verbs::VerbsRegistrar;
+#[cfg(all(any(test, feature = "testing"), not(loom)))]
+#[doc(hidden)]
+pub use percale_verbs::double;
+#[doc(inline)]
+pub use percale_verbs::{
+    Backing, Binding, Completion, CompletionChannel, CompletionQueue, Context, DeviceLimits, MemoryRegion, POLLED,
+    PairSize, Path, Port, ProtectionDomain, QueuePair, Registration, Rights, VerbsError, Window, WindowKind,
+};
+pub use percale_verbs::{RemoteAccess, errno_of, status};
+pub use reach::Reach;
+pub use wire::Wire;

@@ -1,0 +1,92 @@
+//! Memory for tests of registrations, which is mapped, unmapped and mapped again.
+
+#![expect(unsafe_code, reason = "maps and unmaps memory under a device; each block states its own reason")]
+
+use std::ptr::{read_volatile, with_exposed_provenance, with_exposed_provenance_mut, write_volatile};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pindown::Range;
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// The distance between the addresses of two `Memory` values, and the maximum size of each.
+const APART: usize = 1 << 20;
+
+/// Memory at an address that no other thread of the harness is given, so that nothing gets between taking it away and
+/// putting other memory there.
+#[derive(Debug)]
+pub struct Memory {
+    start: usize,
+    len: usize,
+}
+
+impl Memory {
+    /// Maps that many bytes.
+    pub fn new(len: usize) -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(96 << 30);
+        assert!(len <= APART);
+        let memory = Self { start: NEXT.fetch_add(APART, Ordering::Relaxed), len };
+        memory.map();
+        memory
+    }
+
+    fn map(&self) {
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
+        // SAFETY: the flags ensure that no mapping is replaced.
+        let mapped = unsafe { rustix::mm::mmap_anonymous(self.as_ptr().cast(), self.len, rights, flags) };
+        assert_eq!(mapped.expect("free addresses"), self.as_ptr().cast());
+    }
+
+    fn unmap(&self) {
+        // SAFETY: there is no reference to the memory; it is read and written only while it is mapped.
+        unsafe { rustix::mm::munmap(self.as_ptr().cast(), self.len) }.expect("mapped memory");
+    }
+
+    /// The application unmaps its memory, reports that to `told`, and maps other memory at the same address.
+    pub fn change(&self, told: impl FnOnce(Range)) {
+        self.unmap();
+        told(self.range());
+        self.map();
+        assert_eq!(self.byte(0), 0, "new memory is zeroed");
+    }
+
+    /// Where it begins.
+    pub fn as_ptr(&self) -> *mut u8 {
+        with_exposed_provenance_mut(self.start)
+    }
+
+    /// Its first address.
+    pub fn start(&self) -> u64 {
+        self.start as u64
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Its addresses.
+    pub fn range(&self) -> Range {
+        Range::new(self.start(), self.len as u64).expect("a range")
+    }
+
+    /// What the application sees.
+    pub fn byte(&self, at: usize) -> u8 {
+        assert!(at < self.len);
+        // SAFETY: the memory is mapped, and any byte is a valid value.
+        unsafe { read_volatile(with_exposed_provenance(self.start + at)) }
+    }
+
+    /// The application writes to all of it.
+    pub fn fill(&self, byte: u8) {
+        for at in 0..self.len {
+            // SAFETY: the memory is mapped, and there is no reference to it.
+            unsafe { write_volatile(with_exposed_provenance_mut(self.start + at), byte) };
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.unmap();
+    }
+}

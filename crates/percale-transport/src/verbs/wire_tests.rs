@@ -1,0 +1,232 @@
+//! Tests with two wires of one process, on a device if there is one.
+
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::local_memory::volatile::SegmentsExt as _;
+use crate::tcp::TcpOptions;
+use crate::verbs::credit::CREDITS;
+use crate::verbs::tests::adapter;
+
+/// Returns two connected wires, which watch the two ends of a TCP connection.
+pub(super) fn wires(adapter: &Arc<Adapter>) -> (Wire, Wire) {
+    let (mut one, mut two) = (Wire::new(adapter).expect("a wire"), Wire::new(adapter).expect("a wire"));
+    let (ours, theirs) = (one.ours(), two.ours());
+    two.connect(&ours).expect("a connected wire");
+    one.connect(&theirs).expect("a connected wire");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let called = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+    let (accepted, _) = listener.accept().expect("a connection");
+    let options = TcpOptions::default();
+    one.watch(Socket::new(OwnedFd::from(called).into(), &options).expect("a socket")).expect("a watch");
+    two.watch(Socket::new(OwnedFd::from(accepted).into(), &options).expect("a socket")).expect("a watch");
+    (one, two)
+}
+
+/// Calls `attempt` until it returns a result, for at most ten seconds.
+fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        assert!(Instant::now() < deadline, "nothing happened");
+    }
+}
+
+fn read(wire: &mut Wire, len: usize) -> Result<Vec<u8>, Errno> {
+    let mut bytes = vec![0; len];
+    let read = until(|| match wire.read_one(&mut bytes) {
+        Err(Errno::AGAIN) => None,
+        result => Some(result),
+    })?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Returns the byte at a position of the stream.
+const fn byte(at: usize) -> u8 {
+    (at.wrapping_mul(31) >> 3) as u8
+}
+
+#[test]
+fn a_stream_longer_than_all_credits_arrives_in_order_both_ways() {
+    let Some(adapter) = adapter() else { return };
+    let (mut one, mut two) = wires(&adapter);
+    let total = 3 * CREDITS * SLOT + 777;
+    let (mut sent, mut got) = ([0; 2], [0; 2]);
+    let mut piece = 1;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while got != [total; 2] {
+        assert!(Instant::now() < deadline, "sent {sent:?}, got {got:?} of {total}");
+        for (side, wire) in [&mut one, &mut two].into_iter().enumerate() {
+            piece = piece * 7 % 30_011 + 1;
+            let bytes: Vec<u8> = (sent[side]..total.min(sent[side] + piece)).map(byte).collect();
+            let (first, second) = bytes.split_at(bytes.len() / 3);
+            match Segments::lend(second, |second| wire.write(first, second)) {
+                Ok(written) => sent[side] += written,
+                Err(error) => assert_eq!(error, Errno::AGAIN),
+            }
+            // The second side reads less at a time, so that credits run out.
+            let mut into = vec![0; if side == 0 { 20_000 } else { piece / 2 + 1 }];
+            let (front, tail) = into.split_at_mut(piece / 3);
+            match Segments::lend_mut(front, |front| wire.read(front, tail)) {
+                Ok(read) => {
+                    let place = &mut got[side];
+                    assert!(
+                        into[..read].iter().enumerate().all(|(at, found)| *found == byte(*place + at)),
+                        "wrong bytes"
+                    );
+                    *place += read;
+                }
+                Err(error) => assert_eq!(error, Errno::AGAIN),
+            }
+        }
+    }
+    until(|| {
+        one.take();
+        two.take();
+        (one.is_calm() && two.is_calm()).then_some(())
+    });
+    assert_eq!((one.progress(), two.progress()), ((total as u64, total as u64), (total as u64, total as u64)));
+}
+
+#[test]
+fn a_receiver_that_does_not_read_stops_the_sender_and_no_more() {
+    let Some(adapter) = adapter() else { return };
+    let (mut one, mut two) = wires(&adapter);
+    let mut sent = 0;
+    until(|| match one.write_one(&[1; 100]) {
+        Ok(written) => {
+            sent += written;
+            None
+        }
+        Err(error) => {
+            assert_eq!(error, Errno::AGAIN);
+            one.is_calm().then_some(())
+        }
+    });
+    assert_eq!(sent, 100 * CREDITS, "a message costs a credit, however short");
+    assert_eq!(one.write_one(&[1]), Err(Errno::AGAIN));
+    let mut got = 0;
+    while got < sent {
+        got += read(&mut two, 1000).expect("bytes").len();
+    }
+    until(|| {
+        one.take();
+        one.credits.has_room().then_some(())
+    });
+    assert_eq!(one.write_one(&[1]), Ok(1));
+}
+
+/// A completion that is left in the queue causes no wake-up: a message behind many acknowledgements is read at once.
+#[test]
+fn msg_014_one_read_finds_what_came_behind_many_acknowledgements() {
+    let Some(adapter) = adapter() else { return };
+    let (mut one, mut two) = wires(&adapter);
+    const MANY: usize = SENDS - 4;
+    for _ in 0..MANY {
+        assert_eq!(one.write_one(&[1]), Ok(1));
+    }
+    until(|| {
+        two.take();
+        (two.arrived.len() == MANY).then_some(())
+    });
+    assert_eq!(two.write_one(&[2]), Ok(1));
+    until(|| {
+        two.take();
+        two.credits.is_calm().then_some(())
+    });
+    assert_eq!(one.read_one(&mut [0; 8]), Ok(1), "the peer's device has acknowledged it");
+}
+
+#[test]
+fn con_019_what_the_peer_gives_back_a_credit_for_has_arrived() {
+    let Some(adapter) = adapter() else { return };
+    let (mut one, _two) = wires(&adapter);
+    for len in [100, 50] {
+        assert_eq!(one.write_one(&vec![1; len]), Ok(len));
+    }
+    // The credit arrives before the local device has reported anything.
+    let read = Completion { id: RECEIVE, receive: true, status: 0, len: 1, immediate: Some(1), invalidated: None };
+    one.completed(&read);
+    assert_eq!(one.progress(), (150, 100));
+    until(|| {
+        one.take();
+        one.credits.is_calm().then_some(())
+    });
+    assert_eq!(one.progress(), (150, 150));
+}
+
+#[test]
+fn what_was_sent_before_the_end_is_read_before_the_end() {
+    let Some(adapter) = adapter() else { return };
+    let (mut one, mut two) = wires(&adapter);
+    assert_eq!(one.write_one(b"last words"), Ok(10));
+    until(|| {
+        one.take();
+        one.credits.is_calm().then_some(())
+    });
+    drop(one);
+    until(|| {
+        two.look();
+        two.is_over().then_some(())
+    });
+    assert_eq!(read(&mut two, 100).as_deref(), Ok(&b"last words"[..]));
+    assert_eq!(read(&mut two, 100).as_deref(), Ok(&b""[..]), "then the end");
+}
+
+#[test]
+fn a_pair_in_error_ends_the_stream_with_a_reason() {
+    let Some(adapter) = adapter() else { return };
+    let (mut one, _two) = wires(&adapter);
+    one.pair.fail().expect("a failed pair");
+    assert_eq!(read(&mut one, 1), Err(Errno::CONNRESET));
+    assert!(matches!(one.failure(), Some(Broken::Died(_))), "{:?}", one.failure());
+    assert_eq!(one.write_one(&[1]), Err(Errno::CONNRESET));
+}
+
+#[test]
+fn a_peer_whose_device_is_silent_is_given_up() {
+    let Some(adapter) = adapter() else { return };
+    let (mut one, mut two) = wires(&adapter);
+    // The queue pair is destroyed, but not the connection that would signal this.
+    let connection = two.watched.take();
+    drop(two);
+    assert_eq!(one.write_one(&[1; 10]), Ok(10));
+    assert_eq!(read(&mut one, 1), Err(Errno::TIMEDOUT));
+    assert!(matches!(one.failure(), Some(Broken::Timeout(_))), "{:?}", one.failure());
+    drop(connection);
+}
+
+#[test]
+fn what_a_device_or_peer_may_not_say_ends_the_stream() {
+    let Some(adapter) = adapter() else { return };
+    let good = Completion { id: RECEIVE, receive: true, status: 0, len: 1, immediate: None, invalidated: None };
+    let bad = [
+        Completion { id: RECEIVE | RECEIVES as u64, ..good },
+        Completion { id: RECEIVE | (1 << 40), ..good },
+        Completion { len: SLOT as u32 + 1, ..good },
+        Completion { immediate: Some(1), ..good },
+        Completion { len: 0, ..good },
+        Completion { len: 0, immediate: Some(0), ..good },
+        Completion { immediate: Some(u32::MAX), ..good },
+        Completion { id: 0, receive: false, ..good },
+        Completion { id: NOTE, receive: false, ..good },
+        Completion { id: NOTE | 1, ..good },
+        Completion { status: -1, ..good },
+        Completion { status: i32::MAX, ..good },
+        Completion { invalidated: Some(1), ..good },
+    ];
+    for one in bad {
+        let mut wire = Wire::new(&adapter).expect("a wire");
+        wire.completed(&one);
+        assert!(wire.failure().is_some(), "{one:?} was believed");
+    }
+    let mut wire = Wire::new(&adapter).expect("a wire");
+    wire.completed(&good);
+    assert!(wire.failure().is_none());
+    wire.completed(&good);
+    assert!(wire.failure().is_some(), "a slot was filled twice");
+}

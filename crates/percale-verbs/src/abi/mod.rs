@@ -1,0 +1,16 @@
+//! The interface of libibverbs that percale uses: structures, constants, and functions, which are found at run time.
+//!
+//! The declarations are written by hand, because a program must build and run where the library is missing. A test
+//! compiles a C program against libibverbs' own headers and compares every size, offset and constant. This module
+//! provides no safety and enforces no order of calls; the wrappers do that.
+
+#[cfg(test)]
+mod layout_tests;
+mod library;
+mod numbers;
+mod types;
+
+pub(super) use library::Library;
+pub(super) use numbers::*;
+pub use types::Sge;
+pub(super) use types::*;

@@ -1,0 +1,33 @@
+//! The state shared by a completion queue and its device: whether the queue has failed.
+
+use std::fmt::Debug;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rustix::net::Shutdown;
+
+/// A connected socket.
+pub(super) trait Connection: AsFd + Debug + Send + Sync {}
+
+impl<S: AsFd + Debug + Send + Sync> Connection for S {}
+
+/// Whether a completion queue has failed, and the connection through which its user is woken up.
+#[derive(Debug, Default)]
+pub(super) struct Alarm {
+    pub(super) rang: AtomicBool,
+    /// The connection to shut down.
+    pub(super) connection: OnceLock<Arc<dyn Connection>>,
+}
+
+impl Alarm {
+    /// Records that the queue has failed, and shuts down the connection.
+    pub(super) fn ring(&self) {
+        self.rang.store(true, Ordering::Release);
+        if let Some(connection) = self.connection.get()
+            && let Err(error) = rustix::net::shutdown(connection.as_fd(), Shutdown::Both)
+        {
+            crate::later::later!(debug: %error, "a connection whose queue failed is over already");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Tests on the double of libibverbs. Each runs in a separate process with the devices that it chooses.
+
+#![expect(unsafe_code, reason = "calls a function of the double, found by dlsym; the blocks state their reasons")]
+
+use std::ffi::{CString, c_char, c_int};
+use std::process::{Command, Stdio};
+
+use super::abi;
+use super::error::VerbsError;
+use super::pair::QueuePair;
+
+/// The variable that names the double.
+const LIBRARY: &str = "PERCALE_VERBS_LIBRARY";
+/// A request of libibverbs that percale never makes: a message that invalidates one of its receiver's keys.
+const SEND_WITH_INVALIDATE: c_int = 9;
+/// Set in the process that runs a test.
+const WITHIN: &str = "PERCALE_VERBS_TEST";
+
+/// Where cargo puts the double for a test program that depends on it.
+#[cfg(test)]
+pub(crate) fn beside_this_program() -> std::path::PathBuf {
+    let program = std::env::current_exe().expect("the test program has a name");
+    program.with_file_name("libpercale_verbs_double.so")
+}
+
+/// Why a test of pages that a device has pinned is not done: the double copies to what lies at an address now.
+pub fn pins_no_pages() -> bool {
+    let is_double = std::env::var(LIBRARY).is_ok_and(|name| name.contains("verbs_double"));
+    if is_double {
+        println!("skipped: the double of libibverbs pins no pages");
+    }
+    is_double
+}
+
+/// Runs the calling test, which has the name of its thread, in a process of its own, on devices that these commands make. Where there is no double it
+/// prints that the test is skipped.
+pub fn on(devices: &str, test: impl FnOnce()) {
+    if std::env::var_os(WITHIN).is_some() {
+        return test();
+    }
+    if !std::env::var(LIBRARY).is_ok_and(|name| name.contains("verbs_double")) {
+        return println!("skipped: no double of libibverbs is named by {LIBRARY} (cargo xtask test --only verbs)");
+    }
+    let name = std::thread::current().name().expect("tests' threads have names").to_owned();
+    let mut command = Command::new(std::env::current_exe().expect("the test program has a name"));
+    command.args([&*name, "--exact", "--nocapture", "--test-threads=1"]).stdin(Stdio::null());
+    let output = command.env(WITHIN, "1").env("PERCALE_VERBS_DOUBLE", devices).output().expect("a process");
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{name}: {}\n{said}\n{errors}", output.status);
+    assert!(said.contains("1 passed"), "{name} was not run:\n{said}\n{errors}");
+}
+
+/// Carries out commands meanwhile.
+pub fn tell(commands: &str) {
+    let name = std::env::var_os(LIBRARY).expect("the double");
+    // SAFETY: the double is already loaded; this only increments its reference count.
+    let library = unsafe { libloading::Library::new(name) }.expect("the double");
+    // SAFETY: the double declares the function with this type.
+    let control = unsafe { library.get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"percale_verbs_double\0") };
+    let text = CString::new(commands).expect("no zero");
+    // SAFETY: the text ends with a zero byte.
+    assert_eq!(unsafe { control.expect("a double")(text.as_ptr()) }, 0, "{commands}");
+}
+
+/// A message that invalidates a key of its receiver, which no percale sends.
+///
+/// # Errors
+/// The error that the device reports.
+pub fn post_invalidating(pair: &QueuePair, id: u64, key: u32) -> Result<(), VerbsError> {
+    let mut request = abi::SendWr::new(id, SEND_WITH_INVALIDATE);
+    request.imm_data = key;
+    // SAFETY: it names no memory, and a key of the target's.
+    unsafe { pair.post(&mut request) }
+}

@@ -1,0 +1,70 @@
+//! Memory that peers were accessing when its region or its domain ended is kept until they have left.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::domain::{Domain, DomainBuilder};
+use crate::memory::region::Region;
+use crate::region::stuck::Stuck;
+use crate::region::{Access, Via};
+use crate::transport::sim::{Network, SimOptions};
+
+/// A region of a few bytes that a peer is stuck in.
+fn stuck() -> (Domain, Arc<Stuck>, Region, std::sync::Weak<[u8]>) {
+    let network = Network::new(1, SimOptions::default());
+    let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap();
+    let memory = Arc::<[u8]>::from([7; 16]);
+    let weak = Arc::downgrade(&memory);
+    let region = domain.register(memory, Access::REMOTE_READ).unwrap();
+    let peer = Stuck::at(&domain.inner.keys, region.key(), Via::default());
+    (domain, peer, region, weak)
+}
+
+#[test]
+fn rev_002_parked_memory_is_freed_by_an_endpoint_that_makes_progress() {
+    let (domain, peer, region, memory) = stuck();
+    let vector = domain.address_vector().build().unwrap();
+    let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").unwrap();
+    let turn = || (0..100).for_each(|_| _ = endpoint.progress());
+    drop(region);
+    turn();
+    assert!(memory.upgrade().is_some(), "memory was freed while a peer was at it");
+    peer.retired.store(true, Ordering::Release);
+    turn();
+    assert!(memory.upgrade().is_none(), "parked memory is kept though its peer retired");
+}
+
+#[test]
+fn mw_050_rev_002_a_domain_ends_while_a_peer_is_in_a_window() {
+    let network = Network::new(1, SimOptions::default());
+    let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap();
+    let memory = Arc::<[u8]>::from([7; 16]);
+    let weak = Arc::downgrade(&memory);
+    let region = domain.register(memory, Access::REMOTE_READ).unwrap();
+    let mut window = domain.window(crate::memory::window::WindowType::One).unwrap();
+    let name = window.bind(&region, 0..8, crate::memory::window::WindowAccess::READ).unwrap();
+    let peer = Arc::<Stuck>::default();
+    let bound = domain.inner.keys.find(name.key, Via::default()).unwrap();
+    assert!(bound.grants().add(Arc::clone(&peer) as _, 0));
+    drop((bound, window, region));
+    assert!(weak.upgrade().is_some());
+    drop(domain);
+    assert!(weak.upgrade().is_some(), "memory was freed while a peer was at a part of it");
+}
+
+#[test]
+fn rev_002_parked_memory_is_freed_when_another_region_comes_or_goes() {
+    for comes in [true, false] {
+        let (domain, peer, region, memory) = stuck();
+        let other = domain.register(vec![0; 8], Access::REMOTE_READ).unwrap();
+        drop(region);
+        assert!(memory.upgrade().is_some());
+        peer.retired.store(true, Ordering::Release);
+        if comes {
+            domain.register(vec![0; 8], Access::REMOTE_READ).unwrap();
+        } else {
+            drop(other.close().unwrap());
+        }
+        assert!(memory.upgrade().is_none(), "comes: {comes}");
+    }
+}
