@@ -104,7 +104,9 @@ impl Proofs {
     fn read(all: &Requirements, marks: &Marks, tests: &[TestResult]) -> Self {
         let mut proofs = Self { cells: BTreeMap::from([(ANY.to_owned(), Cell::default())]), unknown: BTreeMap::new() };
         for test in tests {
-            let function = test.name.rsplit("::").next().unwrap_or_default();
+            // A documentation test has more words behind its module: `refused::name (line 5) - compile fail`.
+            let path = test.name.rsplit("::").next().unwrap_or_default();
+            let function = path.split(' ').next().unwrap_or_default();
             for id in marks.of(function).iter().cloned() {
                 if !all.contains_key(&id) {
                     proofs.unknown.insert(id, format!("{}: {}", test.program, test.name));

@@ -230,7 +230,7 @@ test ring::needs_root ... ignored, needs root
 test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
 !      Running tests/two.rs (target/debug/deps/two-0123456789abcdef)
 running 1 test
-test shm::rust::msg_001_arrives ... FAILED
+test shm::rust::arrives ... FAILED
 test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s
 ",
         );
@@ -247,17 +247,17 @@ test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         let reader = read(
             "! Running tests/two.rs (target/debug/deps/two-0123456789abcdef)
 running 3 tests
-test verbs::rust::msg_001_arrives ... ok
-test shm::rust::msg_001_arrives ... ok
-test tcp::rust::msg_001_arrives ... FAILED
+test verbs::rust::arrives ... ok
+test shm::rust::arrives ... ok
+test tcp::rust::arrives ... FAILED
 
 successes:
 
----- verbs::rust::msg_001_arrives stdout ----
+---- verbs::rust::arrives stdout ----
 skipped: no verbs here: no device
-test shm::rust::msg_001_arrives ... ok
+test shm::rust::arrives ... ok
 
----- shm::rust::msg_001_arrives stdout ----
+---- shm::rust::arrives stdout ----
 skippedness is no reason
 Running tests/life.rs (target/debug/deps/life-0123456789abcdef)
 running 1 test
@@ -266,12 +266,12 @@ test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 15 filtered out;
 
 
 successes:
-    shm::rust::msg_001_arrives
-    verbs::rust::msg_001_arrives
+    shm::rust::arrives
+    verbs::rust::arrives
 
 failures:
 
----- tcp::rust::msg_001_arrives stdout ----
+---- tcp::rust::arrives stdout ----
 skipped: half of it
 running 2 tests
 test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s

@@ -133,8 +133,9 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     odd
 }
 
+/// Requirements: SRV-013.
 #[test]
-fn srv_013_strangers_with_odd_requests_keep_nobody_from_measuring() {
+fn strangers_with_odd_requests_keep_nobody_from_measuring() {
     let listening = Listening::start(&[]);
     assert!(listening.measures(&[]), "an honest measurement fails before there are strangers");
     let mut attempts = 0;
@@ -152,8 +153,9 @@ fn srv_013_strangers_with_odd_requests_keep_nobody_from_measuring() {
     println!("hostile perf: {} attempts, 0 successes", attempts + 1);
 }
 
+/// Requirements: SRV-013.
 #[test]
-fn srv_013_a_key_keeps_strangers_out() {
+fn a_key_keeps_strangers_out() {
     let directory = std::env::temp_dir().join(format!("percale-perf-key-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let key = |name: &str, key: &str| {

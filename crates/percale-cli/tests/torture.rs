@@ -49,28 +49,33 @@ fn is_right(monitor: &str) {
     assert!(race["changes"].as_u64().unwrap() > 0 && race["checked"].as_u64().unwrap() > 0, "{race:#}");
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_without_a_monitor_nothing_is_stale() {
+fn without_a_monitor_nothing_is_stale() {
     is_right("none");
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_sealed_memory_is_never_stale() {
+fn sealed_memory_is_never_stale() {
     is_right("sealed");
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_the_kernel_tier_gives_nothing_stale() {
+fn the_kernel_tier_gives_nothing_stale() {
     is_right("bpf");
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_userfaultfd_gives_nothing_stale() {
+fn userfaultfd_gives_nothing_stale() {
     is_right("userfaultfd");
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_userfaultfd_gives_nothing_stale_to_programs_that_keep_their_promise() {
+fn userfaultfd_gives_nothing_stale_to_programs_that_keep_their_promise() {
     is_right("userfaultfd-promised");
 }
 
@@ -98,13 +103,15 @@ fn is_right_for_nobody(monitor: &str) {
     assert!(race["changes"].as_u64().unwrap() > 0 && race["checked"].as_u64().unwrap() > 0, "{race:#}");
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_userfaultfd_gives_nothing_stale_without_privileges() {
+fn userfaultfd_gives_nothing_stale_without_privileges() {
     is_right_for_nobody("userfaultfd-promised");
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_userfaultfd_of_older_kernels_gives_nothing_stale_without_privileges() {
+fn userfaultfd_of_older_kernels_gives_nothing_stale_without_privileges() {
     is_right_for_nobody("userfaultfd-plain");
 }
 
@@ -121,21 +128,24 @@ fn results(monitor: &str, operation: &str) -> Vec<String> {
     found
 }
 
+/// Requirements: MON-014.
 #[test]
-fn mon_014_userfaultfd_loses_rights_with_the_process_where_hits_ask() {
+fn userfaultfd_loses_rights_with_the_process_where_hits_ask() {
     let found = results("userfaultfd-rights", "mprotect");
     assert!(found.iter().all(|result| result != "rights"), "{found:?}");
     assert!(found.is_empty() || found.iter().filter(|result| *result == "caught").count() >= 3, "{found:?}");
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_guard_pages_are_refused_by_userfaultfd_with_locked_memory() {
+fn guard_pages_are_refused_by_userfaultfd_with_locked_memory() {
     let found = results("userfaultfd-locked", "GUARD_INSTALL");
     assert!(found.iter().all(|result| result != "stale"), "{found:?}");
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_sealed_memory_is_never_stale_without_privileges() {
+fn sealed_memory_is_never_stale_without_privileges() {
     is_right_for_nobody("sealed");
 }
 
@@ -208,8 +218,9 @@ fn rows_say_what_was_tried_and_tables_what_came_of_it() {
     assert!(shown.contains("transparent huge page") && !table.contains("transparent huge page"), "{shown}");
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_through_an_rdma_device_or_the_reason_why_not() {
+fn through_an_rdma_device_or_the_reason_why_not() {
     let (lines, code, error) =
         torture(&["--device", "verbs", "--monitor", "none", "--filter", "private anonymous, munmap all"]);
     if unavailable(&lines) {
@@ -253,8 +264,9 @@ fn searched(monitor: &str, minutes: &str) -> Option<(Value, Option<i32>, String)
     Some((last, code, format!("{error}{lines:#?}")))
 }
 
+/// Requirements: RCACHE-003, RCACHE-021.
 #[test]
-fn rcache_003_rcache_021_the_search_finds_nothing_stale_and_no_wrong_key() {
+fn the_search_finds_nothing_stale_and_no_wrong_key() {
     for monitor in ["bpf", "userfaultfd-promised", "sealed", "none"] {
         let Some((found, code, error)) = searched(monitor, "0.2") else { continue };
         assert!(found["stale"] == 0 && found["wrong_keys"] == 0 && code == Some(0), "{error}");

@@ -8,8 +8,9 @@ use crate::common::{percale, text};
 #[expect(dead_code, reason = "nothing is waited for here")]
 mod common;
 
+/// Requirements: MW-027.
 #[test]
-fn mw_027_what_windows_and_registrations_cost_is_printed() {
+fn what_windows_and_registrations_cost_is_printed() {
     let quick = ["perf", "--windows", "--seconds", "0.01", "--keys", "100,3000"];
     let output = percale(&[quick.as_slice(), &["--json"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -4,7 +4,7 @@
 //! state what the test needs:
 //!
 //! ```text
-//! pub fn msg_007_a_directed_receive_waits_for_its_peer<F: Peers>() {
+//! pub fn a_directed_receive_waits_for_its_peer<F: Peers>() {
 //! ```
 //!
 //! The bounds are traits of `fabric.rs`. The test runs on each transport for which `fabric.rs` implements all of them.
@@ -50,7 +50,7 @@ impl Source {
 /// A test of the suite.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Test {
-    /// The path below `suite`: `messages::msg_001_messages_of_every_size_arrive`.
+    /// The path below `suite`: `messages::messages_of_every_size_arrive`.
     pub(crate) path: String,
     /// The function's name.
     pub(crate) name: String,

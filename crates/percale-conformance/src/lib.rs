@@ -20,8 +20,8 @@
 //! * [`watchdog`]: aborts a test that hangs
 //! * [`measure`]: the resources that a process holds: descriptors, mappings, memory
 //!
-//! Names of tests begin with the requirements that they prove (`msg_001_...`, see docs/requirements.md). Their module
-//! path contains the transport and the API: `conformance::shm::rust::msg_001_messages_of_every_size_arrive`.
+//! The documentation of a test names the requirements that it proves (`Requirements: MSG-001.`, see docs/requirements.md). Its
+//! module path contains the transport and the API: `conformance::shm::rust::messages_of_every_size_arrive`.
 
 pub mod application;
 pub mod denial;

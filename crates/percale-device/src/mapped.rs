@@ -118,8 +118,9 @@ mod tests {
         }
     }
 
+    /// Requirements: XPU-013.
     #[test]
-    fn xpu_013_memory_that_stays_mapped_for_devices_is_not_freed() {
+    fn memory_that_stays_mapped_for_devices_is_not_freed() {
         static FREED: AtomicUsize = AtomicUsize::new(0);
         struct Value(u64);
         impl Drop for Value {

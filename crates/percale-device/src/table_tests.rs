@@ -60,8 +60,9 @@ fn an_offset_that_no_file_has_is_refused() {
     assert_eq!((moved.unwrap(), content(&file)), (8, b"asnot this".to_vec()));
 }
 
+/// Requirements: FLT-010.
 #[test]
-fn flt_010_a_forked_child_moves_and_pins_nothing_through_its_parents_table() {
+fn a_forked_child_moves_and_pins_nothing_through_its_parents_table() {
     let Some(table) = table() else { return };
     let (file, mut bytes) = (file(b"the parent's"), [0_u8; 12]);
     let Ok(pinned) = table.pin(range(&mut bytes), Access::LOCAL_WRITE) else {

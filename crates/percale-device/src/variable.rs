@@ -246,8 +246,9 @@ impl Device {
 mod tests {
     use super::*;
 
+    /// Requirements: XPU-010.
     #[test]
-    fn xpu_010_a_variable_is_64_bits_that_lie_apart() {
+    fn a_variable_is_64_bits_that_lie_apart() {
         let all = Arc::new(Variables::default());
         let variables: Vec<_> = (0..200).map(|_| Variables::take(&all)).collect();
         let mut addresses: Vec<_> = variables.iter().map(|variable| variable.address().addr()).collect();
@@ -259,8 +260,9 @@ mod tests {
         assert!(written.iter().enumerate().all(|(number, written)| *written == (number == 7)));
     }
 
+    /// Requirements: XPU-012.
     #[test]
-    fn xpu_012_what_stands_in_a_place_from_before_does_not_count() {
+    fn what_stands_in_a_place_from_before_does_not_count() {
         let all = Arc::new(Variables::default());
         let first = Variables::take(&all);
         first.write();
@@ -276,8 +278,9 @@ mod tests {
         assert!(!again.is_written() && again.value() > value);
         assert_eq!(all.lock().unwrap().places.len(), 0);
     }
+    /// Requirements: XPU-012.
     #[test]
-    fn xpu_012_a_place_that_may_be_written_late_serves_nobody_else() {
+    fn a_place_that_may_be_written_late_serves_nobody_else() {
         let all = Arc::new(Variables::default());
         let dropped = Variables::take(&all);
         let (address, value) = (dropped.address(), dropped.value());
@@ -291,8 +294,9 @@ mod tests {
         assert!(again.iter().any(|other| other.address() == address), "nobody writes there any more");
     }
 
+    /// Requirements: XPU-012.
     #[test]
-    fn xpu_012_places_of_what_was_not_written_serve_again() {
+    fn places_of_what_was_not_written_serve_again() {
         let all = Arc::new(Variables::default());
         for _ in 0..5 * LATE {
             drop(Variables::take(&all));

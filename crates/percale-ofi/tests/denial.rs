@@ -152,8 +152,9 @@ fn is_named_elsewhere(line: &str) -> bool {
     line.contains(denial::UNNAMED) && (!is_loaded || of_an_access)
 }
 
+/// Requirements: FLT-012.
 #[test]
-fn flt_012_every_refused_system_call_ends_in_a_result_or_in_an_error() {
+fn every_refused_system_call_ends_in_a_result_or_in_an_error() {
     let _watchdog =
         watchdog::Watchdog::within("refused system calls", Duration::from_secs(if long() { 3600 } else { 900 }));
     let Some(made) = made() else {
@@ -167,8 +168,9 @@ fn flt_012_every_refused_system_call_ends_in_a_result_or_in_an_error() {
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
+/// Requirements: FLT-013.
 #[test]
-fn flt_013_a_process_that_may_map_no_more_has_a_result_or_an_error() {
+fn a_process_that_may_map_no_more_has_a_result_or_an_error() {
     let _watchdog = watchdog::Watchdog::within("no more address space", Duration::from_secs(600));
     let Some(made) = made() else {
         return skipped("no more address space", "libfabric's headers are not here (libfabric-dev)");

@@ -267,8 +267,9 @@ macro_rules! others {
 }
 
 mod shm {
+    /// Requirements: OFI-001.
     #[test]
-    fn ofi_001_every_entry_of_every_table() {
+    fn every_entry_of_every_table() {
         super::run("every entry of libfabric, shared memory", super::Way::default(), &[]);
     }
 
@@ -289,8 +290,9 @@ mod shm {
 }
 
 mod tcp {
+    /// Requirements: OFI-001.
     #[test]
-    fn ofi_001_every_entry_of_every_table() {
+    fn every_entry_of_every_table() {
         super::run("every entry of libfabric, tcp", super::TCP, &[]);
     }
 
@@ -363,8 +365,9 @@ mod cache {
     }
 }
 
+/// Requirements: OFI-002.
 #[test]
-fn ofi_002_valgrind_finds_nothing_and_nothing_is_lost() {
+fn valgrind_finds_nothing_in_the_provider() {
     let what = "every entry of libfabric, under valgrind";
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
         return skipped(what, "valgrind is not installed");

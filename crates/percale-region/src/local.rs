@@ -109,8 +109,9 @@ mod tests {
     use super::*;
     use crate::local_memory::volatile::Segments;
 
+    /// Requirements: MW-009.
     #[test]
-    fn mw_009_no_two_regions_share_a_local_key_when_all_are_in_use() {
+    fn no_two_regions_share_a_local_key_when_all_are_in_use() {
         let keys = LocalKeys { indices: 2, ..LocalKeys::default() };
         let regions: [_; 3] = std::array::from_fn(|_| Registered::for_test(Segments::EMPTY));
         let [first, second] = [0, 1].map(|at: usize| keys.key(&regions[at]).unwrap());

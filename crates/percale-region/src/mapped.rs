@@ -136,8 +136,9 @@ pub type Keyring = Arc<Mapped>;
 mod tests {
     use super::*;
 
+    /// Requirements: KEY-012, KEY-016.
     #[test]
-    fn key_012_key_016_numbers_are_given_out_in_turn_and_die_when_given_back() {
+    fn numbers_are_given_out_in_turn_and_die_when_given_back() {
         let mapped = Mapped::default();
         let first = mapped.map(5).unwrap();
         let second = mapped.map(5).unwrap();
@@ -153,8 +154,9 @@ mod tests {
         assert_ne!(mapped.map(8), Some(second), "but not before it was given back");
     }
 
+    /// Requirements: KEY-020.
     #[test]
-    fn key_020_mapped_keys_are_not_what_applications_choose() {
+    fn mapped_keys_are_not_what_applications_choose() {
         let (one, other) = (Mapped::default(), Mapped::default());
         assert_ne!(one.map(1), other.map(1), "two domains");
         for half in [0, 1, u32::MAX / 3, u32::MAX - 1, u32::MAX] {

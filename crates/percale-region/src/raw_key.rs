@@ -117,8 +117,9 @@ mod tests {
 
     use super::*;
 
+    /// Requirements: KEY-005.
     #[test]
-    fn key_005_every_bit_of_a_raw_key_counts() {
+    fn every_bit_of_a_raw_key_counts() {
         let secret = Secret::new().unwrap();
         let (raw, key) = secret.raw_key(7, 4096).unwrap();
         let bytes: [u8; RAW_KEY_BYTES] = raw.as_bytes().try_into().unwrap();
@@ -138,8 +139,9 @@ mod tests {
         }
     }
 
+    /// Requirements: KEY-004.
     #[test]
-    fn key_004_keys_of_two_secrets_differ_and_none_is_reserved() {
+    fn keys_of_two_secrets_differ_and_none_is_reserved() {
         let secrets = [Secret::new().unwrap(), Secret::new().unwrap()];
         let mut seen = HashSet::new();
         for number in 0..2000 {
@@ -148,8 +150,9 @@ mod tests {
         }
     }
 
+    /// Requirements: KEY-013.
     #[test]
-    fn key_013_a_short_raw_key_is_the_key() {
+    fn a_short_raw_key_is_the_key() {
         assert_eq!(wire_key(RawKey::short(0x1234_5678_9ABC_DEF0).as_bytes()), Some(0x1234_5678_9ABC_DEF0));
         assert!(!format!("{:?}", RawKey::short(77)).contains("77"), "keys are not logged");
     }

@@ -43,8 +43,9 @@ impl Through {
 mod tests {
     use super::*;
 
+    /// Requirements: MW-038.
     #[test]
-    fn mw_038_a_pair_is_both_of_it() {
+    fn a_pair_is_both_of_it() {
         let ours = Via { endpoint: 3, peer: 7, authority: 0 };
         let others = [Via { endpoint: 4, ..ours }, Via { peer: 8, ..ours }, Via::default()];
         assert!(Through::Pair(ours).admits(ours) && Through::Domain.admits(ours) && Through::Endpoint(3).admits(ours));

@@ -94,8 +94,9 @@ impl Windows {
 mod tests {
     use super::*;
 
+    /// Requirements: MW-004.
     #[test]
-    fn mw_004_a_region_is_closed_to_windows_only_when_none_is_bound() {
+    fn a_region_is_closed_to_windows_only_when_none_is_bound() {
         let windows = Windows::new(true, true);
         assert!(windows.are_gone() && windows.enter() && windows.enter());
         windows.leave();
@@ -111,8 +112,9 @@ mod tests {
         assert!(windows.are_gone() && windows.close());
     }
 
+    /// Requirements: MW-004.
     #[test]
-    fn mw_004_windows_are_kept_out_while_something_is_done() {
+    fn windows_are_kept_out_while_something_is_done() {
         let windows = Windows::new(true, true);
         assert!(windows.enter() && windows.without(|| ()).is_none(), "one is bound");
         windows.leave();

@@ -258,8 +258,9 @@ mod tests {
         assert_eq!(order, ["10.0.0.1", "10.2.0.1", "2001:db8::1", "172.17.0.1", "10.1.0.1", "127.0.0.1"]);
     }
 
+    /// Requirements: CON-013.
     #[test]
-    fn con_013_what_other_hosts_reach_comes_first() {
+    fn what_other_hosts_reach_comes_first() {
         use LinkKind::{Internal, Network, Tunnel};
         let any: IpAddr = "0.0.0.0".parse().unwrap();
         // Worst first: each is better than all before it.

@@ -190,8 +190,9 @@ mod tests {
 
     use super::*;
 
+    /// Requirements: FLT-002.
     #[test]
-    fn flt_002_the_end_of_a_process_is_its_exit_or_another_program_in_its_place() {
+    fn the_end_of_a_process_is_its_exit_or_another_program_in_its_place() {
         let mut child = Command::new("sh")
             .args(["-c", "echo; read line; exec sleep 100"])
             .stdin(Stdio::piped())
@@ -219,8 +220,10 @@ mod tests {
     }
 
     /// The exit of another peer is not mistaken for the exit of this one, and does not delay its detection.
+    ///
+    /// Requirements: FLT-002.
     #[test]
-    fn flt_002_a_number_is_given_up_as_soon_as_its_process_was_waited_for() {
+    fn a_number_is_given_up_as_soon_as_its_process_was_waited_for() {
         let start = || Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let (mut first, mut second) = (start(), start());
         let [one, two] = [&first, &second].map(|child| PeerProcess::of(child.id().cast_signed()).unwrap());

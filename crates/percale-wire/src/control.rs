@@ -190,13 +190,15 @@ mod tests {
     }
 
     proptest! {
+        /// Requirements: CON-017.
         #[test]
-        fn con_017_any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn any_control_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             fuzz_control(&bytes);
         }
 
+        /// Requirements: CON-017.
         #[test]
-        fn con_017_a_damaged_frame_is_refused_or_means_what_it_says(
+        fn a_damaged_frame_is_refused_or_means_what_it_says(
             which in 0..3_usize, len in 0..=DATA_LIMIT, at in 0..400_usize, value: u8
         ) {
             let data = vec![7; len];
@@ -213,8 +215,9 @@ mod tests {
         }
     }
 
+    /// Requirements: CON-017.
     #[test]
-    fn con_017_what_nobody_may_send_is_refused() {
+    fn what_nobody_may_send_is_refused() {
         let (head, payload) = granted(vec![1; DATA_LIMIT]).to_frame();
         assert_eq!(payload.len(), CONTROL_BYTES);
         for len in [0, 1, 39] {

@@ -14,7 +14,9 @@
 ///     std::mem::forget(endpoint.read(peer, remote, &bytes[..]).start());
 /// }
 /// ```
-pub mod rev_009_an_operation_of_borrowed_memory {}
+///
+/// Requirements: REV-009.
+pub mod an_operation_of_borrowed_memory {}
 
 /// A region outside of a scope owns its memory too: forgetting it would end a borrow while peers still write.
 /// ```
@@ -31,7 +33,9 @@ pub mod rev_009_an_operation_of_borrowed_memory {}
 ///     bytes[0] = 1;
 /// }
 /// ```
-pub mod rev_009_a_region_of_borrowed_memory {}
+///
+/// Requirements: REV-009.
+pub mod a_region_of_borrowed_memory {}
 
 /// Within a scope no other code accesses the memory.
 /// ```
@@ -50,7 +54,9 @@ pub mod rev_009_a_region_of_borrowed_memory {}
 ///     });
 /// }
 /// ```
-pub mod rev_009_memory_used_while_it_is_registered {}
+///
+/// Requirements: REV-009.
+pub mod memory_used_while_it_is_registered {}
 
 /// A region of borrowed memory does not leave its scope, though its name does.
 /// ```
@@ -65,7 +71,9 @@ pub mod rev_009_memory_used_while_it_is_registered {}
 ///     domain.scope(|scope| scope.register(&mut bytes, percale::Access::REMOTE_WRITE).unwrap()).remote()
 /// }
 /// ```
-pub mod rev_009_a_region_that_leaves_its_scope {}
+///
+/// Requirements: REV-009.
+pub mod a_region_that_leaves_its_scope {}
 
 /// Memory that is registered in a scope lives longer than the scope.
 /// ```
@@ -82,7 +90,9 @@ pub mod rev_009_a_region_that_leaves_its_scope {}
 ///     });
 /// }
 /// ```
-pub mod rev_009_memory_that_ends_before_its_scope {}
+///
+/// Requirements: REV-009.
+pub mod memory_that_ends_before_its_scope {}
 
 /// Closing consumes the region: the returned memory is not reached through it.
 /// ```
@@ -97,7 +107,9 @@ pub mod rev_009_memory_that_ends_before_its_scope {}
 ///     region.read(0, &mut [0; 8]);
 /// }
 /// ```
-pub mod rev_009_a_region_used_after_it_was_closed {}
+///
+/// Requirements: REV-009.
+pub mod a_region_used_after_it_was_closed {}
 
 /// An endpoint without a lock has one user at a time.
 /// ```
@@ -110,7 +122,9 @@ pub mod rev_009_a_region_used_after_it_was_closed {}
 ///     std::thread::scope(|threads| { threads.spawn(|| endpoint.progress()); });
 /// }
 /// ```
-pub mod rev_009_an_endpoint_of_two_threads {}
+///
+/// Requirements: REV-009.
+pub mod an_endpoint_of_two_threads {}
 
 /// An operation that is under way does not outlive its endpoint.
 /// ```
@@ -127,7 +141,9 @@ pub mod rev_009_an_endpoint_of_two_threads {}
 ///     drop(sending);
 /// }
 /// ```
-pub mod rev_009_an_operation_that_outlives_its_endpoint {}
+///
+/// Requirements: REV-009.
+pub mod an_operation_that_outlives_its_endpoint {}
 
 /// Segments have no lifetime: the creator of one vouches for the memory, and no safe call lends any.
 /// ```
@@ -140,7 +156,9 @@ pub mod rev_009_an_operation_that_outlives_its_endpoint {}
 ///     percale::Segments::lend(bytes, |lent| *lent)
 /// }
 /// ```
-pub mod rev_009_memory_lent_without_a_word {}
+///
+/// Requirements: REV-009.
+pub mod memory_lent_without_a_word {}
 
 /// No safe call reads memory through a segment either: the memory may have been freed.
 /// ```
@@ -153,4 +171,6 @@ pub mod rev_009_memory_lent_without_a_word {}
 ///     segments.to_vec().len()
 /// }
 /// ```
-pub mod rev_009_segments_read_by_whoever_has_them {}
+///
+/// Requirements: REV-009.
+pub mod segments_read_by_whoever_has_them {}

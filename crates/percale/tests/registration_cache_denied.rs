@@ -28,8 +28,9 @@ fn forbid(call: libc::c_long) {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// Requirements: RCACHE-011.
 #[test]
-fn rcache_011_a_monitor_that_is_not_available_turns_caching_off_with_a_warning() {
+fn a_monitor_that_is_not_available_turns_caching_off_with_a_warning() {
     let table = match BufferTable::new(8) {
         Ok(table) => table,
         Err(why) => return eprintln!("SKIPPED: io_uring: {why}"),

@@ -4,8 +4,9 @@
 
 use percale::{CacheMonitor, CacheSettings, Info};
 
+/// Requirements: RCACHE-005, RCACHE-007, RCACHE-013.
 #[test]
-fn rcache_005_rcache_007_rcache_013_the_environment_counts_when_it_is_asked() {
+fn the_environment_counts_when_it_is_asked() {
     for (name, value) in
         [("FI_MR_CACHE_MAX_SIZE", "65536"), ("FI_MR_CACHE_MAX_COUNT", "3"), ("FI_MR_CACHE_MONITOR", "disabled")]
     {

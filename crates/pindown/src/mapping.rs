@@ -362,8 +362,9 @@ mod tests {
         assert_eq!(mappings.plain(at(plain, 2)), None, "nothing");
     }
 
+    /// Requirements: MON-014.
     #[test]
-    fn mon_014_rights_are_those_of_every_page_either_way() {
+    fn rights_are_those_of_every_page_either_way() {
         use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
         let page = page_size() as usize;
         let both = ProtFlags::READ | ProtFlags::WRITE;

@@ -116,14 +116,16 @@ fn declared() -> BTreeSet<String> {
     code.lines().filter_map(name).collect()
 }
 
+/// Requirements: MON-019, MON-036, MON-037, MON-051, RCACHE-021.
 #[test]
-fn mon_019_mon_036_mon_037_mon_051_rcache_021_every_function_from_c() {
+fn every_function_from_c() {
     let printed = run(Command::new(&made().every));
     assert!(well(&printed) > 300, "too little was done:\n{printed}");
 }
 
+/// Requirements: MON-041.
 #[test]
-fn mon_041_valgrind_finds_nothing_and_nothing_is_lost() {
+fn valgrind_finds_nothing_in_c_programs() {
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
         eprintln!("SKIPPED every function from C, under valgrind: valgrind is not installed");
         return;

@@ -11,8 +11,9 @@ fn shown(source: &'static str) -> &'static str {
     rest.split_once("// end\n").expect("the mark").0
 }
 
+/// Requirements: RCACHE-023.
 #[test]
-fn rcache_023_the_registrar_of_the_example_has_room_for_fewer_than_are_used() {
+fn the_registrar_of_the_example_has_room_for_fewer_than_are_used() {
     registrar::main().expect("it runs");
 }
 

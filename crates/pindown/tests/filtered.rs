@@ -84,8 +84,9 @@ fn filtered(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
+/// Requirements: RCACHE-005, RCACHE-010.
 #[test]
-fn rcache_005_rcache_010_a_cache_goes_on_when_membarrier_is_refused_after_it_was_opened() {
+fn a_cache_goes_on_when_membarrier_is_refused_after_it_was_opened() {
     filtered(|| {
         let (pins, cache, notifier) = open(8);
         let lane = cache.lane();
@@ -111,8 +112,9 @@ fn rcache_005_rcache_010_a_cache_goes_on_when_membarrier_is_refused_after_it_was
     });
 }
 
+/// Requirements: RCACHE-005, RCACHE-010.
 #[test]
-fn rcache_005_rcache_010_nothing_is_kept_while_a_lane_that_rests_cannot_be_fenced() {
+fn nothing_is_kept_while_a_lane_that_rests_cannot_be_fenced() {
     filtered(|| {
         let (pins, cache, _notifier) = open(8);
         let [lane, rests] = [cache.lane(), cache.lane()];

@@ -76,8 +76,9 @@ fn new_namespace() -> bool {
     unsafe { libc::unshare(libc::CLONE_NEWPID) == 0 }
 }
 
+/// Requirements: MON-019.
 #[test]
-fn mon_019_a_descendant_with_its_ancestors_process_id_has_a_monitor_of_its_own() {
+fn a_descendant_with_its_ancestors_process_id_has_a_monitor_of_its_own() {
     each_monitor("same_number_process");
 }
 
@@ -122,8 +123,9 @@ fn descriptors() -> Vec<u64> {
     names.filter_map(|name| name.to_str().and_then(|name| name.parse().ok())).collect()
 }
 
+/// Requirements: MON-035.
 #[test]
-fn mon_035_the_program_closes_the_monitors_descriptors() {
+fn the_program_closes_the_monitors_descriptors() {
     each_monitor("closing_process");
 }
 
@@ -162,8 +164,9 @@ fn closing_process() {
     std::mem::forget((lanes, cache, second));
 }
 
+/// Requirements: MON-019.
 #[test]
-fn mon_019_a_child_has_none_of_what_keeps_the_programs_attached() {
+fn a_child_has_none_of_what_keeps_the_programs_attached() {
     println!("{}", in_child("attached_process", &[("PINDOWN_MONITOR", "bpf")]));
 }
 

@@ -7,8 +7,9 @@ use pindown::monitor::bpf::{Change, Monitor};
 
 const PAGE: usize = 4096;
 
+/// Requirements: MON-012, MON-029.
 #[test]
-fn mon_012_mon_029_advice_that_a_worker_follows() {
+fn advice_that_a_worker_follows() {
     let monitor = match Monitor::in_process() {
         Ok(monitor) => monitor,
         Err(why) => return eprintln!("skipped: {why}"),

@@ -225,16 +225,18 @@ fn locked() -> String {
     "done".into()
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_what_may_not_be_locked_is_used_once() {
+fn what_may_not_be_locked_is_used_once() {
     let Some(program) = Program::new("locked") else { return };
     let said = program.start("locked", user(3)).line();
     println!("{said}");
     assert!(said == "done" || said.starts_with("skipped"), "{said}");
 }
 
+/// Requirements: MON-040, MON-042, MON-054.
 #[test]
-fn mon_040_mon_042_mon_054_what_a_killed_process_had_pinned_is_given_back() {
+fn what_a_killed_process_had_pinned_is_given_back() {
     let Some(program) = Program::new("hoard") else { return };
     let user = user(0);
     let mut first = program.start("hoard", user);
@@ -253,14 +255,16 @@ fn mon_040_mon_042_mon_054_what_a_killed_process_had_pinned_is_given_back() {
     }
 }
 
+/// Requirements: RCACHE-022, RCACHE-023.
 #[test]
-fn rcache_022_rcache_023_more_buffers_than_may_be_pinned_are_sent_from() {
+fn more_buffers_than_may_be_pinned_are_sent_from() {
     let Some(program) = Program::new("kept") else { return };
     assert_eq!(program.start("kept", user(1)).line(), "done");
 }
 
+/// Requirements: MON-024, MON-053, RCACHE-022.
 #[test]
-fn mon_024_mon_053_rcache_022_fresh_memory_without_privileges_stays_within_the_limit() {
+fn fresh_memory_without_privileges_stays_within_the_limit() {
     let Some(program) = Program::new("fresh") else { return };
     let said = program.start("fresh", user(2)).line();
     println!("{said}");

@@ -42,8 +42,9 @@ fn is_locked(address: usize) -> bool {
     false
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_locked_memory_takes_few_mappings_and_gives_them_back() {
+fn locked_memory_takes_few_mappings_and_gives_them_back() {
     const PAGES: usize = 20_000;
     let page = page_size() as usize;
     let choice = Choice::Userfaultfd(Settings::new(Unseen::GuardsRefused));

@@ -114,8 +114,9 @@ fn hits_during(world: &World, least: u64, life: impl Fn(u64) + Sync) {
     assert!(lost * 5 <= changes, "{lost} registered anew for {changes} changes: {after:?}");
 }
 
+/// Requirements: RCACHE-004.
 #[test]
-fn rcache_004_hits_while_unrelated_memory_is_unmapped() {
+fn hits_while_unrelated_memory_is_unmapped() {
     let Some(world) = World::open() else { return };
     hits_during(&world, 20_000, |_| {
         let at = must(libc::SYS_mmap, [0, 4 * PAGE, READ_WRITE, ANONYMOUS as u64, u64::MAX, 0]);
@@ -124,8 +125,9 @@ fn rcache_004_hits_while_unrelated_memory_is_unmapped() {
     });
 }
 
+/// Requirements: RCACHE-004.
 #[test]
-fn rcache_004_hits_beside_a_thread_that_allocates() {
+fn hits_beside_a_thread_that_allocates() {
     let Some(world) = World::open() else { return };
     hits_during(&world, 20_000, |number| {
         let mut blocks = Vec::from_iter((1..8).map(|n| vec![1_u8; (number * n % 40 + 1) as usize * 8000]));
@@ -138,8 +140,9 @@ fn rcache_004_hits_beside_a_thread_that_allocates() {
     });
 }
 
+/// Requirements: RCACHE-004.
 #[test]
-fn rcache_004_hits_while_a_files_pages_are_dropped() {
+fn hits_while_a_files_pages_are_dropped() {
     let Some(world) = World::open() else { return };
     let path = std::env::temp_dir().join(format!("pindown-quiet-{}", std::process::id()));
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a new file");
@@ -160,8 +163,9 @@ fn rcache_004_hits_while_a_files_pages_are_dropped() {
     });
 }
 
+/// Requirements: RCACHE-004.
 #[test]
-fn rcache_004_hits_while_threads_come_and_go() {
+fn hits_while_threads_come_and_go() {
     let Some(world) = World::open() else { return };
     hits_during(&world, 10_000, |number| {
         std::thread::spawn(move || std::hint::black_box(vec![1_u8; 1000 * (1 + number as usize % 50)]).len());
@@ -242,15 +246,17 @@ fn monitor_thread_process() {
     println!("{:?}", cache.stats());
 }
 
+/// Requirements: MON-050.
 #[test]
-fn mon_050_the_monitors_thread_allocates_nothing() {
+fn the_monitors_thread_allocates_nothing() {
     for environment in [&[][..], &[("PINDOWN_PLAIN", "1")]] {
         println!("{}", oracle::in_child("monitor_thread_process", environment));
     }
 }
 
+/// Requirements: MON-050.
 #[test]
-fn mon_050_the_kernel_tiers_thread_holds_descriptors_and_does_nothing() {
+fn the_kernel_tiers_thread_holds_descriptors_and_does_nothing() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(1);
     let of = |id: &u64, file: &str| std::fs::read_to_string(format!("/proc/self/task/{id}/{file}")).unwrap_or_default();

@@ -183,8 +183,10 @@ const TURN: u64 = 1_000;
 /// Some threads look up the longest range at a place and others look up the shorter ones, while all entries are taken
 /// out again and again. A thread with short uses of other memory delays the freeing of entries that were taken out. So
 /// look-ups of the longest range find dead entries, until these are filled with a shorter range.
+///
+/// Requirements: RCACHE-003, MON-004.
 #[test]
-fn rcache_003_mon_004_the_longest_range_of_a_place_is_never_given_the_key_of_a_shorter_one() {
+fn the_longest_range_of_a_place_is_never_given_the_key_of_a_shorter_one() {
     let (ledger, cache, _notifier) = open(false);
     let round = Arc::new(AtomicU64::new(0));
     let thread = |work: fn(&Ledger, &Cache<Ledger>, u64, Range) -> Vec<String>, which: usize| {
@@ -241,12 +243,14 @@ fn rcache_003_mon_004_the_longest_range_of_a_place_is_never_given_the_key_of_a_s
     assert!(faults.is_empty(), "{} wrong, the first: {}; {:?}", faults.len(), faults[0], cache.stats());
 }
 
+/// Requirements: RCACHE-003, MON-004.
 #[test]
-fn rcache_003_mon_004_racing_look_ups_of_many_sizes_are_given_keys_of_registrations_that_hold_them() {
+fn racing_look_ups_of_many_sizes_are_given_keys_of_registrations_that_hold_them() {
     race(false);
 }
 
+/// Requirements: RCACHE-003, MON-004.
 #[test]
-fn rcache_003_mon_004_racing_look_ups_beside_merges_are_given_keys_of_registrations_that_hold_them() {
+fn racing_look_ups_beside_merges_are_given_keys_of_registrations_that_hold_them() {
     race(true);
 }

@@ -56,8 +56,9 @@ fn told(monitor: &Monitor, seen: u64, memory: &Memory) -> bool {
     })
 }
 
+/// Requirements: MON-012, MON-029.
 #[test]
-fn mon_012_mon_029_advice_that_was_submitted_before() {
+fn advice_that_was_submitted_before() {
     let _alone = alone();
     let (mut ring, event, memory) = (IoUring::new(8).expect("io_uring is there"), event(), Memory::new(1));
     let at = std::ptr::with_exposed_provenance::<libc::c_void>(memory.start as usize);
@@ -72,8 +73,9 @@ fn mon_012_mon_029_advice_that_was_submitted_before() {
     assert!(monitor.page().busy(), "and nothing says when workers have ended");
 }
 
+/// Requirements: MON-012, MON-018, MON-029.
 #[test]
-fn mon_012_mon_018_mon_029_a_file_is_cut_by_what_was_submitted_before() {
+fn a_file_is_cut_by_what_was_submitted_before() {
     let _alone = alone();
     let (mut ring, event, file) = (IoUring::new(8).expect("io_uring is there"), event(), memfd(PAGE));
     let memory = Memory::of(1, libc::MAP_PRIVATE, file);
@@ -89,8 +91,9 @@ fn mon_012_mon_018_mon_029_a_file_is_cut_by_what_was_submitted_before() {
     }
 }
 
+/// Requirements: MON-012, MON-029.
 #[test]
-fn mon_012_mon_029_a_worker_has_more_to_do_than_it_has_begun() {
+fn a_worker_has_more_to_do_than_it_has_begun() {
     let _alone = alone();
     let (mut ring, memory) = (IoUring::new(8).expect("io_uring is there"), Memory::new(1));
     let at = std::ptr::with_exposed_provenance::<libc::c_void>(memory.start as usize);
@@ -117,8 +120,9 @@ fn mon_012_mon_029_a_worker_has_more_to_do_than_it_has_begun() {
     assert!(told(&monitor, seen, &memory));
 }
 
+/// Requirements: MON-029.
 #[test]
-fn mon_029_idle_workers_hold_nothing_up() {
+fn idle_workers_hold_nothing_up() {
     let _alone = alone();
     let (mut ring, file) = (IoUring::new(8).expect("io_uring is there"), memfd(PAGE));
     let page = must(libc::SYS_mmap, [0, 2 * PAGE, oracle::READ_WRITE, ANONYMOUS as u64, u64::MAX, 0]);

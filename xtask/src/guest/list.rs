@@ -108,13 +108,13 @@ pub(super) const ALL: &[Case] = &[
     },
     Case {
         left_out: &[
-            ("mon_016_mon_057_system_v_segments", "this kernel's io_uring takes no such memory"),
-            ("mon_054_pages_are_unpinned_when_a_change_was_taken_in", DEFERRED),
+            ("changes_of_system_v_segments_are_noticed", "this kernel's io_uring takes no such memory"),
+            ("pages_are_unpinned_when_a_change_was_taken_in", DEFERRED),
         ],
         ..test("pindown-changes", "every kind of change, under the kernel tier", "pindown:changes", &[], 300)
     },
     Case {
-        left_out: &[("mon_024_mon_053_rcache_022_fresh_memory_in_each_of_many_iterations", DEFERRED)],
+        left_out: &[("fresh_memory_in_each_of_many_iterations", DEFERRED)],
         ..test("pindown-life", "programs' lives, under each tier", "pindown:life", &[], 300)
     },
     test("percale", "the library's own tests", "percale", &[], 600),
@@ -141,7 +141,7 @@ pub(super) const ALL: &[Case] = &[
     Case {
         // Its output names what could not be done.
         what: What::Memcheck("percale-transport"),
-        left_out: &[("verbs::registrar_tests::rcache_021_over_", "valgrind lets through no call that a monitor needs")],
+        left_out: &[("verbs::registrar_tests::over_", "valgrind lets through no call that a monitor needs")],
         ..test(
             "valgrind",
             "the transport verbs under valgrind",

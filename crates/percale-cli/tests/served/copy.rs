@@ -7,8 +7,9 @@ use std::process::Command;
 use crate::common::{eventually, percale, text};
 use crate::place::{LONG, Place, Serving, TRANSPORTS, content, copied, copy, half_way, identical, part_of, refused};
 
+/// Requirements: SRV-001.
 #[test]
-fn srv_001_files_of_every_size_go_there_and_back_over_both_transports() {
+fn files_of_every_size_go_there_and_back_over_both_transports() {
     let place = Place::new("sizes");
     let mut serving = Serving::start(&place, &["--writable"]);
     let block = 4 << 20;
@@ -49,8 +50,9 @@ fn srv_001_files_of_every_size_go_there_and_back_over_both_transports() {
     assert!(text(&said.stdout).contains("25,165,824 bytes in "), "{said:?}");
 }
 
+/// Requirements: SRV-003.
 #[test]
-fn srv_003_a_server_is_read_only_unless_told_otherwise() {
+fn a_server_is_read_only_unless_told_otherwise() {
     let place = Place::new("read-only");
     let serving = Serving::start(&place, &[]);
     place.write("local/a", b"text");
@@ -59,8 +61,9 @@ fn srv_003_a_server_is_read_only_unless_told_otherwise() {
     assert!(place.names("served").is_empty());
 }
 
+/// Requirements: SRV-002.
 #[test]
-fn srv_002_nothing_outside_of_the_directory_is_read_or_written() {
+fn nothing_outside_of_the_directory_is_read_or_written() {
     let place = Place::new("escape");
     let serving = Serving::start(&place, &["--writable"]);
     place.write("secret", b"secret");
@@ -126,8 +129,9 @@ fn local_files_that_cannot_be_copied_are_named() {
     assert_eq!(place.names("served"), ["a"]);
 }
 
+/// Requirements: SRV-005.
 #[test]
-fn srv_005_only_those_with_the_key_are_served() {
+fn only_those_with_the_key_are_served() {
     let place = Place::new("key");
     for (name, key, mode) in [("right", "secret\n", 0o600), ("also", "secret", 0o400), ("wrong", "other", 0o600)] {
         place.write(name, key.as_bytes());
@@ -151,8 +155,9 @@ fn srv_005_only_those_with_the_key_are_served() {
     assert!(refused(&served).contains("chmod 600"));
 }
 
+/// Requirements: SRV-004.
 #[test]
-fn srv_004_an_interrupted_copy_goes_on_where_it_was() {
+fn an_interrupted_copy_goes_on_where_it_was() {
     let place = Place::new("interrupted");
     let serving = Serving::start(&place, &["--writable"]);
     place.write("source", &content(5, LONG));
@@ -177,8 +182,9 @@ fn srv_004_an_interrupted_copy_goes_on_where_it_was() {
     }
 }
 
+/// Requirements: SRV-004.
 #[test]
-fn srv_004_a_file_that_changed_in_between_is_copied_from_its_beginning() {
+fn a_file_that_changed_in_between_is_copied_from_its_beginning() {
     let place = Place::new("changed");
     let serving = Serving::start(&place, &[]);
     place.write("served/a", &content(6, LONG));
@@ -211,8 +217,9 @@ fn a_file_that_changes_while_it_is_copied_is_not_taken_for_a_copy() {
     assert!(!target.exists());
 }
 
+/// Requirements: SRV-006.
 #[test]
-fn srv_006_a_server_that_dies_is_an_error_and_no_hang() {
+fn a_server_that_dies_is_an_error_and_no_hang() {
     for transport in TRANSPORTS {
         let place = Place::new(&format!("dies-{transport}"));
         let mut serving = Serving::start(&place, &[]);
@@ -234,8 +241,9 @@ fn srv_006_a_server_that_dies_is_an_error_and_no_hang() {
     }
 }
 
+/// Requirements: SRV-006.
 #[test]
-fn srv_006_clients_are_served_at_the_same_time_and_one_that_dies_disturbs_nobody() {
+fn clients_are_served_at_the_same_time_and_one_that_dies_disturbs_nobody() {
     let place = Place::new("several");
     let mut serving = Serving::start(&place, &[]);
     place.write("served/a", &content(10, LONG));

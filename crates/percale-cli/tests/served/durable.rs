@@ -46,8 +46,9 @@ impl Drop for Disk {
 const NOT_ALLOWED: &str =
     "skipped: mounting a file system in a file is not allowed here (it takes root and a loop device)";
 
+/// Requirements: SRV-011.
 #[test]
-fn srv_011_a_copy_has_its_name_after_a_crash() {
+fn a_copy_has_its_name_after_a_crash() {
     let place = Place::new("crash");
     let (image, crashed) = (place.path("disk"), place.path("crashed"));
     // Data that is not synced stays in memory for a minute.
@@ -79,8 +80,9 @@ fn srv_011_a_copy_has_its_name_after_a_crash() {
     drop(disk);
 }
 
+/// Requirements: SRV-011.
 #[test]
-fn srv_011_after_a_failed_fsync_nothing_of_the_part_counts() {
+fn after_a_failed_fsync_nothing_of_the_part_counts() {
     let place = Place::new("fsync");
     std::fs::create_dir(place.path("small")).unwrap();
     if !run("mount", &["-t", "tmpfs", "-o", "size=48M", "tmpfs", &place.text("small")]) {

@@ -155,8 +155,9 @@ fn forbidden(place: &Place) -> Vec<(String, Vec<u8>)> {
     paths.into_iter().map(spelled).collect()
 }
 
+/// Requirements: SRV-002, SRV-007.
 #[test]
-fn srv_002_srv_007_hostile_paths_reach_nothing() {
+fn hostile_paths_reach_nothing() {
     let place = Place::new("hostile-paths");
     let paths = forbidden(&place);
     let server = Serving::start(&place, &["--writable"]);
@@ -186,8 +187,9 @@ fn srv_002_srv_007_hostile_paths_reach_nothing() {
     attempts.report();
 }
 
+/// Requirements: SRV-007.
 #[test]
-fn srv_007_no_other_file_takes_the_place_of_an_upload() {
+fn no_other_file_takes_the_place_of_an_upload() {
     let mut attempts = Attempts::default();
     for transport in KINDS {
         for round in 0..repeats(3) {
@@ -226,8 +228,9 @@ fn srv_007_no_other_file_takes_the_place_of_an_upload() {
     attempts.report();
 }
 
+/// Requirements: SRV-007.
 #[test]
-fn srv_007_what_lies_behind_a_short_file_is_nobodys() {
+fn what_lies_behind_a_short_file_is_nobodys() {
     let place = Place::new("padding");
     place.write("served/long", &vec![0xaa; 4 * BLOCK]);
     place.write("served/short", b"short");
@@ -248,8 +251,9 @@ fn srv_007_what_lies_behind_a_short_file_is_nobodys() {
     attempts.report();
 }
 
+/// Requirements: SRV-007.
 #[test]
-fn srv_007_the_server_calls_nobody_whom_a_client_names() {
+fn the_server_calls_nobody_whom_a_client_names() {
     let place = Place::new("named");
     place.write("served/a", b"text");
     let server = Serving::start(&place, &[]);

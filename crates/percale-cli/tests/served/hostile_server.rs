@@ -319,8 +319,9 @@ fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Op
     (!same).then(|| format!("{said}, and on the disk are {} bytes with {sum}", bytes.len()))
 }
 
+/// Requirements: SRV-010.
 #[test]
-fn srv_010_a_hostile_server_has_no_wrong_copy_reported() {
+fn a_hostile_server_has_no_wrong_copy_reported() {
     let place = Place::new("hostile-server");
     let mut successes = Vec::new();
     for transport in [TransportKind::Shm, TransportKind::Tcp] {

@@ -191,8 +191,9 @@ fn one(number: u32, random: &mut Random, tally: &mut Tally) {
     tally.wrong.push(format!("{number}: {TRIES} tries, and no copy"));
 }
 
+/// Requirements: SRV-004, SRV-010.
 #[test]
-fn srv_004_srv_010_interrupted_copies_are_resumed_or_refused_and_never_wrong() {
+fn interrupted_copies_are_resumed_or_refused_and_never_wrong() {
     let copies = if std::env::var_os("PERCALE_LONG").is_some() { ALL } else { SAMPLE };
     let seed = std::env::var("PERCALE_SEED").ok().and_then(|seed| seed.parse().ok());
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64 | 1;

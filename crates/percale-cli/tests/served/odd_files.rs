@@ -42,8 +42,9 @@ impl Mapped {
     }
 }
 
+/// Requirements: SRV-012.
 #[test]
-fn srv_012_stores_through_a_mapping_are_noticed() {
+fn stores_through_a_mapping_are_noticed() {
     // On tmpfs, such a store changes no timestamp of the file. On the file system of a disk, it changes one if the page
     // was clean.
     for (number, base) in [PathBuf::from("/dev/shm"), std::env::temp_dir()].iter().enumerate() {
@@ -103,8 +104,9 @@ fn torn(mapped: &Mapped, from: &str, to: &str, target: &Path) {
     assert!(!target.exists());
 }
 
+/// Requirements: SRV-012.
 #[test]
-fn srv_012_a_modification_time_that_is_put_back_hides_nothing() {
+fn a_modification_time_that_is_put_back_hides_nothing() {
     let place = Place::new("put-back");
     let serving = Serving::start(&place, &[]);
     place.write("served/a", &content(12, LONG));
@@ -120,8 +122,9 @@ fn srv_012_a_modification_time_that_is_put_back_hides_nothing() {
     assert!(!target.exists());
 }
 
+/// Requirements: SRV-012.
 #[test]
-fn srv_012_names_of_any_bytes_and_of_255_of_them_are_copied() {
+fn names_of_any_bytes_and_of_255_of_them_are_copied() {
     let place = Place::new("names");
     let serving = Serving::start(&place, &["--writable"]);
     place.write("local/source", b"text");
@@ -137,8 +140,9 @@ fn srv_012_names_of_any_bytes_and_of_255_of_them_are_copied() {
     }
 }
 
+/// Requirements: SRV-012.
 #[test]
-fn srv_012_pipes_and_files_of_proc_are_refused() {
+fn pipes_and_files_of_proc_are_refused() {
     let place = Place::new("proc");
     let serving = Serving::start(&place, &["--writable"]);
     let fifo = place.path("local/pipe");
@@ -156,8 +160,9 @@ fn srv_012_pipes_and_files_of_proc_are_refused() {
     assert!(place.names("served").is_empty() && !place.path("local/b").exists());
 }
 
+/// Requirements: SRV-007.
 #[test]
-fn srv_007_parts_that_others_prepared_are_not_written_to() {
+fn parts_that_others_prepared_are_not_written_to() {
     for transport in TRANSPORTS {
         let place = Place::new(&format!("prepared-{transport}"));
         let serving = Serving::start(&place, &[]);
@@ -207,8 +212,9 @@ fn srv_007_parts_that_others_prepared_are_not_written_to() {
     }
 }
 
+/// Requirements: SRV-008.
 #[test]
-fn srv_008_files_that_are_leased_are_refused_at_once_and_stop_nobody() {
+fn files_that_are_leased_are_refused_at_once_and_stop_nobody() {
     let place = Place::new("leases");
     for name in ["a", "one", "two"] {
         place.write(&format!("served/{name}"), &content(14, 1000));

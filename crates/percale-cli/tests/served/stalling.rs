@@ -14,8 +14,9 @@ use crate::client::{Client, TAG, get, put};
 use crate::common::text;
 use crate::place::{Place, Serving, content, copy, refused, repeats};
 
+/// Requirements: SRV-008.
 #[test]
-fn srv_008_clients_that_stall_stay_or_flood_keep_nobody_from_being_served() {
+fn clients_that_stall_stay_or_flood_keep_nobody_from_being_served() {
     let place = Place::new("stalling");
     place.write("served/a", &content(3, 100_000));
     let server = Serving::start(&place, &["--writable"]);
@@ -74,8 +75,9 @@ fn srv_008_clients_that_stall_stay_or_flood_keep_nobody_from_being_served() {
     attempts.report();
 }
 
+/// Requirements: SRV-008.
 #[test]
-fn srv_008_long_requests_cost_neither_memory_nor_log() {
+fn long_requests_cost_neither_memory_nor_log() {
     let place = Place::new("long-requests");
     place.write("served/a", b"text");
     let mut server = Serving::start(&place, &[]);
@@ -104,8 +106,9 @@ fn srv_008_long_requests_cost_neither_memory_nor_log() {
     attempts.report();
 }
 
+/// Requirements: SRV-008.
 #[test]
-fn srv_008_a_reader_of_the_output_that_stops_stops_nobody() {
+fn a_reader_of_the_output_that_stops_stops_nobody() {
     let place = Place::new("reader");
     place.write("served/a", b"text");
     // The server's output is not read from now on.
@@ -119,8 +122,9 @@ fn srv_008_a_reader_of_the_output_that_stops_stops_nobody() {
     attempts.report();
 }
 
+/// Requirements: SRV-008.
 #[test]
-fn srv_008_strangers_without_the_key_use_up_nothing() {
+fn strangers_without_the_key_use_up_nothing() {
     let place = Place::new("strangers");
     place.write("served/a", b"text");
     place.write("key", b"secret");
@@ -152,8 +156,9 @@ fn srv_008_strangers_without_the_key_use_up_nothing() {
     attempts.report();
 }
 
+/// Requirements: SRV-009.
 #[test]
-fn srv_009_a_limit_on_file_sizes_is_an_error_and_no_end() {
+fn a_limit_on_file_sizes_is_an_error_and_no_end() {
     let place = Place::new("file-size");
     place.write("served/a", b"text");
     place.write("local/long", &content(1, 6 << 20));
@@ -177,8 +182,9 @@ fn srv_009_a_limit_on_file_sizes_is_an_error_and_no_end() {
     assert!(!place.path("local/b").exists());
 }
 
+/// Requirements: SRV-012.
 #[test]
-fn srv_012_pipes_are_not_opened() {
+fn pipes_are_not_opened() {
     let place = Place::new("pipes");
     place.write("served/a", b"text");
     let fifo = place.path("served/pipe");

@@ -338,7 +338,9 @@ pub fn fences_and_groups_do_not_wait_for_each_other<F: Peers>() {
 
 /// A member is closed while a collective is in progress. The operations of all other members end with an error, and no
 /// later join with it succeeds.
-pub fn flt_003_a_member_that_leaves_holds_nobody_up<F: Peers>() {
+///
+/// Requirements: FLT-003.
+pub fn a_member_that_leaves_holds_nobody_up<F: Peers>() {
     for members in [2, 3, 5, 8] {
         for length in [8, F::BULK] {
             for leaver in [0, members - 1] {
@@ -421,7 +423,9 @@ impl Alive {
 }
 
 /// Counters start collectives as deferred work and count their ends, without any call in between.
-pub fn dwq_020_counters_start_collectives_which_go_on_by_themselves<F: Peers + Real>() {
+///
+/// Requirements: DWQ-020.
+pub fn counters_start_collectives_which_go_on_by_themselves<F: Peers + Real>() {
     const ROUNDS: u64 = 20;
     let alive = Alive::new::<F>(3, "counters start collectives");
     let groups = alive.join();

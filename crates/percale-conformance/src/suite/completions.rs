@@ -7,7 +7,9 @@ use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
 /// Every field of an entry is correct on both sides.
-pub fn cmp_001_entries_say_what_happened<F: Transport>() {
+///
+/// Requirements: CMP-001.
+pub fn entries_say_what_happened<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000] {
         let received = mesh.receive(1, Receive::into(Memory::blank(len + 1)).tag(0xf0, 0xf));
@@ -29,7 +31,9 @@ pub fn cmp_001_entries_say_what_happened<F: Transport>() {
 }
 
 /// Without COMPLETION, a success is not reported. A failure always is.
-pub fn cmp_002_success_is_reported_only_where_asked_for<F: Transport>() {
+///
+/// Requirements: CMP-002.
+pub fn success_is_reported_only_where_asked_for<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {
         let target = Memory::blank(len);
@@ -52,7 +56,9 @@ pub fn cmp_002_success_is_reported_only_where_asked_for<F: Transport>() {
 }
 
 /// After the completion of a send, the source may be overwritten, and the sender need not be driven.
-pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F: Transport>() {
+///
+/// Requirements: CMP-003, CMP-004.
+pub fn a_message_whose_send_completed_needs_its_sender_no_more<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 600, 2048] {
         for flags in [OpFlags::empty(), OpFlags::TRANSMIT_COMPLETE] {
@@ -114,7 +120,9 @@ pub fn cmp_003_cmp_004_a_message_whose_send_completed_needs_its_sender_no_more<F
 
 /// Messages and writes without a completion arrive even if their sender makes no further call, because no call is
 /// required.
-pub fn cmp_004_what_reports_nothing_needs_its_sender_no_more<F: Transport>() {
+///
+/// Requirements: CMP-004.
+pub fn what_reports_nothing_needs_its_sender_no_more<F: Transport>() {
     const COUNT: u64 = 6;
     let mesh = Mesh::<F>::connected(2);
     let region = mesh.station(1).domain.register(vec![0; 8], Access::REMOTE_WRITE).expect("a region");
@@ -147,7 +155,9 @@ pub fn cmp_004_what_reports_nothing_needs_its_sender_no_more<F: Transport>() {
 }
 
 /// With DELIVERY_COMPLETE, a send completes only after there is a receive, and the bytes are in its buffer then.
-pub fn cmp_005_delivered_means_in_the_buffer<F: Transport>() {
+///
+/// Requirements: CMP-005.
+pub fn delivered_means_in_the_buffer<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 600, 2048, 9000, F::BULK] {
         let target = Memory::blank(len);
@@ -166,7 +176,9 @@ pub fn cmp_005_delivered_means_in_the_buffer<F: Transport>() {
 }
 
 /// With MATCH_COMPLETE, a send completes only after there is a receive. A peek does not count.
-pub fn cmp_006_match_complete_waits_for_the_receive<F: Transport>() {
+///
+/// Requirements: CMP-006.
+pub fn match_complete_waits_for_the_receive<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000, F::BULK] {
         let sent = mesh.send(0, 1, Send::of(Memory::content(1, len)).tag(1).with(OpFlags::MATCH_COMPLETE));
@@ -184,7 +196,9 @@ pub fn cmp_006_match_complete_waits_for_the_receive<F: Transport>() {
 }
 
 /// An error entry stops the reading at its position until it is read.
-pub fn cmp_007_errors_keep_their_place<F: Transport>() {
+///
+/// Requirements: CMP-007.
+pub fn errors_keep_their_place<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let rooms = [8, 8, 4, 8, 2, 0, 8];
     let contexts = rooms.map(|room| mesh.receive(1, Receive::into(Memory::blank(room))));
@@ -215,7 +229,9 @@ pub fn cmp_007_errors_keep_their_place<F: Transport>() {
 }
 
 /// The requested number of entries is returned, the oldest first, each once.
-pub fn cmp_008_entries_are_read_in_batches<F: Transport>() {
+///
+/// Requirements: CMP-008.
+pub fn entries_are_read_in_batches<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let contexts: Vec<u64> = (0..10).map(|_| mesh.receive(1, Receive::into(Memory::blank(8)))).collect();
     for _ in 0..10 {
@@ -237,7 +253,9 @@ pub fn cmp_008_entries_are_read_in_batches<F: Transport>() {
 
 /// A reader of one result at a time gets the results of every peer, even if one peer always has some. Each message has
 /// different data.
-pub fn cmp_001_cmp_008_a_busy_peer_keeps_no_other_waiting<F: Peers>() {
+///
+/// Requirements: CMP-001, CMP-008.
+pub fn a_busy_peer_keeps_no_other_waiting<F: Peers>() {
     const FEW: u64 = 5;
     let mesh = Mesh::<F>::connected(3);
     let post = |tag| mesh.receive(0, Receive::into(Memory::blank(8)).tag(tag, 0));
@@ -269,7 +287,9 @@ pub fn cmp_001_cmp_008_a_busy_peer_keeps_no_other_waiting<F: Peers>() {
 }
 
 /// Posting is rejected before a result could be lost, and accepted again after a read.
-pub fn cmp_009_a_queue_never_overruns<F: Transport>() {
+///
+/// Requirements: CMP-009.
+pub fn a_queue_never_overruns<F: Transport>() {
     let queues = [CompletionQueue::new(1, 4), CompletionQueue::new(1, 4)];
     let mesh = Mesh::<F>::with(
         2,
@@ -303,7 +323,9 @@ pub fn cmp_009_a_queue_never_overruns<F: Transport>() {
 }
 
 /// Results that reserve no entry make the endpoint stop accepting messages until there is room.
-pub fn cmp_009_multi_receives_wait_for_room_in_the_queue<F: Transport>() {
+///
+/// Requirements: CMP-009.
+pub fn multi_receives_wait_for_room_in_the_queue<F: Transport>() {
     const COUNT: usize = 500;
     let queue = CompletionQueue::new(1, 8);
     let mesh = Mesh::<F>::with(
@@ -339,7 +361,9 @@ pub fn cmp_009_multi_receives_wait_for_room_in_the_queue<F: Transport>() {
 }
 
 /// A counter is incremented for each success, and its error value for each failure.
-pub fn cmp_011_counters_count_each_side<F: Transport>() {
+///
+/// Requirements: CMP-011.
+pub fn counters_count_each_side<F: Transport>() {
     let (sends, receives) = (std::sync::Arc::new(Counter::new()), std::sync::Arc::new(Counter::new()));
     let mesh =
         Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.transmit_counter(&sends).receive_counter(&receives));

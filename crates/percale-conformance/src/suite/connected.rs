@@ -29,7 +29,9 @@ fn exchange<F: Fabric>(net: &Net<F>, from: &Endpoint, to: &Endpoint) {
 }
 
 /// Request and answer carry data. After that, all operations work as between other endpoints.
-pub fn con_013_a_connection_is_made_and_used<F: Peers>() {
+///
+/// Requirements: CON-013.
+pub fn a_connection_is_made_and_used<F: Peers>() {
     let net = Net::<F>::new("a connection is made and used");
     for len in [0, 1, DATA_LIMIT] {
         let client = net.call(&content(1, len));
@@ -108,7 +110,9 @@ fn refuses_sends(end: &End) {
 
 /// Through the raw API, receives can be posted before there is a connection and sends cannot. The same holds after the
 /// connection is over.
-pub fn con_014_sends_wait_for_the_connection<F: Peers>() {
+///
+/// Requirements: CON-014.
+pub fn sends_wait_for_the_connection<F: Peers>() {
     let net = Net::<F>::new("sends wait for the connection");
     let client = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
     let target = Memory::blank(100);
@@ -180,7 +184,9 @@ fn refused<F: Fabric>(net: &Net<F>, end: &End) -> (ErrorCode, String, Vec<u8>) {
 }
 
 /// Tests requests that the listener's owner rejects with data or drops, and requests beyond the backlog.
-pub fn con_015_requests_are_rejected<F: Peers>() {
+///
+/// Requirements: CON-015.
+pub fn requests_are_rejected<F: Peers>() {
     let net = Net::<F>::new("requests are rejected");
     for len in [0, 1, DATA_LIMIT] {
         let client = net.call(b"please");
@@ -216,7 +222,9 @@ pub fn con_015_requests_are_rejected<F: Peers>() {
 }
 
 /// A request for which the event queue has no room is rejected like a dropped one.
-pub fn con_015_requests_that_nobody_can_read_are_rejected<F: Peers>() {
+///
+/// Requirements: CON-015.
+pub fn requests_that_nobody_can_read_are_rejected<F: Peers>() {
     let mut net = Net::<F>::new("requests that nobody can read are rejected");
     let events = EventQueue::new(1);
     net.listener = Some(net.domain.listener().events(&events).bind(net.fabric.address()).expect("a listener"));
@@ -236,7 +244,9 @@ pub fn con_015_requests_that_nobody_can_read_are_rejected<F: Peers>() {
 
 /// Tests an address without an endpoint, with an endpoint that is not a listener, and with a listener that closes
 /// before it answers.
-pub fn con_016_who_gets_no_answer_is_told<F: Peers>() {
+///
+/// Requirements: CON-016.
+pub fn who_gets_no_answer_is_told<F: Peers>() {
     let mut net = Net::<F>::new("who gets no answer is told");
     let nobody = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
     let address = nobody.endpoint.address().to_string();
@@ -274,7 +284,9 @@ pub fn con_016_who_gets_no_answer_is_told<F: Peers>() {
 }
 
 /// A request without an answer ends in bounded time, on either side.
-pub fn con_016_answers_are_waited_for_in_bounded_time<F: Peers>() {
+///
+/// Requirements: CON-016.
+pub fn answers_are_waited_for_in_bounded_time<F: Peers>() {
     let net = Net::<F>::new("answers are waited for");
     let client = net
         .end(|builder| builder.answer_timeout(Duration::from_millis(300)).connect(net.address(), b""))
@@ -298,7 +310,9 @@ pub fn con_016_answers_are_waited_for_in_bounded_time<F: Peers>() {
 
 /// A connection belongs to two endpoints. Messages of others are not accepted, neither before nor after it is
 /// established.
-pub fn con_018_strangers_are_turned_away<F: Peers>() {
+///
+/// Requirements: CON-018.
+pub fn strangers_are_turned_away<F: Peers>() {
     let net = Net::<F>::new("strangers are turned away");
     let vector = net.domain.address_vector().build().expect("a vector");
     let stranger =
@@ -333,7 +347,9 @@ pub fn con_018_strangers_are_turned_away<F: Peers>() {
 }
 
 /// The other side gets one event, after all messages that were sent. Outstanding operations end.
-pub fn con_019_the_end_comes_after_all_messages<F: Peers>() {
+///
+/// Requirements: CON-019.
+pub fn the_end_comes_after_all_messages<F: Peers>() {
     let net = Net::<F>::new("the end comes after all messages");
     for (count, len, shut) in [(1, 8, true), (40, 8, false), (40, 2048, true), (30, 2048, false), (0, 0, true)] {
         let (client, server) = net.pair();
@@ -369,7 +385,9 @@ pub fn con_019_the_end_comes_after_all_messages<F: Peers>() {
 }
 
 /// Messages that arrived before the end can be received after it.
-pub fn con_019_messages_are_kept_beyond_the_end<F: Peers>() {
+///
+/// Requirements: CON-019.
+pub fn messages_are_kept_beyond_the_end<F: Peers>() {
     let net = Net::<F>::new("messages are kept beyond the end");
     let (client, server) = net.pair();
     for number in 0..5 {
@@ -385,7 +403,9 @@ pub fn con_019_messages_are_kept_beyond_the_end<F: Peers>() {
 }
 
 /// Many endpoints connect at once to one listener, each with its own data. Then each connection is used.
-pub fn con_020_a_hundred_connect_at_once<F: Peers>() {
+///
+/// Requirements: CON-020.
+pub fn a_hundred_connect_at_once<F: Peers>() {
     const COUNT: usize = 100;
     let net = Net::<F>::with("a hundred connect at once", |domain| domain.connect_timeout(Duration::from_secs(60)));
     let clients: Vec<_> = (0..COUNT).map(|number| net.call(&number.to_le_bytes())).collect();
@@ -410,7 +430,9 @@ pub fn con_020_a_hundred_connect_at_once<F: Peers>() {
 }
 
 /// Without a transport to other endpoints there is no connection, and the error states this.
-pub fn con_016_no_transport_no_connection<F: Alone>() {
+///
+/// Requirements: CON-016.
+pub fn no_transport_no_connection<F: Alone>() {
     let net = Net::<F>::new("no transport, no connection");
     let client = net.call(b"");
     let (error, reason, _) = refused(&net, &client);
@@ -421,7 +443,9 @@ pub fn con_016_no_transport_no_connection<F: Alone>() {
 }
 
 /// For a connected endpoint, the endpoint and peer of a type 2 window are those of its connection.
-pub fn mw_038_mw_040_mw_045_windows_of_connected_endpoints<F: Peers>() {
+///
+/// Requirements: MW-038, MW-040, MW-045.
+pub fn windows_of_connected_endpoints<F: Peers>() {
     use percale::{Bind, WindowAccess, WindowType};
     let net = Net::<F>::new("windows of connected endpoints");
     let region = net.domain.register(content(1, 100), Access::empty()).expect("a region");

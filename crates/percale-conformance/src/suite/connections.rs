@@ -12,7 +12,9 @@ use crate::mesh::{Mesh, Receive, Send, Station};
 use crate::random::{Random, seed};
 
 /// No peer is connected before an operation is posted to it.
-pub fn con_001_connections_are_made_by_the_first_operation<F: Peers>() {
+///
+/// Requirements: CON-001.
+pub fn connections_are_made_by_the_first_operation<F: Peers>() {
     let mesh = Mesh::<F>::new(3);
     for number in 0..1000_u16 {
         let unused = SocketAddr::from(([127, 1, (number >> 8) as u8, number as u8], 9));
@@ -59,7 +61,9 @@ pub(super) fn restart_one<F: Fabric>(mesh: &mut Mesh<F>, number: usize, count: u
 }
 
 /// Outstanding operations fail once, and the next operation reaches the new endpoint under the same peer address.
-pub fn con_004_a_restarted_endpoint_is_reached_again<F: Peers>() {
+///
+/// Requirements: CON-004.
+pub fn a_restarted_endpoint_is_reached_again<F: Peers>() {
     let mut mesh = Mesh::<F>::connected(2);
     for round in 0..3 {
         let offered = mesh.send(0, 1, Send::of(Memory::content(1, F::BULK)));
@@ -87,7 +91,9 @@ pub fn con_004_a_restarted_endpoint_is_reached_again<F: Peers>() {
 }
 
 /// Each waiting operation fails once. Later ones fail at once, or reach the endpoint that has the address then.
-pub fn flt_003_flt_005_a_closed_endpoint_ends_what_waits_for_it<F: Peers>() {
+///
+/// Requirements: FLT-003, FLT-005.
+pub fn a_closed_endpoint_ends_what_waits_for_it<F: Peers>() {
     let mut mesh = Mesh::<F>::connected(2);
     let peer = mesh.peer(1);
     let mut contexts: Vec<u64> =
@@ -138,7 +144,9 @@ pub fn messages_sent_before_closing_arrive<F: Peers>() {
 
 /// Events report connected, disconnected, and connected again. Peeking removes no event, and the application can add
 /// its own events.
-pub fn cmp_014_events_tell_who_came_and_went<F: Peers>() {
+///
+/// Requirements: CMP-014.
+pub fn events_tell_who_came_and_went<F: Peers>() {
     let events = EventQueue::default();
     let mut mesh = Mesh::<F>::with(
         2,
@@ -182,7 +190,9 @@ pub fn cmp_014_events_tell_who_came_and_went<F: Peers>() {
 }
 
 /// Every address that leads to an endpoint is the endpoint itself.
-pub fn msg_011_an_endpoint_reaches_itself_by_another_name<F: Peers + Real>() {
+///
+/// Requirements: MSG-011.
+pub fn an_endpoint_reaches_itself_by_another_name<F: Peers + Real>() {
     let _watchdog = crate::watchdog::Watchdog::new("an endpoint reaches itself by another name");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
@@ -202,7 +212,9 @@ pub fn msg_011_an_endpoint_reaches_itself_by_another_name<F: Peers + Real>() {
 /// Receives directed at one address of an endpoint match messages from its other addresses, even if it was not known at
 /// the time of posting that they belong to the same endpoint. They match in posting order, and also match messages that
 /// arrived before.
-pub fn msg_007_receives_directed_at_another_name<F: Peers + Real>() {
+///
+/// Requirements: MSG-007.
+pub fn receives_directed_at_another_name<F: Peers + Real>() {
     let _watchdog = crate::watchdog::Watchdog::new("receives directed at another name");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
@@ -241,7 +253,9 @@ pub fn msg_007_receives_directed_at_another_name<F: Peers + Real>() {
 
 /// A member that refers to another member by an address that the other does not advertise joins a different list than
 /// the others. The join fails with an error that explains this, and the next join is paired with those of the others.
-pub fn con_010_a_member_of_another_name_is_told_of_and_known_then<F: Peers + Real>() {
+///
+/// Requirements: CON-010.
+pub fn a_member_of_another_name_is_told_of_and_known_then<F: Peers + Real>() {
     let _watchdog = crate::watchdog::Watchdog::new("a member of another name");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
@@ -272,7 +286,9 @@ pub fn con_010_a_member_of_another_name_is_told_of_and_known_then<F: Peers + Rea
 }
 
 /// Strangers send data that is not a hello.
-pub fn con_002_strangers_do_no_harm<F: Peers + Real>() {
+///
+/// Requirements: CON-002.
+pub fn strangers_do_no_harm<F: Peers + Real>() {
     let mesh = Mesh::<F>::connected(2);
     let mut random = Random::new(seed());
     let mut strangers = Vec::new();
@@ -317,7 +333,9 @@ pub fn con_002_strangers_do_no_harm<F: Peers + Real>() {
 
 /// 500 pairs of endpoints that connect to each other at the same moment. If there are too few descriptors, there are
 /// fewer pairs, and the test reports that.
-pub fn con_003_many_connect_to_each_other_at_once<F: Peers + Real>() {
+///
+/// Requirements: CON-003.
+pub fn many_connect_to_each_other_at_once<F: Peers + Real>() {
     let pairs = 500.min(crate::measure::most_descriptors() / 36);
     if pairs < 500 {
         crate::skipped("500 pairs", &format!("there are descriptors for {pairs} only"));
@@ -399,7 +417,9 @@ fn keyed<F: Fabric>(keys: [Option<&str>; 2]) -> (Mesh<F>, [EventQueue; 2]) {
 }
 
 /// A different key, or a missing key, on either side prevents the connection.
-pub fn con_005_other_keys_are_turned_away<F: Peers + Real>() {
+///
+/// Requirements: CON-005.
+pub fn other_keys_are_turned_away<F: Peers + Real>() {
     for keys in [[Some("right"), Some("wrong")], [Some("right"), None], [None, Some("right")]] {
         let (mesh, events) = keyed::<F>(keys);
         let received = mesh.receive(1, Receive::into(Memory::blank(8)));
@@ -412,7 +432,9 @@ pub fn con_005_other_keys_are_turned_away<F: Peers + Real>() {
 }
 
 /// The same key on both sides permits the connection.
-pub fn con_006_the_same_key_is_let_in<F: Peers + Real>() {
+///
+/// Requirements: CON-006.
+pub fn the_same_key_is_let_in<F: Peers + Real>() {
     let (mesh, _) = keyed::<F>([Some("right"), Some("right")]);
     for len in [8, 20_000] {
         let target = Memory::blank(len);
@@ -426,7 +448,9 @@ pub fn con_006_the_same_key_is_let_in<F: Peers + Real>() {
 
 /// The advertised address is a concrete address, by which others reach the endpoint and which identifies it as a
 /// source.
-pub fn con_010_a_wildcard_advertises_one_address<F: Peers + Real>() {
+///
+/// Requirements: CON-010.
+pub fn a_wildcard_advertises_one_address<F: Peers + Real>() {
     for bind in ["0.0.0.0:0", "[::]:0"] {
         let mut mesh = Mesh::<F>::new(2);
         let domain = mesh.fabric.domain(|domain| domain);

@@ -58,14 +58,18 @@ fn call<A: Ownership>(endpoint: &Endpoint<A>, len: usize) {
 }
 
 /// One thread on each side only waits for events. The listener and its connections have a common queue.
-pub fn con_021_events_are_waited_for_by_shared_endpoints<F: Peers + Real>() {
+///
+/// Requirements: CON-021.
+pub fn events_are_waited_for_by_shared_endpoints<F: Peers + Real>() {
     let _watchdog = Watchdog::new("events are waited for by shared endpoints");
     both_sides::<F>(Progress::Manual);
 }
 
-/// Like [`con_021_events_are_waited_for_by_shared_endpoints`], but with automatic progress, so that no thread has to
+/// Like [`events_are_waited_for_by_shared_endpoints`], but with automatic progress, so that no thread has to
 /// wait.
-pub fn con_021_automatic_progress_connects<F: Peers + Real>() {
+///
+/// Requirements: CON-021.
+pub fn automatic_progress_connects<F: Peers + Real>() {
     let _watchdog = Watchdog::new("automatic progress connects");
     both_sides::<F>(Progress::Automatic);
 }
@@ -118,7 +122,9 @@ fn both_sides<F: Fabric>(progress: Progress) {
 }
 
 /// Endpoints with one owner. Each thread waits only for its own connection.
-pub fn con_021_a_thread_sleeps_until_it_is_connected<F: Peers + Real>() {
+///
+/// Requirements: CON-021.
+pub fn a_thread_sleeps_until_it_is_connected<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a thread sleeps until it is connected");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
@@ -148,7 +154,9 @@ pub fn con_021_a_thread_sleeps_until_it_is_connected<F: Peers + Real>() {
 
 /// The answer timeout expires while all threads sleep: on the queue, on a wait set, on a descriptor, or for the
 /// connection.
-pub fn con_021_sleepers_are_told_that_no_answer_comes<F: Peers + Real>() {
+///
+/// Requirements: CON-021.
+pub fn sleepers_are_told_that_no_answer_comes<F: Peers + Real>() {
     let _watchdog = Watchdog::new("sleepers are told that no answer comes");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
@@ -188,7 +196,9 @@ fn sleep(descriptor: BorrowedFd<'_>) {
 }
 
 /// Eight threads connect and four threads answer. Every second request is accepted.
-pub fn con_021_many_threads_call_one_listener<F: Peers + Real>() {
+///
+/// Requirements: CON-021.
+pub fn many_threads_call_one_listener<F: Peers + Real>() {
     const CALLERS: u64 = 8;
     const EACH: u64 = 6;
     let _watchdog = Watchdog::new("many threads call one listener");
@@ -244,7 +254,9 @@ fn post(endpoint: &Endpoint<Shared>, context: u64) {
 
 /// Four connections report to one queue, and one of them ends. The messages that the others have received before are
 /// read before the failures of its receives.
-pub fn con_019_what_other_connections_brought_is_read_before_the_end<F: Peers + Real>() {
+///
+/// Requirements: CON-019.
+pub fn what_other_connections_brought_is_read_before_the_end<F: Peers + Real>() {
     const SPARE: u64 = 9;
     let _watchdog = Watchdog::new("what other connections brought is read before the end");
     let (fabric, domain) = domain::<F>(Progress::Manual);

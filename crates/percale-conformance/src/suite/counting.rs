@@ -80,7 +80,9 @@ fn cut(memory: Memory, at: usize) -> Segments {
 
 /// Messages count only as sends and receives, and peeks do not count. Failures increment the error values of their
 /// kinds.
-pub fn cmp_017_messages_are_counted_by_their_kind<F: Transport>() {
+///
+/// Requirements: CMP-017.
+pub fn messages_are_counted_by_their_kind<F: Transport>() {
     let kinds = Kinds::default();
     let mesh = kinds.mesh::<F>();
     let target = Memory::blank(20_000);
@@ -110,7 +112,9 @@ pub fn cmp_017_messages_are_counted_by_their_kind<F: Transport>() {
 }
 
 /// Accesses of every size and path count once each as reads or writes, at the initiator and at the target.
-pub fn cmp_017_cmp_018_accesses_are_counted_at_both_ends<F: Fabric>() {
+///
+/// Requirements: CMP-017, CMP-018.
+pub fn accesses_are_counted_at_both_ends<F: Fabric>() {
     let kinds = Kinds::default();
     let mesh = kinds.mesh::<F>();
     let mut count = 0;
@@ -147,7 +151,9 @@ pub fn cmp_017_cmp_018_accesses_are_counted_at_both_ends<F: Fabric>() {
 }
 
 /// An access of many megabytes, which is split into parts, counts once.
-pub fn cmp_018_an_access_of_many_parts_is_one<F: Fabric>() {
+///
+/// Requirements: CMP-018.
+pub fn an_access_of_many_parts_is_one<F: Fabric>() {
     const LEN: usize = 70 << 20;
     let kinds = Kinds::default();
     let mesh = kinds.mesh::<F>();
@@ -159,7 +165,9 @@ pub fn cmp_018_an_access_of_many_parts_is_one<F: Fabric>() {
 }
 
 /// Fetching atomic operations count as reads, others as writes.
-pub fn cmp_017_cmp_018_atomic_operations_are_counted<F: Fabric>() {
+///
+/// Requirements: CMP-017, CMP-018.
+pub fn atomic_operations_are_counted<F: Fabric>() {
     let kinds = Kinds::default();
     let mesh = kinds.mesh::<F>();
     let (mut reads, mut writes) = (0, 0);
@@ -181,7 +189,9 @@ pub fn cmp_017_cmp_018_atomic_operations_are_counted<F: Fabric>() {
 
 /// A write with 8 bytes of remote data is not a receive. A write that a region and its endpoint count in the same
 /// counter counts once.
-pub fn cmp_018_a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
+///
+/// Requirements: CMP-018.
+pub fn a_counter_of_several_kinds_counts_each_once<F: Fabric>() {
     let (one, apart) = (Arc::new(Counter::new()), Arc::new(Counter::new()));
     let mesh = Mesh::<F>::with(
         2,

@@ -90,7 +90,9 @@ fn receive(memory: Memory, tag: u64) -> Operation {
 }
 
 /// Deferred work writes no entry to queues and does not change the endpoint's counters, unless that was requested.
-pub fn dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told<F: Real>() {
+///
+/// Requirements: DWQ-001, DWQ-005, DWQ-009, DWQ-010, DWQ-011.
+pub fn only_its_counter_is_told<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work tells its counter");
     let [trigger, sent, received] = [Counter::new(), Counter::new(), Counter::new()];
     for (round, len) in [8, 5000, F::BULK].into_iter().enumerate() {
@@ -122,7 +124,9 @@ pub fn dwq_001_dwq_005_dwq_009_dwq_010_dwq_011_only_its_counter_is_told<F: Real>
 
 /// Messages, tagged and untagged, reads, writes, the three kinds of atomic operations, and counter operations can be
 /// deferred.
-pub fn dwq_004_every_kind_of_operation_may_wait<F: Real>() {
+///
+/// Requirements: DWQ-004.
+pub fn every_kind_of_operation_may_wait<F: Real>() {
     let ring = Ring::new::<F>(2, "every kind of deferred work");
     let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
     let region = ring.domain.register(vec![9; 64], Access::REMOTE_READ | Access::REMOTE_WRITE).expect("a region");
@@ -178,7 +182,9 @@ pub fn dwq_004_every_kind_of_operation_may_wait<F: Real>() {
 }
 
 /// Work is cancelled, flushed, and rejected because it belongs to another domain.
-pub fn dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused<F: Real>() {
+///
+/// Requirements: DWQ-012, DWQ-013, DWQ-016.
+pub fn work_is_taken_back_and_refused<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work is taken back");
     let [trigger, other, done] = [Counter::new(), Counter::new(), Counter::new()];
     let queue = |on: &Counter, byte: u8| ring.defer(0, ring.send(1, Memory::of(&[byte; 8]), 1), (on, 1), Some(&done));
@@ -215,7 +221,9 @@ pub fn dwq_012_dwq_013_dwq_016_work_is_taken_back_and_refused<F: Real>() {
 }
 
 /// Injected data is copied when the work is queued.
-pub fn dwq_025_injected_work_sends_what_was_there_when_it_was_queued<F: Real>() {
+///
+/// Requirements: DWQ-025.
+pub fn injected_work_sends_what_was_there_when_it_was_queued<F: Real>() {
     let ring = Ring::new::<F>(2, "injected deferred work");
     let [trigger, done] = [Counter::new(), Counter::new()];
     let injected = |len| {
@@ -242,7 +250,9 @@ pub fn dwq_025_injected_work_sends_what_was_there_when_it_was_queued<F: Real>() 
 }
 
 /// Deferred work that fails counts as an error, and is reported to the queue regardless of its flags.
-pub fn dwq_026_failed_work_is_counted_and_reported<F: Real>() {
+///
+/// Requirements: DWQ-026.
+pub fn failed_work_is_counted_and_reported<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work that fails");
     let [trigger, done, ended] = [Counter::new(), Counter::new(), Counter::new()];
     for (round, flags) in (1..).zip([OpFlags::empty(), OpFlags::COMPLETION]) {
@@ -262,7 +272,9 @@ pub fn dwq_026_failed_work_is_counted_and_reported<F: Real>() {
 }
 
 /// A failed operation counts as an error. Work that waits for successes that never happen does not prevent closing.
-pub fn dwq_015_dwq_022_what_never_begins_keeps_nobody<F: Real>() {
+///
+/// Requirements: DWQ-015, DWQ-022.
+pub fn what_never_begins_keeps_nobody<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work that never begins");
     let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
     let (into, peer) = (Memory::blank(8), ring.peer(1));
@@ -285,7 +297,9 @@ pub fn dwq_015_dwq_022_what_never_begins_keeps_nobody<F: Real>() {
 }
 
 /// Each of four endpoints receives and sends a token. All of it is queued before the first message.
-pub fn dwq_020_dwq_023_a_token_goes_round_by_itself<F: Peers + Real>() {
+///
+/// Requirements: DWQ-020, DWQ-023.
+pub fn a_token_goes_round_by_itself<F: Peers + Real>() {
     const ROUNDS: u64 = 50;
     let ring = Ring::new::<F>(4, "a token goes round by itself");
     let received: [Counter; 4] = Default::default();
@@ -314,7 +328,9 @@ pub fn dwq_020_dwq_023_a_token_goes_round_by_itself<F: Peers + Real>() {
 
 /// A post without a completion starts another operation. A thread that sleeps until the result of that operation is
 /// woken up.
-pub fn trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Peers + Real>() {
+///
+/// Requirements: TRIG-007.
+pub fn a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Peers + Real>() {
     let ring = Ring::new::<F>(2, "a silent send sets another off");
     let (left, right) = (ring.at(0), ring.at(1));
     for round in 0..20 {
@@ -339,7 +355,9 @@ pub fn trig_007_a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Peers + Rea
 }
 
 /// The counting thread may hold the endpoint's last handle for a short time, with the counter's line locked.
-pub fn trig_019_an_endpoint_is_dropped_while_its_operations_begin<F: Peers + Real>() {
+///
+/// Requirements: TRIG-019.
+pub fn an_endpoint_is_dropped_while_its_operations_begin<F: Peers + Real>() {
     let ring = Ring::new::<F>(1, "an endpoint is dropped while its operations begin");
     let counter = Counter::new();
     for round in 0..100 {

@@ -33,7 +33,9 @@ fn region<F: Fabric>(mesh: &Mesh<F>, memory: DeviceMemory) -> RawRegion {
 }
 
 /// HMEM-003, HMEM-009: device to host, host to device, device to device; untagged and tagged; expected and unexpected.
-pub fn hmem_003_hmem_009_messages_of_a_devices_memory<F: Devices>() {
+///
+/// Requirements: HMEM-003, HMEM-009.
+pub fn messages_of_a_devices_memory<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     for (number, len) in (1..).zip(lengths::<F>()) {
         let bytes = content(number, len);
@@ -68,7 +70,9 @@ pub fn hmem_003_hmem_009_messages_of_a_devices_memory<F: Devices>() {
 }
 
 /// One operation can use pieces of host memory and of device memory.
-pub fn hmem_011_pieces_of_both_kinds<F: Devices>() {
+///
+/// Requirements: HMEM-011.
+pub fn pieces_of_both_kinds<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let bytes = content(7, 30_000);
     let parts = [&bytes[..9_000], &bytes[9_000..9_100], &bytes[9_100..]];
@@ -85,7 +89,9 @@ pub fn hmem_011_pieces_of_both_kinds<F: Devices>() {
 
 /// A message that is too long fills the device memory and no more. A cancelled receive leaves the memory unchanged. A
 /// claimed message is received into it.
-pub fn hmem_003_ends_of_receives_into_a_device<F: Devices>() {
+///
+/// Requirements: HMEM-003.
+pub fn ends_of_receives_into_a_device<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let bytes = content(3, 5_000);
     let target = DeviceMemory::blank(4_000);
@@ -123,7 +129,9 @@ pub fn hmem_003_ends_of_receives_into_a_device<F: Devices>() {
 }
 
 /// Many messages are outstanding at a time, and each has its own contents.
-pub fn hmem_003_many_at_a_time<F: Devices>() {
+///
+/// Requirements: HMEM-003.
+pub fn many_at_a_time<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let len = |number: u64| (number as usize * 7_919) % 60_000 + 1;
     let posted: Vec<_> = (0..40)
@@ -147,7 +155,9 @@ pub fn hmem_003_many_at_a_time<F: Devices>() {
 }
 
 /// Reads and writes of a region of device memory, from host memory and from device memory.
-pub fn hmem_003_hmem_010_accesses_to_a_devices_region<F: Devices>() {
+///
+/// Requirements: HMEM-003, HMEM-010.
+pub fn accesses_to_a_devices_region<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let room = 3 * F::BULK + 100;
     let memory = DeviceMemory::on_device(&content(1, room));
@@ -184,7 +194,9 @@ pub fn hmem_003_hmem_010_accesses_to_a_devices_region<F: Devices>() {
 }
 
 /// Accesses to a region of host memory with device memory.
-pub fn hmem_010_a_hosts_region_and_a_devices_memory<F: Devices>() {
+///
+/// Requirements: HMEM-010.
+pub fn a_hosts_region_and_a_devices_memory<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let region = mesh.station(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
     for (number, len) in (1..).zip([1, 2_000, 20_000, F::BULK]) {
@@ -201,7 +213,9 @@ pub fn hmem_010_a_hosts_region_and_a_devices_memory<F: Devices>() {
 }
 
 /// Atomic operations on a region of device memory, with operands, comparands and results in device memory.
-pub fn hmem_003_atm_002_words_of_a_device_are_changed<F: Devices>() {
+///
+/// Requirements: HMEM-003, ATM-002.
+pub fn words_of_a_device_are_changed<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let words = |values: &[u64]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
     let memory = DeviceMemory::on_device(&words(&[5, 6, 7, 8]));
@@ -256,7 +270,9 @@ pub fn hmem_003_atm_002_words_of_a_device_are_changed<F: Devices>() {
 
 /// Managed memory and pinned memory are sent, received and registered as device memory, and migrate at the same time
 /// (because the tests access them).
-pub fn hmem_004_hmem_015_hmem_018_managed_and_pinned_memory<F: Devices>() {
+///
+/// Requirements: HMEM-004, HMEM-015, HMEM-018.
+pub fn managed_and_pinned_memory<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     for kind in [Kind::Managed, Kind::Pinned] {
         for (number, len) in (1..).zip([10, 3_000, 200_000]) {
@@ -281,7 +297,9 @@ pub fn hmem_004_hmem_015_hmem_018_managed_and_pinned_memory<F: Devices>() {
 }
 
 /// Memory that is not device memory is not registered as such, and devices that do not exist are rejected.
-pub fn hmem_005_hmem_006_hmem_014_what_is_no_devices_memory<F: Devices>() {
+///
+/// Requirements: HMEM-005, HMEM-006, HMEM-014.
+pub fn what_is_no_devices_memory<F: Devices>() {
     let mesh = Mesh::<F>::new(1);
     let (host, memory) = (Memory::blank(4096), DeviceMemory::blank(4096));
     let refused = |memory, of| match crate::device::register_segment(&mesh, 0, memory, Some(of), ALL) {
@@ -305,7 +323,9 @@ pub fn hmem_005_hmem_006_hmem_014_what_is_no_devices_memory<F: Devices>() {
 }
 
 /// RCACHE-019: memory that is freed and allocated again, mostly at the same address, has its new contents.
-pub fn rcache_019_memory_that_came_again<F: Devices>() {
+///
+/// Requirements: RCACHE-019.
+pub fn memory_that_came_again<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let (mut places, mut buffers) = (std::collections::HashSet::new(), std::collections::HashSet::new());
     for number in 0..20 {
@@ -331,7 +351,9 @@ pub fn rcache_019_memory_that_came_again<F: Devices>() {
 
 /// An operation that waits for a counter reads device memory when it starts, and not before. The same holds for
 /// deferred work.
-pub fn hmem_003_trig_002_dwq_004_what_waits_reads_its_memory_when_it_begins<F: Devices>() {
+///
+/// Requirements: HMEM-003, TRIG-002, DWQ-004.
+pub fn what_waits_reads_its_memory_when_it_begins<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [40, 5_000, F::BULK] {
         let counter = Counter::new();
@@ -356,7 +378,9 @@ pub fn hmem_003_trig_002_dwq_004_what_waits_reads_its_memory_when_it_begins<F: D
 
 /// XPU-012, XPU-013, XPU-017, XPU-020: a stream of the device writes the variable, and then the send starts. A send
 /// whose variable is never written is cancelled.
-pub fn xpu_012_xpu_013_xpu_017_xpu_020_a_devices_stream_begins_a_send<F: Devices>() {
+///
+/// Requirements: XPU-012, XPU-013, XPU-017, XPU-020.
+pub fn a_devices_stream_begins_a_send<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let domain = &mesh.station(0).domain;
     for (number, len) in (0..).zip([8, 3_000, F::BULK]) {
@@ -379,7 +403,9 @@ pub fn xpu_012_xpu_013_xpu_017_xpu_020_a_devices_stream_begins_a_send<F: Devices
 }
 
 /// A window can be bound to a part of a region of device memory.
-pub fn hmem_003_mw_015_a_window_on_a_devices_region<F: Devices>() {
+///
+/// Requirements: HMEM-003, MW-015.
+pub fn a_window_on_a_devices_region<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let memory = DeviceMemory::on_device(&[7; 10_000]);
     let region = region(&mesh, memory);
@@ -396,7 +422,9 @@ pub fn hmem_003_mw_015_a_window_on_a_devices_region<F: Devices>() {
 }
 
 /// XPU-015, XPU-018, XPU-020: a program on the device starts sends, in the order of the queue.
-pub fn xpu_013_xpu_015_xpu_018_xpu_020_a_devices_program_begins_sends<F: Devices>() {
+///
+/// Requirements: XPU-013, XPU-015, XPU-018, XPU-020.
+pub fn a_devices_program_begins_sends<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let program = crate::kernel::Store::new();
     let domain = &mesh.station(0).domain;

@@ -265,7 +265,9 @@ pub fn members_that_disagree_about_an_exchange_are_told<F: Peers>() {
 
 /// A member is closed while an exchange is in progress. Each member that needs a block of it gets an error, and none
 /// waits forever.
-pub fn flt_003_a_member_that_leaves_holds_no_exchange_up<F: Peers>() {
+///
+/// Requirements: FLT-003.
+pub fn a_member_that_leaves_holds_no_exchange_up<F: Peers>() {
     for members in [2, 3, 5] {
         for count in [1, F::BULK / 8 / members] {
             for leaver in [0, members - 1] {
@@ -297,7 +299,9 @@ pub fn flt_003_a_member_that_leaves_holds_no_exchange_up<F: Peers>() {
 }
 
 /// Counters start exchanges as deferred work and count their ends, without any call in between.
-pub fn dwq_020_counters_start_exchanges_which_go_on_by_themselves<F: Peers + Real>() {
+///
+/// Requirements: DWQ-020.
+pub fn counters_start_exchanges_which_go_on_by_themselves<F: Peers + Real>() {
     const ROUNDS: u64 = 10;
     let alive = Alive::new::<F>(3, "counters start exchanges");
     let groups = alive.join();

@@ -8,7 +8,9 @@ use crate::mesh::{Mesh, Receive, Send};
 
 /// Above a small cap, senders must offer messages, and injects must wait. All messages arrive in order after receives
 /// are posted.
-pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Transport>() {
+///
+/// Requirements: MSG-013.
+pub fn past_the_cap_nothing_is_lost_and_inject_waits<F: Transport>() {
     const CAP: usize = 64 << 10;
     const LEN: usize = 1000;
     let mesh = Mesh::<F>::with(2, |domain| domain.unexpected_cap(CAP), |_, endpoint| endpoint);
@@ -62,7 +64,9 @@ pub fn msg_013_past_the_cap_nothing_is_lost_and_inject_waits<F: Transport>() {
 
 /// After a message was reported as sent, its sender need not make progress again: the message arrives, even if the
 /// receiver is slow.
-pub fn msg_019_what_is_reported_as_sent_arrives_without_its_sender<F: Transport>() {
+///
+/// Requirements: MSG-019.
+pub fn what_is_reported_as_sent_arrives_without_its_sender<F: Transport>() {
     const LEN: usize = 2_000;
     let mesh = Mesh::<F>::connected(2);
     let (source, target) = (Memory::content(1, LEN), Memory::blank(LEN));
@@ -97,7 +101,9 @@ pub fn msg_019_what_is_reported_as_sent_arrives_without_its_sender<F: Transport>
 }
 
 /// A thousand long messages are sent in each direction before either side posts a receive.
-pub fn msg_014_both_may_send_long_messages_before_either_receives<F: Transport>() {
+///
+/// Requirements: MSG-014.
+pub fn both_may_send_long_messages_before_either_receives<F: Transport>() {
     const COUNT: usize = 1000;
     let mesh = Mesh::<F>::new(2);
     let sources = [Memory::content(1, F::BULK), Memory::content(2, F::BULK)];
@@ -119,7 +125,7 @@ pub fn msg_014_both_may_send_long_messages_before_either_receives<F: Transport>(
     mesh.all_done(sends);
 }
 
-/// Like [`msg_014_both_may_send_long_messages_before_either_receives`], with messages that fit in rings and sockets
+/// Like [`both_may_send_long_messages_before_either_receives`], with messages that fit in rings and sockets
 /// until those are full.
 pub fn small_messages_both_ways_before_either_receives<F: Transport>() {
     const COUNT: u64 = 20_000;
@@ -139,7 +145,9 @@ pub fn small_messages_both_ways_before_either_receives<F: Transport>() {
 }
 
 /// If a peer makes no progress, there is no room eventually. Rejected messages are not sent.
-pub fn msg_018_posting_without_room_has_no_effect<F: Transport>() {
+///
+/// Requirements: MSG-018.
+pub fn posting_without_room_has_no_effect<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let mut sent: u64 = 0;
     let mut flags = OpFlags::empty();

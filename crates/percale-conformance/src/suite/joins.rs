@@ -88,7 +88,9 @@ pub fn joins_of_one_list_are_paired_in_order<F: Transport>() {
 
 /// A member that was restarted at its address has joined less often than the others, and is nevertheless in the next
 /// group.
-pub fn flt_003_a_restarted_member_joins_anew<F: Peers>() {
+///
+/// Requirements: FLT-003.
+pub fn a_restarted_member_joins_anew<F: Peers>() {
     for members in [2, 3, 6] {
         for restarted in [0, 1, members - 1] {
             let mut mesh = Mesh::<F>::new(members);
@@ -115,7 +117,9 @@ pub fn flt_003_a_restarted_member_joins_anew<F: Peers>() {
 }
 
 /// A member is closed without having joined. The members that wait for it stop waiting.
-pub fn flt_003_who_closes_instead_of_joining_holds_nobody_up<F: Peers>() {
+///
+/// Requirements: FLT-003.
+pub fn who_closes_instead_of_joining_holds_nobody_up<F: Peers>() {
     for members in [2, 3, 5, 8] {
         for closing in [0, 1, members - 1] {
             let mut mesh = Mesh::<F>::new(members);
@@ -140,7 +144,9 @@ pub fn flt_003_who_closes_instead_of_joining_holds_nobody_up<F: Peers>() {
 
 /// A member that drops its join before the group is formed ends the join for all members. The next join is not
 /// affected.
-pub fn flt_003_a_join_that_is_given_up_ends_for_all<F: Peers>() {
+///
+/// Requirements: FLT-003.
+pub fn a_join_that_is_given_up_ends_for_all<F: Peers>() {
     for members in [2, 3, 5, 8] {
         for leaver in [0, 1, members - 1] {
             let mesh = Mesh::<F>::new(members);

@@ -41,7 +41,9 @@ fn bytes_of(region: &Region) -> Vec<u8> {
 
 /// Pieces that their keys cover are sent, received, gathered and scattered. A region without any right can be sent
 /// from.
-pub fn mw_012_work_requests_name_memory_by_local_keys<F: Fabric>() {
+///
+/// Requirements: MW-012.
+pub fn work_requests_name_memory_by_local_keys<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
     let source = user.register_verbs(content(1, LEN), VerbsAccess::empty()).expect("a region");
@@ -69,7 +71,9 @@ pub fn mw_012_work_requests_name_memory_by_local_keys<F: Fabric>() {
 }
 
 /// Any error in a piece results in a local error, and nothing is read, written or sent.
-pub fn mw_009_a_wrong_local_key_moves_nothing<F: Fabric>() {
+///
+/// Requirements: MW-009.
+pub fn a_wrong_local_key_moves_nothing<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
     let open = |bytes| user.register_verbs(bytes, VerbsAccess::LOCAL_WRITE).expect("a region");
@@ -130,7 +134,9 @@ pub fn mw_009_a_wrong_local_key_moves_nothing<F: Fabric>() {
 }
 
 /// The key of a window is not a local key; the key of its region is.
-pub fn mw_011_a_window_has_no_local_key<F: Fabric>() {
+///
+/// Requirements: MW-011.
+pub fn a_window_has_no_local_key<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(0).domain;
     let region = domain.register_verbs(content(1, LEN), VerbsAccess::MW_BIND).expect("a region");
@@ -146,7 +152,9 @@ pub fn mw_011_a_window_has_no_local_key<F: Fabric>() {
 }
 
 /// The owner may write memory that peers may write. Windows are bound only if that was permitted.
-pub fn mw_013_remote_writing_goes_with_local_writing<F: Fabric>() {
+///
+/// Requirements: MW-013.
+pub fn remote_writing_goes_with_local_writing<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     let (user, peer) = (mesh.endpoint(0), mesh.peer(1));

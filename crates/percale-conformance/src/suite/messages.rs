@@ -20,7 +20,9 @@ fn sizes<F: Fabric>() -> Vec<usize> {
 }
 
 /// Messages of every size arrive in both directions, with the receive posted before and after the send.
-pub fn msg_001_messages_of_every_size_arrive<F: Transport>() {
+///
+/// Requirements: MSG-001.
+pub fn messages_of_every_size_arrive<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for (number, len) in sizes::<F>().into_iter().enumerate() {
         for (from, to, receive_first) in [(0, 1, true), (1, 0, true), (0, 1, false), (1, 0, false)] {
@@ -47,7 +49,9 @@ pub fn msg_001_messages_of_every_size_arrive<F: Transport>() {
 }
 
 /// Messages arrive from memory that peers can map, into such memory, and with both.
-pub fn msg_001_messages_between_allocations_arrive<F: Transport>() {
+///
+/// Requirements: MSG-001.
+pub fn messages_between_allocations_arrive<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [1, 2048, 4097, 65_536, F::BULK + 3] {
         for (from_allocation, to_allocation) in [(true, true), (true, false), (false, true)] {
@@ -76,7 +80,9 @@ pub fn msg_001_messages_between_allocations_arrive<F: Transport>() {
 }
 
 /// Messages with several pieces of different lengths on both sides, some of them empty.
-pub fn msg_002_pieces_are_gathered_and_scattered<F: Transport>() {
+///
+/// Requirements: MSG-002.
+pub fn pieces_are_gathered_and_scattered<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [4, 40, 49, 600, 2048, 5000, 70_000, F::BULK + 3] {
         let (source, target) = (Memory::content(3, len), Memory::blank(len));
@@ -99,7 +105,9 @@ pub fn msg_002_pieces_are_gathered_and_scattered<F: Transport>() {
 }
 
 /// The buffer is overwritten as soon as the call has returned. No completion is reported.
-pub fn msg_003_an_injected_buffer_may_be_reused_at_once<F: Transport>() {
+///
+/// Requirements: MSG-003.
+pub fn an_injected_buffer_may_be_reused_at_once<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let buffer = Memory::blank(2048);
     let mut injected = Vec::new();
@@ -121,7 +129,9 @@ pub fn msg_003_an_injected_buffer_may_be_reused_at_once<F: Transport>() {
 }
 
 /// A message one byte longer than the inject limit is rejected.
-pub fn msg_004_too_long_an_inject_is_refused<F: Transport>() {
+///
+/// Requirements: MSG-004.
+pub fn too_long_an_inject_is_refused<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let received = mesh.receive(1, Receive::into(Memory::blank(4096)));
     for _ in 0..2 {
@@ -138,7 +148,9 @@ pub fn msg_004_too_long_an_inject_is_refused<F: Transport>() {
 
 /// Messages are placed one after the other. The buffer is released when less than the minimum is left, and the next
 /// buffer is used.
-pub fn msg_005_msg_006_a_multi_receive_buffer_takes_messages_until_it_is_full<F: Transport>() {
+///
+/// Requirements: MSG-005, MSG-006.
+pub fn a_multi_receive_buffer_takes_messages_until_it_is_full<F: Transport>() {
     let mesh = Mesh::<F>::with(2, |domain| domain, |_, endpoint| endpoint.multi_receive_minimum(3000));
     let buffers = [Memory::blank(20_000), Memory::blank(20_000)];
     let contexts = buffers.map(|buffer| mesh.receive(1, Receive::into(buffer).with(OpFlags::MULTI_RECEIVE)));
@@ -176,7 +188,9 @@ pub fn msg_005_msg_006_a_multi_receive_buffer_takes_messages_until_it_is_full<F:
 }
 
 /// The minimum may be changed while the endpoint is open.
-pub fn msg_006_the_minimum_may_be_changed<F: Transport>() {
+///
+/// Requirements: MSG-006.
+pub fn the_minimum_may_be_changed<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let context = mesh.receive(1, Receive::into(Memory::blank(10_000)).with(OpFlags::MULTI_RECEIVE));
     for (minimum, len, released) in [(8001, 2000, true), (100, 9900, false), (101, 9900, true), (0, 9999, false)] {
@@ -198,7 +212,9 @@ pub fn msg_006_the_minimum_may_be_changed<F: Transport>() {
 }
 
 /// Messages that arrived before the buffer was posted are placed first.
-pub fn msg_005_multi_receive_takes_what_is_here_already<F: Transport>() {
+///
+/// Requirements: MSG-005.
+pub fn multi_receive_takes_what_is_here_already<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let sends: Vec<u64> = (0..6).map(|at| mesh.send(0, 1, Send::of(Memory::content(at, 3000)))).collect();
     mesh.settle(0, 1);
@@ -218,7 +234,9 @@ pub fn msg_005_multi_receive_takes_what_is_here_already<F: Transport>() {
 }
 
 /// A receive directed at a peer does not match messages of other peers.
-pub fn msg_007_a_directed_receive_waits_for_its_peer<F: Peers>() {
+///
+/// Requirements: MSG-007.
+pub fn a_directed_receive_waits_for_its_peer<F: Peers>() {
     let mesh = Mesh::<F>::new(3);
     for len in [8, 20_000] {
         let (directed, any) = (Memory::blank(len), Memory::blank(len));
@@ -249,7 +267,9 @@ pub fn msg_007_a_directed_receive_waits_for_its_peer<F: Peers>() {
 }
 
 /// Entries identify the sender by its number in the receiver's vector, even if it was inserted later.
-pub fn msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it<F: Peers>() {
+///
+/// Requirements: MSG-008, CMP-010.
+pub fn the_source_is_named_if_the_vector_knows_it<F: Peers>() {
     let mesh = Mesh::<F>::connected(2);
     let received = mesh.receive(1, Receive::into(Memory::blank(8)));
     mesh.inject(0, 1, None, b"known");
@@ -266,7 +286,9 @@ pub fn msg_008_cmp_010_the_source_is_named_if_the_vector_knows_it<F: Peers>() {
 }
 
 /// A message can have eight bytes of remote data, or none.
-pub fn msg_009_data_comes_with_the_message<F: Transport>() {
+///
+/// Requirements: MSG-009.
+pub fn data_comes_with_the_message<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [0, 8, 40, 41, 600, 2048, 30_000] {
         for (tagged, data) in [(false, Some(u64::MAX - 5)), (true, Some(0)), (false, None), (true, None)] {
@@ -289,7 +311,9 @@ pub fn msg_009_data_comes_with_the_message<F: Transport>() {
 }
 
 /// Ten thousand messages, from inline ones to offered ones, are received in the order in which they were sent.
-pub fn msg_010_messages_do_not_overtake_each_other<F: Transport>() {
+///
+/// Requirements: MSG-010.
+pub fn messages_do_not_overtake_each_other<F: Transport>() {
     const COUNT: usize = 10_000;
     const SLOTS: usize = 64;
     let mesh = Mesh::<F>::new(2);
@@ -342,7 +366,9 @@ pub fn msg_010_messages_do_not_overtake_each_other<F: Transport>() {
 }
 
 /// Tests an endpoint that is in its own vector.
-pub fn msg_011_an_endpoint_reaches_itself<F: Transport>() {
+///
+/// Requirements: MSG-011.
+pub fn an_endpoint_reaches_itself<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [0, 40, 2048, 10_000, F::BULK] {
         let target = Memory::blank(len);
@@ -362,7 +388,9 @@ pub fn msg_011_an_endpoint_reaches_itself<F: Transport>() {
 }
 
 /// Thousands of messages of all kinds are sent before their receives are posted.
-pub fn msg_012_unexpected_messages_are_kept_in_order<F: Transport>() {
+///
+/// Requirements: MSG-012.
+pub fn unexpected_messages_are_kept_in_order<F: Transport>() {
     const COUNT: u64 = 3000;
     let mesh = Mesh::<F>::new(2);
     let len = |number: u64| [0, 8, 40, 100, 2048, 3000, 9000][number as usize % 7];
@@ -379,7 +407,9 @@ pub fn msg_012_unexpected_messages_are_kept_in_order<F: Transport>() {
 }
 
 /// The receiver's error reports the numbers of bytes that were received and cut off. The send succeeds.
-pub fn msg_015_tag_010_a_message_that_is_too_long_is_cut_off_and_told<F: Transport>() {
+///
+/// Requirements: MSG-015, TAG-010.
+pub fn a_message_that_is_too_long_is_cut_off_and_told<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [1, 40, 600, 2048, 9000, F::BULK] {
         for (room, receive_first, tagged) in
@@ -407,7 +437,9 @@ pub fn msg_015_tag_010_a_message_that_is_too_long_is_cut_off_and_told<F: Transpo
 }
 
 /// A send with a fence is not even matched before all operations posted earlier have completed.
-pub fn msg_016_a_fence_waits_for_what_was_sent_before<F: Transport>() {
+///
+/// Requirements: MSG-016.
+pub fn a_fence_waits_for_what_was_sent_before<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [100, F::BULK] {
         let (big, small) = (Memory::blank(len), Memory::blank(8));
@@ -427,7 +459,9 @@ pub fn msg_016_a_fence_waits_for_what_was_sent_before<F: Transport>() {
 }
 
 /// A single send with MORE is executed.
-pub fn msg_017_more_is_carried_out_though_nothing_follows<F: Transport>() {
+///
+/// Requirements: MSG-017.
+pub fn more_is_carried_out_though_nothing_follows<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 2048, 20_000] {
         let target = Memory::blank(len);

@@ -7,7 +7,9 @@ use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
 /// A peek reports the message correctly, and changes nothing.
-pub fn tag_004_a_peek_tells_and_touches_nothing<F: Transport>() {
+///
+/// Requirements: TAG-004.
+pub fn a_peek_tells_and_touches_nothing<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000, F::BULK] {
         let sent = mesh.send(0, 1, Send::of(Memory::content(1, len)).tag(6).data(9));
@@ -33,7 +35,9 @@ pub fn tag_004_a_peek_tells_and_touches_nothing<F: Transport>() {
 }
 
 /// A peek finds no message, no message with this tag, or no message of this peer.
-pub fn tag_005_a_peek_for_nothing_says_so<F: Transport>() {
+///
+/// Requirements: TAG-005.
+pub fn a_peek_for_nothing_says_so<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let none = |receive: Receive| {
         let context = mesh.receive(1, receive);
@@ -56,7 +60,9 @@ pub fn tag_005_a_peek_for_nothing_says_so<F: Transport>() {
 }
 
 /// A claimed message matches no other receive, and is received with its context.
-pub fn tag_006_a_claimed_message_is_the_claimers<F: Transport>() {
+///
+/// Requirements: TAG-006.
+pub fn a_claimed_message_is_the_claimers<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 2048, 9000, F::BULK] {
         let sends = [1, 2].map(|number| mesh.send(0, 1, Send::of(Memory::content(number, len)).tag(7)));
@@ -81,7 +87,9 @@ pub fn tag_006_a_claimed_message_is_the_claimers<F: Transport>() {
 }
 
 /// A message is discarded at once, or after a claim. The next receive gets the next message, and the sends complete.
-pub fn tag_007_a_discarded_message_is_gone_and_its_sender_done<F: Transport>() {
+///
+/// Requirements: TAG-007.
+pub fn a_discarded_message_is_gone_and_its_sender_done<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000, F::BULK] {
         for delivered in [OpFlags::empty(), OpFlags::DELIVERY_COMPLETE] {

@@ -73,7 +73,9 @@ fn code(error: &OperationError) -> ErrorCode {
 }
 
 /// The key of a region is valid at once, each time the memory is registered, and invalid after the region is closed.
-pub fn mr_058_key_001_a_key_serves_as_soon_as_there_is_a_region<F: Fabric>() {
+///
+/// Requirements: MR-058, KEY-001.
+pub fn a_key_serves_as_soon_as_there_is_a_region<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for mut memory in memories(&mesh) {
@@ -90,7 +92,9 @@ pub fn mr_058_key_001_a_key_serves_as_soon_as_there_is_a_region<F: Fabric>() {
 
 /// A domain that has mapped a complete raw key can access its region; no other domain can, and none can after the key
 /// was unmapped.
-pub fn key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_what_they_name<F: Fabric>() {
+///
+/// Requirements: KEY-005, KEY-006, KEY-011, KEY-012, KEY-014, KEY-015, KEY-016.
+pub fn raw_keys_open_what_they_name<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (ours, theirs) = (&mesh.station(0).domain, &mesh.station(1).domain);
     for (base, memory) in [0, 0x7000_0000_0000].into_iter().zip(memories(&mesh)) {
@@ -126,7 +130,9 @@ pub fn key_005_key_006_key_011_key_012_key_014_key_015_key_016_raw_keys_open_wha
 }
 
 /// Regions without long keys have short raw keys, which can be mapped as well.
-pub fn key_013_key_019_short_raw_keys_are_mapped_too<F: Fabric>() {
+///
+/// Requirements: KEY-013, KEY-019.
+pub fn short_raw_keys_are_mapped_too<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for memory in memories(&mesh) {
         let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
@@ -138,7 +144,9 @@ pub fn key_013_key_019_short_raw_keys_are_mapped_too<F: Fabric>() {
 }
 
 /// Raw keys with any bit changed, truncated, of another domain, or combined from two, are not valid.
-pub fn key_005_key_015_forged_raw_keys_open_nothing<F: Fabric>() {
+///
+/// Requirements: KEY-005, KEY-015.
+pub fn forged_raw_keys_open_nothing<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let ours = &mesh.station(0).domain;
     for memory in memories(&mesh) {
@@ -184,7 +192,9 @@ pub fn key_005_key_015_forged_raw_keys_open_nothing<F: Fabric>() {
 
 /// Every key of 64 bits can be the key of a region while windows are bound and keys are mapped on both sides. The
 /// domain never chooses a value that stands for no key.
-pub fn key_004_key_020_mw_051_every_key_may_be_a_regions<F: Fabric>() {
+///
+/// Requirements: KEY-004, KEY-020, MW-051.
+pub fn every_key_may_be_a_regions<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (us, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
     let below = owner.register(content(1, 64), Access::empty()).expect("a region");
@@ -231,7 +241,9 @@ pub fn key_004_key_020_mw_051_every_key_may_be_a_regions<F: Fabric>() {
 }
 
 /// Asynchronous registration: before the event is read, the memory cannot be accessed and there is no key.
-pub fn mr_060_mr_062_mr_063_mr_064_mr_065_key_002_registration_ends_with_an_event<F: Fabric>() {
+///
+/// Requirements: MR-060, MR-062, MR-063, MR-064, MR-065, KEY-002.
+pub fn registration_ends_with_an_event<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     let events = EventQueue::new(3);
@@ -266,7 +278,9 @@ pub fn mr_060_mr_062_mr_063_mr_064_mr_065_key_002_registration_ends_with_an_even
 }
 
 /// Writes and atomic operations of peers are counted once each. Reads, and writes to other memory, are not counted.
-pub fn bind_001_bind_002_bind_008_what_peers_write_is_counted<F: Fabric>() {
+///
+/// Requirements: BIND-001, BIND-002, BIND-008.
+pub fn what_peers_write_is_counted<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let domain = &mesh.station(1).domain;
@@ -291,7 +305,9 @@ pub fn bind_001_bind_002_bind_008_what_peers_write_is_counted<F: Fabric>() {
 }
 
 /// A disabled region keeps its key and cannot be accessed, not even by peers that accessed it before.
-pub fn bind_006_bind_009_a_disabled_region_is_not_reached<F: Fabric>() {
+///
+/// Requirements: BIND-006, BIND-009.
+pub fn a_disabled_region_is_not_reached<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for memory in memories(&mesh) {
@@ -319,7 +335,9 @@ pub fn bind_006_bind_009_a_disabled_region_is_not_reached<F: Fabric>() {
 
 /// A region of one endpoint cannot be accessed through others. A region of no particular endpoint can be accessed
 /// through all.
-pub fn bind_010_bind_011_bind_012_a_region_of_one_endpoint<F: Fabric>() {
+///
+/// Requirements: BIND-010, BIND-011, BIND-012.
+pub fn a_region_of_one_endpoint<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (domain, here) = (&mesh.station(1).domain, mesh.endpoint(1).id());
     let elsewhere = domain.endpoint().vector(&mesh.station(1).vector).bind(mesh.fabric.address()).expect("an endpoint");
@@ -341,7 +359,9 @@ pub fn bind_010_bind_011_bind_012_a_region_of_one_endpoint<F: Fabric>() {
 }
 
 /// While a region is refreshed, accesses of its peers fail. Afterwards they access the new contents.
-pub fn bind_014_bind_016_bind_018_bind_019_while_a_region_is_refreshed_nobody_reaches_it<F: Fabric>() {
+///
+/// Requirements: BIND-014, BIND-016, BIND-018, BIND-019.
+pub fn while_a_region_is_refreshed_nobody_reaches_it<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh) {
@@ -358,7 +378,9 @@ pub fn bind_014_bind_016_bind_018_bind_019_while_a_region_is_refreshed_nobody_re
 }
 
 /// A region is accessible through endpoints of one authorization key: that of the domain, or another.
-pub fn mr_055_mr_056_regions_are_for_endpoints_of_one_authorization_key<F: Fabric>() {
+///
+/// Requirements: MR-055, MR-056.
+pub fn regions_are_for_endpoints_of_one_authorization_key<F: Fabric>() {
     for own in [None, Some("of the endpoints")] {
         let mesh = Mesh::<F>::with(
             2,

@@ -45,7 +45,9 @@ fn code<R>(result: Result<R, OperationError>) -> ErrorCode {
 }
 
 /// MR-030, MR-033, MR-051, MR-053: writes and reads of every size transfer the right data.
-pub fn rma_001_rma_008_mr_030_mr_033_mr_051_mr_053_reads_and_writes_of_every_size<F: Fabric>() {
+///
+/// Requirements: RMA-001, RMA-008, MR-030, MR-033, MR-051, MR-053.
+pub fn reads_and_writes_of_every_size<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let room = F::BULK + 100;
@@ -70,7 +72,9 @@ pub fn rma_001_rma_008_mr_030_mr_033_mr_051_mr_053_reads_and_writes_of_every_siz
 
 /// An access that is larger than the amount that a target holds at a time is split into parts, each of which starts
 /// after others have ended.
-pub fn rma_001_an_access_of_many_parts_ends<F: Fabric>() {
+///
+/// Requirements: RMA-001.
+pub fn an_access_of_many_parts_ends<F: Fabric>() {
     const LEN: usize = 110 << 20;
     let mesh = Mesh::<F>::new(2);
     let region = mesh.station(1).domain.register(vec![0; LEN], ALL).expect("a region");
@@ -81,7 +85,9 @@ pub fn rma_001_an_access_of_many_parts_ends<F: Fabric>() {
 }
 
 /// MR-002, MR-009, MR-014, MR-031, MR-050, MR-052: accesses that are not permitted are rejected, and change nothing.
-pub fn mr_001_mr_002_mr_009_mr_014_mr_031_mr_050_mr_052_atm_006_what_is_not_allowed_is_refused<F: Fabric>() {
+///
+/// Requirements: MR-001, MR-002, MR-009, MR-014, MR-031, MR-050, MR-052, ATM-006.
+pub fn what_is_not_allowed_is_refused<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let before = content(1, 30_000);
@@ -118,7 +124,9 @@ pub fn mr_001_mr_002_mr_009_mr_014_mr_031_mr_050_mr_052_atm_006_what_is_not_allo
 }
 
 /// MR-003: a key belongs to one domain.
-pub fn mr_003_a_key_is_one_domains<F: Fabric>() {
+///
+/// Requirements: MR-003.
+pub fn a_key_is_one_domains<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let other = mesh.fabric.domain(|domain| domain);
     let region = other.registration(ALL).key(77).own(vec![1; 100]).expect("a region");
@@ -128,7 +136,9 @@ pub fn mr_003_a_key_is_one_domains<F: Fabric>() {
 
 /// MR-032, MR-066, MR-067, MR-068, MR-071: keys chosen by the application. A closed region is no longer accessible;
 /// others are.
-pub fn mr_032_mr_066_mr_067_mr_068_mr_071_keys_come_and_go<F: Fabric>() {
+///
+/// Requirements: MR-032, MR-066, MR-067, MR-068, MR-071.
+pub fn keys_come_and_go<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let domain = &mesh.station(1).domain;
@@ -160,7 +170,9 @@ pub fn mr_032_mr_066_mr_067_mr_068_mr_071_keys_come_and_go<F: Fabric>() {
 }
 
 /// MR-039, MR-040: the addresses of a region with a base start there.
-pub fn mr_039_mr_040_a_base_of_ones_own<F: Fabric>() {
+///
+/// Requirements: MR-039, MR-040.
+pub fn a_base_of_ones_own<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &content(1, 100)) {
@@ -177,7 +189,9 @@ pub fn mr_039_mr_040_a_base_of_ones_own<F: Fabric>() {
 }
 
 /// Atomic operations have the documented result on every path.
-pub fn atm_002_atm_003_atm_004_words_are_changed_atomically<F: Fabric>() {
+///
+/// Requirements: ATM-002, ATM-003, ATM-004.
+pub fn words_are_changed_atomically<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &[0; 64]) {
@@ -218,7 +232,9 @@ pub fn atm_002_atm_003_atm_004_words_are_changed_atomically<F: Fabric>() {
 
 /// The calls for one piece or one word have the same results as the general calls, any number of times, and if they are
 /// rejected.
-pub fn rma_001_atm_002_what_is_short_is_made_and_refused_as_what_is_long<F: Fabric>() {
+///
+/// Requirements: RMA-001, ATM-002.
+pub fn what_is_short_is_made_and_refused_as_what_is_long<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let operands = Memory::of(&[[5_u64.to_ne_bytes(), 7_u64.to_ne_bytes()], [[0; 8]; 2]].concat().concat());
     let [operand, compare, result] = [0, 8, 16].map(|at| operands.part(at, 8));
@@ -276,7 +292,9 @@ pub fn rma_001_atm_002_what_is_short_is_made_and_refused_as_what_is_long<F: Fabr
 }
 
 /// If requested, writes are reported to the target: by its counter, and by 8 bytes in its queue, after the data.
-pub fn rma_003_rma_010_writes_are_counted_and_told<F: Fabric>() {
+///
+/// Requirements: RMA-003, RMA-010.
+pub fn writes_are_counted_and_told<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &vec![0; F::BULK]) {
@@ -310,7 +328,9 @@ pub fn rma_003_rma_010_writes_are_counted_and_told<F: Fabric>() {
 
 /// A message that follows writes arrives after their data (FI_ORDER_SAW), and a read returns the data of earlier writes
 /// (RAW).
-pub fn rma_005_rma_006_messages_and_reads_do_not_overtake_writes<F: Fabric>() {
+///
+/// Requirements: RMA-005, RMA-006.
+pub fn messages_and_reads_do_not_overtake_writes<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));
     for memory in memories(&mesh, &vec![0; F::BULK]) {
@@ -332,7 +352,9 @@ pub fn rma_005_rma_006_messages_and_reads_do_not_overtake_writes<F: Fabric>() {
 }
 
 /// A fenced access starts after earlier operations are over. An access to an unknown peer is rejected.
-pub fn rma_007_rma_009_accesses_are_fenced_and_refused<F: Fabric>() {
+///
+/// Requirements: RMA-007, RMA-009.
+pub fn accesses_are_fenced_and_refused<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &vec![0; F::BULK]) {
@@ -351,7 +373,9 @@ pub fn rma_007_rma_009_accesses_are_fenced_and_refused<F: Fabric>() {
 }
 
 /// MR-010: accesses with pieces on both sides, of one region and of several.
-pub fn mr_010_rma_004_pieces_on_both_sides<F: Fabric>() {
+///
+/// Requirements: MR-010, RMA-004.
+pub fn pieces_on_both_sides<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for [first, second] in [memories(&mesh, &vec![0; 80_000])] {
         let domain = &mesh.station(1).domain;
@@ -380,7 +404,9 @@ pub fn mr_010_rma_004_pieces_on_both_sides<F: Fabric>() {
 }
 
 /// An injected write is copied; its initiator gets a completion only if it fails.
-pub fn rma_002_injected_writes_are_copied<F: Fabric>() {
+///
+/// Requirements: RMA-002.
+pub fn injected_writes_are_copied<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for memory in memories(&mesh, &[0; 2048]) {
         let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
@@ -407,7 +433,9 @@ pub fn rma_002_injected_writes_are_copied<F: Fabric>() {
 }
 
 /// An operation posted before a region is closed succeeds or fails, and nothing is written after the close.
-pub fn mr_069_rev_004_closing_ends_what_is_under_way<F: Fabric>() {
+///
+/// Requirements: MR-069, REV-004.
+pub fn closing_ends_what_is_under_way<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for (round, len) in (0..40).map(|n| (n / 2, if n % 2 == 0 { F::BULK } else { F::BULK / 4 })) {
@@ -437,7 +465,9 @@ pub fn mr_069_rev_004_closing_ends_what_is_under_way<F: Fabric>() {
 }
 
 /// Borrowed memory is deregistered when its scope ends.
-pub fn rev_006_borrowed_memory_is_registered_in_a_scope<F: Fabric>() {
+///
+/// Requirements: REV-006.
+pub fn borrowed_memory_is_registered_in_a_scope<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let mut bytes = content(1, 5000);
     let remote = mesh.station(1).domain.scope(|scope| {

@@ -100,7 +100,9 @@ fn start<'e, F: Fabric>(
 }
 
 /// Random operations have the same effect as on an array, with `PERCALE_LONG` a million of them on each kind of memory.
-pub fn rma_011_random_accesses_do_what_a_plain_model_does<F: Fabric>() {
+///
+/// Requirements: RMA-011.
+pub fn random_accesses_do_what_a_plain_model_does<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let count = if crate::long() { 1_000_000 } else { 3000 };
     let mut allocation: Allocation = mesh.station(1).domain.allocate(ROOM).expect("memory");

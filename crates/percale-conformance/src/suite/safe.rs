@@ -71,7 +71,9 @@ pub fn safe_multi_receive<F: Transport>() {
 
 /// A send whose handle was dropped or forgotten still arrives, or was cancelled. Its buffer lives until then and not
 /// longer.
-pub fn res_010_a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Transport>() {
+///
+/// Requirements: RES-010.
+pub fn a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for (forget, turns) in [(false, 0), (false, 1), (false, 50), (true, 0), (true, 50)] {
         let bytes: Arc<[u8]> = content(1, F::BULK).into();
@@ -99,7 +101,9 @@ pub fn res_010_a_dropped_send_keeps_its_buffer_while_the_peer_may_use_it<F: Tran
 
 /// The handle of a receive is forgotten, or dropped after the match. The message is written to memory that still
 /// exists.
-pub fn res_010_a_forgotten_receive_keeps_its_buffer<F: Transport>() {
+///
+/// Requirements: RES-010.
+pub fn a_forgotten_receive_keeps_its_buffer<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, F::BULK] {
         for forget in [false, true] {

@@ -124,7 +124,9 @@ fn refused(result: Result<Received, OperationError>, code: ErrorCode) {
 }
 
 /// Messages from every context to every context of the other endpoint arrive there and nowhere else.
-pub fn av_008_av_051_ctx_001_each_receive_context_gets_its_own_messages<F: Peers>() {
+///
+/// Requirements: AV-008, AV-051, CTX-001.
+pub fn each_receive_context_gets_its_own_messages<F: Peers>() {
     let world = World::<F>::new("each context gets its own messages");
     let mut number = 0;
     for (from, to) in (0..CONTEXTS).flat_map(|from| (0..CONTEXTS).map(move |to| (from, to))) {
@@ -139,7 +141,9 @@ pub fn av_008_av_051_ctx_001_each_receive_context_gets_its_own_messages<F: Peers
 }
 
 /// An address without a context number means context 0.
-pub fn ctx_003_a_plain_address_means_context_0<F: Peers>() {
+///
+/// Requirements: CTX-003.
+pub fn a_plain_address_means_context_0<F: Peers>() {
     let mut world = World::<F>::new("a plain address means context 0");
     world.pass((0, 2), (1, 0), world.peers[1], 1, 100);
     world.pass((1, 1), (0, 0), world.peers[0], 2, 100);
@@ -163,7 +167,9 @@ pub fn ctx_003_a_plain_address_means_context_0<F: Peers>() {
 }
 
 /// Contexts of one endpoint are peers of each other and of themselves.
-pub fn ctx_002_contexts_of_one_endpoint_reach_each_other<F: Transport>() {
+///
+/// Requirements: CTX-002.
+pub fn contexts_of_one_endpoint_reach_each_other<F: Transport>() {
     let world = World::<F>::new("contexts of one endpoint reach each other");
     for (number, (from, to)) in (0..CONTEXTS).flat_map(|from| (0..CONTEXTS).map(move |to| (from, to))).enumerate() {
         if F::ALONE && from != to {
@@ -177,7 +183,9 @@ pub fn ctx_002_contexts_of_one_endpoint_reach_each_other<F: Transport>() {
 }
 
 /// A receive directed at a context matches only messages sent from it.
-pub fn av_051_a_receive_is_directed_at_a_context<F: Peers>() {
+///
+/// Requirements: AV-051.
+pub fn a_receive_is_directed_at_a_context<F: Peers>() {
     let world = World::<F>::new("a receive is directed at a context");
     let target = world.at(1, 0);
     let [first, second] = [2, 1].map(|from| target.recv(vec![0; 8]).from(world.name(0, from)).start().unwrap());
@@ -189,7 +197,9 @@ pub fn av_051_a_receive_is_directed_at_a_context<F: Peers>() {
 }
 
 /// A send to a context that does not exist fails, and the error names the context.
-pub fn ctx_003_a_context_that_there_is_not_is_refused<F: Peers>() {
+///
+/// Requirements: CTX-003.
+pub fn a_context_that_there_is_not_is_refused<F: Peers>() {
     let mut world = World::<F>::new("a context that there is not is refused");
     let error = world.finish(world.at(0, 0).send(world.name(1, 3), vec![1])).expect_err("there are three");
     assert_eq!(error.errno(), ErrorCode::Refused.errno(), "{error}");
@@ -227,7 +237,9 @@ fn libc_ebusy() -> i32 {
 }
 
 /// Regions can be accessed through any context.
-pub fn ctx_001_memory_is_accessed_through_contexts<F: Peers>() {
+///
+/// Requirements: CTX-001.
+pub fn memory_is_accessed_through_contexts<F: Peers>() {
     let world = World::<F>::new("memory is accessed through contexts");
     let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
     for (from, to) in [(0, 0), (1, 2), (2, 1)] {
@@ -243,7 +255,9 @@ pub fn ctx_001_memory_is_accessed_through_contexts<F: Peers>() {
 }
 
 /// A context may be opened after a peer has sent to it.
-pub fn ctx_004_a_context_that_is_not_open_yet_is_waited_for<F: Peers + Real>() {
+///
+/// Requirements: CTX-004.
+pub fn a_context_that_is_not_open_yet_is_waited_for<F: Peers + Real>() {
     let mut world = World::<F>::unopened("a context that is not open yet is waited for");
     world.contexts[0][0] = Some(world.open(0, 0));
     world.contexts[1][0] = Some(world.open(1, 0));
@@ -264,7 +278,9 @@ pub fn ctx_004_a_context_that_is_not_open_yet_is_waited_for<F: Peers + Real>() {
 }
 
 /// Closing a context ends only the operations that wait for it. When it is opened again, it can be reached again.
-pub fn ctx_005_a_closed_context_ends_what_waits_for_it<F: Peers>() {
+///
+/// Requirements: CTX-005.
+pub fn a_closed_context_ends_what_waits_for_it<F: Peers>() {
     let mut world = World::<F>::new("a closed context ends what waits for it");
     for to in 0..CONTEXTS {
         world.pass((0, 0), (1, to), world.name(1, to), to.into(), 100);
@@ -287,7 +303,9 @@ pub fn ctx_005_a_closed_context_ends_what_waits_for_it<F: Peers>() {
 }
 
 /// The address is in use as long as any context is open, and free after that.
-pub fn ctx_005_the_address_lasts_as_long_as_a_context<F: Peers>() {
+///
+/// Requirements: CTX-005.
+pub fn the_address_lasts_as_long_as_a_context<F: Peers>() {
     let mut world = World::<F>::new("the address lasts as long as a context");
     let fabric = F::new(8);
     let domain = fabric.domain(|domain| domain);
@@ -309,7 +327,9 @@ pub fn ctx_005_the_address_lasts_as_long_as_a_context<F: Peers>() {
 }
 
 /// Contexts can be members of groups, with any address and any number.
-pub fn ctx_001_contexts_are_members_of_groups<F: Peers>() {
+///
+/// Requirements: CTX-001.
+pub fn contexts_are_members_of_groups<F: Peers>() {
     let world = World::<F>::new("contexts are members of groups");
     for list in [&[(0, 0), (0, 1)][..], &[(0, 2), (1, 0), (0, 0)], &[(1, 1), (0, 1), (1, 0), (1, 2), (0, 2)]] {
         let set: AddressSet = list.iter().map(|(side, context)| world.name(*side, *context)).collect();
@@ -336,7 +356,9 @@ pub fn ctx_001_contexts_are_members_of_groups<F: Peers>() {
 
 /// Two threads drive one context each, at the same time. Each sends to the context of the other endpoint with its own
 /// number, and to the other one.
-pub fn ctx_006_threads_drive_contexts_of_their_own<F: Peers + Real>() {
+///
+/// Requirements: CTX-006.
+pub fn threads_drive_contexts_of_their_own<F: Peers + Real>() {
     const ROUNDS: usize = 300;
     let world = World::<F>::new("threads drive contexts of their own");
     let names = |side: usize| (0..2).map(|to| world.name(side, to)).collect::<Vec<_>>();

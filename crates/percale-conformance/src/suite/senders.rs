@@ -106,7 +106,9 @@ impl<F: Fabric> World<F> {
 
 /// A receive directed at a context matches the messages of its sending half, regardless of the time of posting, and no
 /// others.
-pub fn ctx_012_receives_directed_at_a_context_take_messages_of_its_sender<F: Peers>() {
+///
+/// Requirements: CTX-012.
+pub fn receives_directed_at_a_context_take_messages_of_its_sender<F: Peers>() {
     let world = World::<F>::new("directed at a context");
     let directed = |context| world.plain().recv(vec![0; 100]).from(world.name(context)).start().expect("a receive");
     // Before any message has arrived.
@@ -129,7 +131,9 @@ pub fn ctx_012_receives_directed_at_a_context_take_messages_of_its_sender<F: Pee
 
 /// Messages of a sender that has left are received by receives directed at its context, regardless of the time of
 /// posting.
-pub fn ctx_012_messages_of_a_sender_that_has_left_are_received<F: Peers>() {
+///
+/// Requirements: CTX-012.
+pub fn messages_of_a_sender_that_has_left_are_received<F: Peers>() {
     let world = World::<F>::new("messages of a sender that has left");
     let directed = || world.plain().recv(vec![0; 100]).from(world.name(0)).start().expect("a receive");
     for (round, bytes) in [[1, 2, 3], [4, 5, 6], [7, 8, 9]].into_iter().enumerate() {
@@ -160,7 +164,9 @@ pub fn ctx_012_messages_of_a_sender_that_has_left_are_received<F: Peers>() {
 }
 
 /// Each half can be closed and opened separately: operations that wait for it end, and the other half continues.
-pub fn ctx_012_each_half_of_a_context_is_closed_for_itself<F: Peers>() {
+///
+/// Requirements: CTX-012.
+pub fn each_half_of_a_context_is_closed_for_itself<F: Peers>() {
     let world = World::<F>::new("each half is closed for itself");
     let directed = || world.plain().recv(vec![0; 100]).from(world.name(0)).start().expect("a receive");
     let reaches_context = |byte| {

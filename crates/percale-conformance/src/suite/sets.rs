@@ -56,7 +56,9 @@ fn write(from: &SharedEndpoint, to: RemoteMemory, seen: &Counter) {
 }
 
 /// The set returns the object to which a message was reported, and drives the endpoint.
-pub fn cmp_019_a_poll_set_spans_endpoints<F: Peers + Real>() {
+///
+/// Requirements: CMP-019.
+pub fn a_poll_set_spans_endpoints<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a poll set spans endpoints");
     let told = Told::default();
     let (a, b) = told.two::<F>();
@@ -87,7 +89,9 @@ pub fn cmp_019_a_poll_set_spans_endpoints<F: Peers + Real>() {
 }
 
 /// A thread waits for all objects at once, with the wait of the set and with its descriptor.
-pub fn cmp_020_a_wait_set_spans_endpoints<F: Peers + Real>() {
+///
+/// Requirements: CMP-020.
+pub fn a_wait_set_spans_endpoints<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a wait set spans endpoints");
     let ways: [fn(&WaitSet); 2] = [
         |set| set.wait(Some(Duration::from_secs(60))).expect("something comes"),

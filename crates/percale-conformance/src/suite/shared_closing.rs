@@ -120,7 +120,9 @@ fn check_ends(ends: &BTreeMap<u64, Ends>, round: u64) -> usize {
 
 /// When a member is closed at any time, each receive of the context ends once: it gets a message, it ends with the
 /// member that was receiving into it, or it stays available to the other members.
-pub fn ctx_008_receives_of_a_member_that_closes_meanwhile_end_once<F: Peers>() {
+///
+/// Requirements: CTX-008.
+pub fn receives_of_a_member_that_closes_meanwhile_end_once<F: Peers>() {
     let _watchdog = Watchdog::new("receives of a member that closes meanwhile end once");
     let (mut cut_off, mut left) = (0, 0);
     for round in 0..30_u64 {

@@ -99,7 +99,9 @@ impl<F: Fabric> World<F> {
 }
 
 /// Posted receives are used in posting order, regardless of the endpoint that a message is for.
-pub fn ctx_007_messages_to_any_endpoint_take_shared_receives<F: Transport>() {
+///
+/// Requirements: CTX-007.
+pub fn messages_to_any_endpoint_take_shared_receives<F: Transport>() {
     let world = World::<F>::new("messages to any endpoint take shared receives");
     for tagged in [false, true] {
         for len in [0, 8, 100, 2000] {
@@ -127,7 +129,9 @@ pub fn ctx_007_messages_to_any_endpoint_take_shared_receives<F: Transport>() {
 }
 
 /// The unexpected messages of all endpoints form one queue.
-pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Transport>() {
+///
+/// Requirements: CTX-007.
+pub fn messages_that_came_before_are_taken_in_order<F: Transport>() {
     let world = World::<F>::new("messages that came before are taken in order");
     for round in 0..3 {
         for number in 0..12 {
@@ -159,7 +163,9 @@ pub fn ctx_007_messages_that_came_before_are_taken_in_order<F: Transport>() {
 
 /// A message that matched a shared receive stays with that receive, regardless of the receives that its endpoint posts
 /// before it makes progress.
-pub fn ctx_007_receives_of_an_endpoint_take_no_message_of_a_shared_one<F: Transport>() {
+///
+/// Requirements: CTX-007.
+pub fn receives_of_an_endpoint_take_no_message_of_a_shared_one<F: Transport>() {
     let world = World::<F>::new("receives of an endpoint take no message of a shared one");
     for tag in [None, Some(5)] {
         let mut from = 0;
@@ -192,7 +198,9 @@ pub fn ctx_007_receives_of_an_endpoint_take_no_message_of_a_shared_one<F: Transp
 
 /// A message that the endpoint has received or claimed itself is not given to a shared receive, not even temporarily:
 /// receives posted later get later messages in order.
-pub fn ctx_007_shared_receives_are_given_no_message_that_an_endpoint_took<F: Transport>() {
+///
+/// Requirements: CTX-007.
+pub fn shared_receives_are_given_no_message_that_an_endpoint_took<F: Transport>() {
     let world = World::<F>::new("shared receives are given no message that an endpoint took");
     let ways =
         [OpFlags::empty(), OpFlags::MULTI_RECEIVE, OpFlags::PEEK | OpFlags::DISCARD, OpFlags::PEEK | OpFlags::CLAIM];
@@ -241,7 +249,9 @@ pub fn ctx_007_shared_receives_are_given_no_message_that_an_endpoint_took<F: Tra
 }
 
 /// Results are reported to the queue of the endpoint that received.
-pub fn ctx_007_raw_receives_report_where_they_were_received<F: Transport>() {
+///
+/// Requirements: CTX-007.
+pub fn raw_receives_report_where_they_were_received<F: Transport>() {
     let world = World::<F>::new("raw receives report where they were received");
     for number in 0..30_usize {
         let to = (number * 5) % SHARERS;
@@ -270,7 +280,9 @@ pub fn ctx_007_raw_receives_report_where_they_were_received<F: Transport>() {
 }
 
 /// Cancelled and dropped receives get no message.
-pub fn ctx_008_what_is_cancelled_takes_no_message<F: Transport>() {
+///
+/// Requirements: CTX-008.
+pub fn what_is_cancelled_takes_no_message<F: Transport>() {
     let world = World::<F>::new("what is cancelled takes no message");
     let [first, second, third] = [0, 1, 2].map(|_| world.shared.recv(vec![7; 16]).expect("a receive"));
     assert!(first.cancel());
@@ -303,7 +315,9 @@ pub fn ctx_008_what_is_cancelled_takes_no_message<F: Transport>() {
 }
 
 /// One buffer takes messages to all endpoints, part after part, and is released once.
-pub fn ctx_008_a_multi_receive_buffer_is_shared<F: Transport>() {
+///
+/// Requirements: CTX-008.
+pub fn a_multi_receive_buffer_is_shared<F: Transport>() {
     let world = World::<F>::new("a multi-receive buffer is shared");
     world.shared.set_multi_receive_minimum(100);
     for round in 0..4_u64 {
@@ -344,7 +358,9 @@ pub fn ctx_008_a_multi_receive_buffer_is_shared<F: Transport>() {
 
 /// An endpoint that is closed leaves the receives to the other endpoints. After the last one is closed, they can still
 /// be cancelled.
-pub fn ctx_008_closed_endpoints_take_nothing_with_them<F: Transport>() {
+///
+/// Requirements: CTX-008.
+pub fn closed_endpoints_take_nothing_with_them<F: Transport>() {
     let mut world = World::<F>::new("closed endpoints take nothing with them");
     // One message waits in an endpoint that is closed before a receive is posted. The notification of another message
     // is not read.
@@ -382,7 +398,9 @@ pub fn ctx_008_closed_endpoints_take_nothing_with_them<F: Transport>() {
 }
 
 /// A wait for a dead peer ends.
-pub fn ctx_009_a_directed_shared_receive_ends_with_its_peer<F: Peers>() {
+///
+/// Requirements: CTX-009.
+pub fn a_directed_shared_receive_ends_with_its_peer<F: Peers>() {
     let mut world = World::<F>::new("a directed shared receive ends with its peer");
     let [first, second] = [world.peers[SHARERS], world.peers[SHARERS + 1]];
     for (from, to) in [(0, 1), (1, 0)] {
@@ -423,7 +441,9 @@ fn connected(
 
 /// The first message of a connection arrives before there is a shared receive for it, and nothing else happens on the
 /// connection.
-pub fn ctx_007_ctx_010_a_connection_begins_with_a_message_that_nobody_awaits<F: Peers + Real>() {
+///
+/// Requirements: CTX-007, CTX-010.
+pub fn a_connection_begins_with_a_message_that_nobody_awaits<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a connection begins with a message that nobody awaits");
     let fabric = F::new(4);
     let domain = fabric.domain(|domain| domain);
@@ -455,7 +475,9 @@ pub fn ctx_007_ctx_010_a_connection_begins_with_a_message_that_nobody_awaits<F: 
 }
 
 /// Tests endpoints of one connection each.
-pub fn ctx_010_connected_endpoints_share_receives<F: Peers + Real>() {
+///
+/// Requirements: CTX-010.
+pub fn connected_endpoints_share_receives<F: Peers + Real>() {
     let _watchdog = Watchdog::new("connected endpoints share receives");
     let fabric = F::new(3);
     let domain = fabric.domain(|domain| domain);
@@ -486,7 +508,9 @@ pub fn ctx_010_connected_endpoints_share_receives<F: Peers + Real>() {
 }
 
 /// Each endpoint has its own thread, and another thread posts receives: no message is lost or received twice.
-pub fn ctx_007_threads_drive_endpoints_that_share_receives<F: Peers + Real>() {
+///
+/// Requirements: CTX-007.
+pub fn threads_drive_endpoints_that_share_receives<F: Peers + Real>() {
     const EACH: usize = 400;
     let world = World::<F>::new("threads drive endpoints that share receives");
     let World { endpoints, peers, shared, .. } = world;

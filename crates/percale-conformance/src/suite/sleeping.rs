@@ -19,7 +19,9 @@ use crate::random::Random;
 use crate::watchdog::Watchdog;
 
 /// One side sleeps on the descriptor whenever it may. The other sends after pauses of various lengths.
-pub fn cmp_015_a_sleeper_is_woken_and_no_message_is_missed<F: Peers + Real>() {
+///
+/// Requirements: CMP-015.
+pub fn a_sleeper_is_woken_and_no_message_is_missed<F: Peers + Real>() {
     const ROUNDS: u64 = 400;
     let _watchdog = Watchdog::new("a sleeper is woken");
     let (sleeper, waker) = two::<F>();
@@ -66,7 +68,9 @@ pub fn cmp_015_a_sleeper_is_woken_and_no_message_is_missed<F: Peers + Real>() {
 }
 
 /// Arming checks everything once more. If a send completes in that check, the thread must not sleep.
-pub fn cmp_015_a_result_of_the_last_look_is_not_slept_over<F: Peers + Real>() {
+///
+/// Requirements: CMP-015.
+pub fn a_result_of_the_last_look_is_not_slept_over<F: Peers + Real>() {
     let mesh = Mesh::<F>::connected(2);
     let mut sent: u64 = 0;
     let source = Memory::content(1, 8);
@@ -91,7 +95,9 @@ pub fn cmp_015_a_result_of_the_last_look_is_not_slept_over<F: Peers + Real>() {
 }
 
 /// A thread that sleeps on the descriptor is woken up, although another waiter started and stopped waiting in between.
-pub fn cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile<F: Peers + Real>() {
+///
+/// Requirements: CMP-015.
+pub fn a_sleeper_is_woken_though_another_has_slept_meanwhile<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a sleeper is woken though another has slept meanwhile");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
     std::thread::scope(|scope| {
@@ -119,7 +125,9 @@ pub fn cmp_015_a_sleeper_is_woken_though_another_has_slept_meanwhile<F: Peers + 
 }
 
 /// A task sleeps, and its endpoint gets work that only periodic wake-ups advance: the task is woken up to do it.
-pub fn cmp_016_a_sleeping_task_brings_on_what_is_posted_later<F: Peers + Real>() {
+///
+/// Requirements: CMP-016.
+pub fn a_sleeping_task_brings_on_what_is_posted_later<F: Peers + Real>() {
     const COUNT: u64 = 24;
     const LEN: usize = 400_000;
     let _watchdog = Watchdog::new("a sleeping task brings on what is posted later");
@@ -149,7 +157,9 @@ pub fn cmp_016_a_sleeping_task_brings_on_what_is_posted_later<F: Peers + Real>()
 
 /// A thread that sleeps on the descriptor of an idle endpoint takes no processor time until a message arrives. If local
 /// peers share the page of the doorbell, it checks the page every 100 ms.
-pub fn res_007_an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
+///
+/// Requirements: RES-007.
+pub fn an_idle_sleeper_takes_no_processor_time<F: Peers + Real>() {
     let _watchdog = Watchdog::new("an idle sleeper takes no processor time");
     // Without the timer that checks for silent TCP peers.
     let (sleeper, waker) = two_in::<F>(|domain| domain.peer_timeout(Duration::ZERO));
@@ -236,7 +246,9 @@ fn block_on<R>(mut future: Pin<&mut impl Future<Output = R>>, waker: &Arc<Unpark
 }
 
 /// RES-007: an endpoint sleeps after its peers have left: no timer of a peer keeps its descriptor readable.
-pub fn res_007_nothing_wakes_an_endpoint_whose_peers_left<F: Peers + Real>() {
+///
+/// Requirements: RES-007.
+pub fn nothing_wakes_an_endpoint_whose_peers_left<F: Peers + Real>() {
     let timeout = Duration::from_millis(200); // Then timers expire every 50 ms.
     let mut mesh = Mesh::<F>::with(2, |domain| domain.peer_timeout(timeout), |_, endpoint| endpoint);
     mesh.connect();

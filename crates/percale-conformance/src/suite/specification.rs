@@ -20,7 +20,9 @@ const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
 const LEN: usize = 20_000;
 
 /// A region of no bytes has a key and gives peers access to nothing: neither to a byte, nor to adjacent memory.
-pub fn mr_006_mr_077_an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
+///
+/// Requirements: MR-006, MR-077.
+pub fn an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for base in [0, 0x7000_0000_0000] {
@@ -51,7 +53,9 @@ pub fn mr_006_mr_077_an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
 }
 
 /// Tests pieces without bytes among others, pieces that wrap around, and unknown rights.
-pub fn mr_078_mr_079_mr_080_what_is_malformed_is_not_registered<F: Fabric>() {
+///
+/// Requirements: MR-078, MR-079, MR-080.
+pub fn what_is_malformed_is_not_registered<F: Fabric>() {
     let mesh = Mesh::<F>::new(1);
     let domain = &mesh.station(0).domain;
     let memory = Memory::blank(64).segments().as_slice()[0];
@@ -85,7 +89,9 @@ pub fn mr_078_mr_079_mr_080_what_is_malformed_is_not_registered<F: Fabric>() {
 }
 
 /// The key of a closed region is given to other memory with other rights, and no property of the closed one applies.
-pub fn mr_082_a_key_means_the_region_that_has_it_now<F: Transport>() {
+///
+/// Requirements: MR-082.
+pub fn a_key_means_the_region_that_has_it_now<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     let write = |remote: RemoteMemory, byte| {
@@ -112,7 +118,9 @@ pub fn mr_082_a_key_means_the_region_that_has_it_now<F: Transport>() {
 }
 
 /// An atomic operation must have the same number of elements on both sides.
-pub fn atm_007_an_atomic_operation_has_as_many_elements_on_both_sides<F: Transport>() {
+///
+/// Requirements: ATM-007.
+pub fn an_atomic_operation_has_as_many_elements_on_both_sides<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let region = mesh.station(1).domain.register(vec![0; 64], ALL).expect("a region");
     let memory = Memory::of(&[1; 64]).segments().as_slice()[0];
@@ -164,7 +172,9 @@ fn write_all<F: Fabric>(mesh: &Mesh<F>, remote: RemoteMemory) -> u64 {
 
 /// Each counter of a region counts each write once, also a counter that was bound after peers had accessed the region.
 /// Windows inherit the counters.
-pub fn bind_021_bind_022_a_region_has_several_counters<F: Fabric>() {
+///
+/// Requirements: BIND-021, BIND-022.
+pub fn a_region_has_several_counters<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for before in 0..3 {
@@ -203,7 +213,9 @@ pub fn bind_021_bind_022_a_region_has_several_counters<F: Fabric>() {
 }
 
 /// Tests the first counter of a region that peers access directly.
-pub fn bind_022_a_counter_may_come_after_peers<F: Fabric>() {
+///
+/// Requirements: BIND-022.
+pub fn a_counter_may_come_after_peers<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for before in 0..4 {
@@ -236,7 +248,9 @@ fn another<F: Fabric>(mesh: &Mesh<F>, domain: &Domain) -> Station {
 }
 
 /// Of two endpoints of a domain, one does not count for regions. Accesses through that endpoint are not counted.
-pub fn bind_023_what_comes_through_an_endpoint_without_events_is_not_counted<F: Fabric>() {
+///
+/// Requirements: BIND-023.
+pub fn what_comes_through_an_endpoint_without_events_is_not_counted<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     let plain = another(&mesh, domain);
@@ -265,7 +279,9 @@ pub fn bind_023_what_comes_through_an_endpoint_without_events_is_not_counted<F: 
 }
 
 /// Counters bound to an open endpoint count the operations that end from then on. A kind of operation has one counter.
-pub fn cmp_021_counters_are_bound_to_an_open_endpoint<F: Transport>() {
+///
+/// Requirements: CMP-021.
+pub fn counters_are_bound_to_an_open_endpoint<F: Transport>() {
     for connected in [false, true] {
         let mesh = Mesh::<F>::new(2);
         if connected {
@@ -302,7 +318,9 @@ pub fn cmp_021_counters_are_bound_to_an_open_endpoint<F: Transport>() {
 
 /// The largest threshold works like any other, for operations that wait for successes and for those that also wait for
 /// failures.
-pub fn dwq_024_trig_020_the_largest_threshold_is_reached<F: Transport>() {
+///
+/// Requirements: DWQ-024, TRIG-020.
+pub fn the_largest_threshold_is_reached<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(0).domain;
     for threshold in [u64::MAX - 1, u64::MAX] {
@@ -335,7 +353,9 @@ pub fn dwq_024_trig_020_the_largest_threshold_is_reached<F: Transport>() {
 }
 
 /// One vector name in domains of different names refers to different vectors.
-pub fn av_060_vectors_are_shared_within_domains_of_one_name<F: Transport>() {
+///
+/// Requirements: AV-060.
+pub fn vectors_are_shared_within_domains_of_one_name<F: Transport>() {
     let mesh = Mesh::<F>::new(1);
     let domain = &mesh.station(0).domain;
     let name = format!("percale-test-{}-{}", std::process::id(), crate::random::seed());

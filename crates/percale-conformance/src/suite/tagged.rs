@@ -7,7 +7,9 @@ use crate::memory::{Memory, content, same};
 use crate::mesh::{Mesh, Receive, Send};
 
 /// A receive gets the oldest of the messages whose tag is equal to its own in the bits that are not ignored.
-pub fn tag_001_the_oldest_message_that_agrees_is_taken<F: Transport>() {
+///
+/// Requirements: TAG-001.
+pub fn the_oldest_message_that_agrees_is_taken<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {
         let tags = [0x10, 0x21, 0x11, 0x20, 0x12, u64::MAX];
@@ -33,7 +35,9 @@ pub fn tag_001_the_oldest_message_that_agrees_is_taken<F: Transport>() {
 }
 
 /// Each of the 64 bits is compared, and each may be ignored.
-pub fn tag_001_every_bit_may_be_ignored_or_compared<F: Transport>() {
+///
+/// Requirements: TAG-001.
+pub fn every_bit_may_be_ignored_or_compared<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let base: u64 = 0x0123_4567_89ab_cdef;
     for bit in 0..64 {
@@ -51,7 +55,9 @@ pub fn tag_001_every_bit_may_be_ignored_or_compared<F: Transport>() {
 }
 
 /// Of the matching receives, the one posted first gets the message, regardless of its other criteria.
-pub fn tag_002_the_receive_posted_first_takes_the_message<F: Transport>() {
+///
+/// Requirements: TAG-002.
+pub fn the_receive_posted_first_takes_the_message<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {
         let target = Memory::blank(len);
@@ -77,7 +83,9 @@ pub fn tag_002_the_receive_posted_first_takes_the_message<F: Transport>() {
 }
 
 /// A receive of one kind never gets a message of the other.
-pub fn tag_003_tagged_and_untagged_do_not_mix<F: Transport>() {
+///
+/// Requirements: TAG-003.
+pub fn tagged_and_untagged_do_not_mix<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let (plain, tagged) = (Memory::blank(8), Memory::blank(8));
     let any_tag = mesh.receive(1, Receive::into(tagged).tag(0, !0));
@@ -97,7 +105,9 @@ pub fn tag_003_tagged_and_untagged_do_not_mix<F: Transport>() {
 }
 
 /// A cancelled receive ends as cancelled, and later messages go to other receives.
-pub fn tag_008_a_cancelled_receive_takes_nothing<F: Transport>() {
+///
+/// Requirements: TAG-008.
+pub fn a_cancelled_receive_takes_nothing<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for tag in [None, Some(4)] {
         for len in [8, 20_000] {
@@ -124,7 +134,9 @@ pub fn tag_008_a_cancelled_receive_takes_nothing<F: Transport>() {
 }
 
 /// Cancelling a receive that has been matched has no effect.
-pub fn tag_009_a_matched_receive_completes_once<F: Transport>() {
+///
+/// Requirements: TAG-009.
+pub fn a_matched_receive_completes_once<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 2048, F::BULK] {
         for turns in 0..12 {

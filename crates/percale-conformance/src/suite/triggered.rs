@@ -12,7 +12,9 @@ use crate::memory::{Memory, content};
 use crate::mesh::{Mesh, Receive, Send};
 
 /// Nothing is sent below the threshold. The contents are those of the buffer when the threshold is reached.
-pub fn trig_006_trig_007_trig_017_a_send_waits_for_its_counter<F: Transport>() {
+///
+/// Requirements: TRIG-006, TRIG-007, TRIG-017.
+pub fn a_send_waits_for_its_counter<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 300, F::BULK] {
         let counter = Counter::new();
@@ -35,7 +37,9 @@ pub fn trig_006_trig_007_trig_017_a_send_waits_for_its_counter<F: Transport>() {
 
 /// Operations start in the order of their thresholds, and in posting order if those are equal, also when one increment
 /// reaches all of them.
-pub fn trig_009_trig_010_trig_011_what_is_due_begins_in_order<F: Transport>() {
+///
+/// Requirements: TRIG-009, TRIG-010, TRIG-011.
+pub fn what_is_due_begins_in_order<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let thresholds = [5, 3, 4, 3, 1, 2, 5, 1];
     let mut order: Vec<usize> = (0..thresholds.len()).collect();
@@ -62,7 +66,9 @@ pub fn trig_009_trig_010_trig_011_what_is_due_begins_in_order<F: Transport>() {
 }
 
 /// Tests threshold 0, a threshold that the counter has already passed, and a counter that is set.
-pub fn trig_008_trig_012_what_is_reached_already_begins_at_once<F: Transport>() {
+///
+/// Requirements: TRIG-008, TRIG-012.
+pub fn what_is_reached_already_begins_at_once<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     counter.add(10);
@@ -91,7 +97,9 @@ pub fn trig_008_trig_012_what_is_reached_already_begins_at_once<F: Transport>() 
 
 /// Sends, tagged sends, receives, reads, writes and atomic operations are reported and counted as if they were posted
 /// directly.
-pub fn trig_002_trig_014_every_kind_completes_as_if_it_were_posted<F: Transport>() {
+///
+/// Requirements: TRIG-002, TRIG-014.
+pub fn every_kind_completes_as_if_it_were_posted<F: Transport>() {
     let (sends, writes) = (Arc::new(Counter::new()), Arc::new(Counter::new()));
     let mesh = Mesh::<F>::with(
         2,
@@ -151,7 +159,9 @@ pub fn trig_002_trig_014_every_kind_completes_as_if_it_were_posted<F: Transport>
 }
 
 /// A received message is sent on without a call of the application.
-pub fn trig_013_a_receive_sets_a_send_off<F: Peers>() {
+///
+/// Requirements: TRIG-013.
+pub fn a_receive_sets_a_send_off<F: Peers>() {
     let arrivals = Arc::new(Counter::new());
     let mesh = Mesh::<F>::with(
         3,
@@ -175,7 +185,9 @@ pub fn trig_013_a_receive_sets_a_send_off<F: Peers>() {
 
 /// A cancelled operation is reported as such, whether it waits or has started. Other operations of the same counter
 /// start.
-pub fn trig_016_what_is_cancelled_never_begins<F: Transport>() {
+///
+/// Requirements: TRIG-016.
+pub fn a_cancelled_triggered_operation_never_begins<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     let waiting = |byte: u8| mesh.when(0, mesh.sending(1, Send::of(Memory::of(&[byte; 8]))), &counter, 1);
@@ -202,7 +214,9 @@ pub fn trig_016_what_is_cancelled_never_begins<F: Transport>() {
 }
 
 /// The counter drops the operations of an endpoint that is closed, and can still be used.
-pub fn trig_019_an_endpoint_closes_while_its_operations_wait<F: Transport>() {
+///
+/// Requirements: TRIG-019.
+pub fn an_endpoint_closes_while_its_operations_wait<F: Transport>() {
     let mut mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     for _ in 0..100 {
@@ -222,7 +236,9 @@ pub fn trig_019_an_endpoint_closes_while_its_operations_wait<F: Transport>() {
 }
 
 /// The error is returned at once, and nothing waits.
-pub fn trig_004_what_cannot_wait_is_refused<F: Transport>() {
+///
+/// Requirements: TRIG-004.
+pub fn what_cannot_wait_is_refused<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     let many = Receive::into(Memory::blank(4096)).with(OpFlags::MULTI_RECEIVE);
@@ -245,7 +261,9 @@ pub fn trig_004_what_cannot_wait_is_refused<F: Transport>() {
 }
 
 /// An error that occurs only when the operation starts is reported as an error completion.
-pub fn trig_007_a_failure_is_told_when_it_begins<F: Transport>() {
+///
+/// Requirements: TRIG-007.
+pub fn a_failure_is_told_when_it_begins<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     let Operation::Send(mut work) = mesh.sending(1, Send::of(Memory::content(1, 64)).silent()) else { unreachable!() };
@@ -257,7 +275,9 @@ pub fn trig_007_a_failure_is_told_when_it_begins<F: Transport>() {
 }
 
 /// An operation that owns its buffer ends when nothing can start it any more, and returns the buffer.
-pub fn trig_019_an_operation_whose_counter_is_gone_ends<F: Transport>() {
+///
+/// Requirements: TRIG-019.
+pub fn an_operation_whose_counter_is_gone_ends<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let endpoint = mesh.endpoint(1);
     for _ in 0..3 {

@@ -227,7 +227,9 @@ impl<F: Fabric> Run<F> {
 
 /// Random schedules of triggered sends, deferred counter operations, cancelling, flushing, counting, setting, and
 /// closing endpoints.
-pub fn dwq_021_random_schedules_do_what_a_plain_model_does<F: Transport>() {
+///
+/// Requirements: DWQ-021.
+pub fn random_schedules_do_what_a_plain_model_does<F: Transport>() {
     let steps = std::env::var("PERCALE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS);
     let seed = crate::random::seed();
     println!("PERCALE_SEED={seed}");

@@ -34,7 +34,9 @@ fn says<F: Fabric>(mesh: &Mesh<F>, endpoint: &Endpoint, peer: PeerAddress) {
 }
 
 /// Messages can be sent to peers in vectors of every type and of every expected size.
-pub fn av_001_av_004_av_005_av_007_av_029_av_056_peers_of_any_vector_are_sent_to<F: Peers>() {
+///
+/// Requirements: AV-001, AV-004, AV-005, AV-007, AV-029, AV-056.
+pub fn peers_of_any_vector_are_sent_to<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
     assert_eq!(AddressVector::new(Default::default()).expect("a vector").options().kind, VectorType::Table);
@@ -56,7 +58,9 @@ pub fn av_001_av_004_av_005_av_007_av_029_av_056_peers_of_any_vector_are_sent_to
 
 /// A peer that was inserted through one handle can be sent to by its number through a read-only handle, which cannot
 /// change the vector.
-pub fn av_012_av_014_av_017_who_only_reads_a_named_vector_sends_by_it<F: Peers>() {
+///
+/// Requirements: AV-012, AV-014, AV-017.
+pub fn who_only_reads_a_named_vector_sends_by_it<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let name = format!("suite-{}-{}", F::NAME, std::process::id());
     let domain = &mesh.station(0).domain;
@@ -71,7 +75,9 @@ pub fn av_012_av_014_av_017_who_only_reads_a_named_vector_sends_by_it<F: Peers>(
 }
 
 /// A vector stays as long as an endpoint uses it, even after all handles are dropped.
-pub fn av_018_a_vector_outlives_its_handles_while_it_is_used<F: Peers>() {
+///
+/// Requirements: AV-018.
+pub fn a_vector_outlives_its_handles_while_it_is_used<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
     let peer = vector.insert(mesh.endpoint(1).address()).expect("room");
@@ -81,7 +87,9 @@ pub fn av_018_a_vector_outlives_its_handles_while_it_is_used<F: Peers>() {
 }
 
 /// A range is one entry. Each of its parts is a peer like any other.
-pub fn av_009_av_042_av_043_a_peer_of_a_range_is_sent_to<F: Peers>() {
+///
+/// Requirements: AV-009, AV-042, AV-043.
+pub fn a_peer_of_a_range_is_sent_to<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
     // A few ports around that of the peer, of its node and the next.
@@ -101,7 +109,9 @@ pub fn av_009_av_042_av_043_a_peer_of_a_range_is_sent_to<F: Peers>() {
 }
 
 /// Several calls have the same result as one, even if other insertions happen between them.
-pub fn av_002_av_030_av_031_several_calls_are_as_one<F: Peers>() {
+///
+/// Requirements: AV-002, AV-030, AV-031.
+pub fn several_calls_are_as_one<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
     let other = mesh.station(0).domain.address_vector().build().expect("a vector");
@@ -117,7 +127,9 @@ pub fn av_002_av_030_av_031_several_calls_are_as_one<F: Peers>() {
 }
 
 /// A removed peer cannot be sent to until it is inserted again.
-pub fn av_046_av_047_av_050_who_was_removed_is_not_sent_to<F: Peers>() {
+///
+/// Requirements: AV-046, AV-047, AV-050.
+pub fn who_was_removed_is_not_sent_to<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
     let vector = mesh.station(0).domain.address_vector().build().expect("a vector");

@@ -73,7 +73,9 @@ pub(super) fn inject<A: percale::endpoint::Ownership>(endpoint: &Endpoint<A>, ta
 }
 
 /// Waiting on a counter or a queue drives the shared endpoints that report to it, sleeps, and ends in time.
-pub fn cmp_013_cmp_016_counters_and_queues_are_waited_for<F: Peers + Real>() {
+///
+/// Requirements: CMP-013, CMP-016.
+pub fn counters_and_queues_are_waited_for<F: Peers + Real>() {
     let _watchdog = Watchdog::new("counters and queues are waited for");
     let (queue, counter) = (CompletionQueue::default(), Arc::new(Counter::new()));
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint.receive_queue(&queue).receive_counter(&counter));
@@ -113,7 +115,9 @@ pub fn cmp_013_cmp_016_counters_and_queues_are_waited_for<F: Peers + Real>() {
 }
 
 /// Only the two blocked threads make progress.
-pub fn cmp_016_blocking_calls_make_progress<F: Peers + Real>() {
+///
+/// Requirements: CMP-016.
+pub fn blocking_calls_make_progress<F: Peers + Real>() {
     let _watchdog = Watchdog::new("blocking calls make progress");
     let (a, b) = two::<F>();
     std::thread::scope(|scope| {
@@ -173,7 +177,9 @@ pub fn futures_of_tokio<F: Real>() {
 
 /// An endpoint with one owner is shared with many threads while messages are in transfer: an unexpected one, and a long
 /// one. From then on a thread that waits on a counter drives the endpoint.
-pub fn cmp_016_an_endpoint_is_shared_with_messages_under_way<F: Peers + Real>() {
+///
+/// Requirements: CMP-016.
+pub fn an_endpoint_is_shared_with_messages_under_way<F: Peers + Real>() {
     let _watchdog = Watchdog::new("an endpoint is shared with messages under way");
     let fabric = F::new(1);
     let counter = Arc::new(Counter::new());
@@ -269,7 +275,9 @@ pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
 }
 
 /// Everything is opened, used and closed a thousand times. Runs in a separate process, see the helper `open-and-close`.
-pub fn res_002_opening_and_closing_leaves_nothing<F: Real>() {
+///
+/// Requirements: RES-002.
+pub fn opening_and_closing_leaves_nothing<F: Real>() {
     let mut helper = crate::process::Helper::start("open-and-close", &[("PERCALE_FABRIC", F::NAME)]);
     println!("{}: {}", F::NAME, helper.hear());
     helper.end();

@@ -415,7 +415,9 @@ fn place<F: Fabric>(_: &Mesh<F>, who: usize) -> usize {
 }
 
 /// Random operations have the same results as the model, with `PERCALE_LONG` a million of them.
-pub fn mw_021_mw_043_random_operations_do_what_a_plain_model_does<F: Fabric>() {
+///
+/// Requirements: MW-021, MW-043.
+pub fn random_operations_do_what_a_plain_model_does<F: Fabric>() {
     let count = if crate::long() { 500_000 } else { 4000 };
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(3, |domain| domain.windows(two), |_, endpoint| endpoint);

@@ -23,7 +23,9 @@ fn second<F: Fabric>(mesh: &Mesh<F>, number: usize) -> Station {
 
 /// Type 1: the key works through every endpoint of the domain, and through none of another. Endpoints are opened and
 /// closed.
-pub fn mw_032_mw_033_a_type_1_key_is_its_domains<F: Fabric>() {
+///
+/// Requirements: MW-032, MW-033.
+pub fn a_type_1_key_is_its_domains<F: Fabric>() {
     let mut mesh = Mesh::<F>::new(3);
     for region in regions(&mesh, Access::empty()) {
         let mut window = mesh.station(1).domain.window(WindowType::One).expect("a window");
@@ -49,7 +51,9 @@ pub fn mw_032_mw_033_a_type_1_key_is_its_domains<F: Fabric>() {
 }
 
 /// Type 2: bound with a chosen byte, never to an empty range, and not twice; invalidated once, and bound again.
-pub fn mw_035_mw_036_mw_037_mw_043_mw_046_a_type_2_key_is_its_owners_choice<F: Fabric>() {
+///
+/// Requirements: MW-035, MW-036, MW-037, MW-043, MW-046.
+pub fn a_type_2_key_is_its_owners_choice<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for region in regions(&mesh, Access::empty()) {
         let window = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
@@ -72,7 +76,9 @@ pub fn mw_035_mw_036_mw_037_mw_043_mw_046_a_type_2_key_is_its_owners_choice<F: F
 }
 
 /// Type 2: the key is for one peer of one endpoint.
-pub fn mw_038_mw_040_mw_052_a_type_2_key_is_its_pairs<F: Fabric>() {
+///
+/// Requirements: MW-038, MW-040, MW-052.
+pub fn a_type_2_key_is_its_pairs<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(3, |domain| domain.windows(two), |_, endpoint| endpoint);
         for region in regions(&mesh, Access::empty()) {
@@ -105,7 +111,9 @@ pub fn mw_038_mw_040_mw_052_a_type_2_key_is_its_pairs<F: Fabric>() {
 
 /// A bound window of type 2A prevents its endpoint from being closed. A window of type 2B is unbound when its endpoint
 /// is closed.
-pub fn mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end<F: Fabric>() {
+///
+/// Requirements: MW-039, MW-041, MW-042.
+pub fn how_endpoints_with_bound_windows_end<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(1, |domain| domain.windows(two), |_, endpoint| endpoint);
         for region in regions(&mesh, Access::empty()) {
@@ -150,7 +158,9 @@ pub fn mw_039_mw_041_mw_042_how_endpoints_with_bound_windows_end<F: Fabric>() {
 
 /// A message of a peer invalidates a window: eager and offered, expected and unexpected, tagged and untagged. The
 /// completion of the receive contains the invalidated key.
-pub fn mw_045_a_peer_gives_its_key_back_with_a_message<F: Fabric>() {
+///
+/// Requirements: MW-045.
+pub fn a_peer_gives_its_key_back_with_a_message<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (mesh.endpoint(0), mesh.endpoint(1));
     for region in regions(&mesh, Access::empty()) {
@@ -199,7 +209,9 @@ pub fn mw_045_a_peer_gives_its_key_back_with_a_message<F: Fabric>() {
 }
 
 /// Bind, use and invalidation take effect in the order in which they were posted, also before there is a connection.
-pub fn mw_026_binds_keep_their_place_among_messages<F: Fabric>() {
+///
+/// Requirements: MW-026.
+pub fn binds_keep_their_place_among_messages<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (mesh.endpoint(0), mesh.endpoint(1));
     for region in regions(&mesh, Access::empty()) {
@@ -231,7 +243,9 @@ pub fn mw_026_binds_keep_their_place_among_messages<F: Fabric>() {
 }
 
 /// Accesses in progress while the window is invalidated complete entirely or fail. Afterwards nothing is written.
-pub fn mw_050_nothing_is_written_after_an_invalidation<F: Fabric>() {
+///
+/// Requirements: MW-050.
+pub fn nothing_is_written_after_an_invalidation<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, peer) = (mesh.endpoint(0), mesh.peer(1));
     for region in regions(&mesh, Access::empty()) {
@@ -260,7 +274,9 @@ pub fn mw_050_nothing_is_written_after_an_invalidation<F: Fabric>() {
 
 /// Windows of both types are read and written while only their user makes progress; over verbs, if the device has
 /// windows.
-pub fn mw_049_a_windows_owner_need_make_no_progress<F: Direct>() {
+///
+/// Requirements: MW-049.
+pub fn a_windows_owner_need_make_no_progress<F: Direct>() {
     let mesh = Mesh::<F>::connected(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for region in regions(&mesh, Access::empty()) {

@@ -100,7 +100,9 @@ pub(super) fn bytes_of(region: &Region) -> Vec<u8> {
 }
 
 /// A new window permits no access. The handle reports the state of the window at every point of its life.
-pub fn mw_001_mw_002_mw_005_mw_006_mw_034_a_window_says_what_it_is<F: Fabric>() {
+///
+/// Requirements: MW-001, MW-002, MW-005, MW-006, MW-034.
+pub fn a_window_says_what_it_is<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(2, |domain| domain.windows(two), |_, endpoint| endpoint);
         let domain = &mesh.station(1).domain;
@@ -135,7 +137,9 @@ pub fn mw_001_mw_002_mw_005_mw_006_mw_034_a_window_says_what_it_is<F: Fabric>() 
 }
 
 /// Deallocating a window unbinds it. A region with bound windows cannot be closed, and remains usable.
-pub fn mw_003_mw_004_a_region_stays_while_windows_are_bound<F: Fabric>() {
+///
+/// Requirements: MW-003, MW-004.
+pub fn a_region_stays_while_windows_are_bound<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for region in regions(&mesh, Access::REMOTE_READ) {
@@ -158,7 +162,9 @@ pub fn mw_003_mw_004_a_region_stays_while_windows_are_bound<F: Fabric>() {
 }
 
 /// Index and byte of the key must both be right. An access with another key has no effect.
-pub fn mw_007_mw_008_mw_010_mw_049_only_the_right_key_is_accepted<F: Fabric>() {
+///
+/// Requirements: MW-007, MW-008, MW-010, MW-049.
+pub fn only_the_right_key_is_accepted<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for region in regions(&mesh, Access::empty()) {
@@ -185,7 +191,9 @@ pub fn mw_007_mw_008_mw_010_mw_049_only_the_right_key_is_accepted<F: Fabric>() {
 }
 
 /// Tests every combination of rights, over regions that give peers no rights, some rights, or all rights.
-pub fn mw_014_mw_015_mw_017_mw_018_a_windows_rights_are_its_own<F: Fabric>() {
+///
+/// Requirements: MW-014, MW-015, MW-017, MW-018.
+pub fn a_windows_rights_are_its_own<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let every =
@@ -227,7 +235,9 @@ pub fn mw_014_mw_015_mw_017_mw_018_a_windows_rights_are_its_own<F: Fabric>() {
 }
 
 /// A window with write access cannot be bound to a read-only region, and the attempt has no effect.
-pub fn mw_016_a_read_only_region_has_no_windows_that_change_it<F: Fabric>() {
+///
+/// Requirements: MW-016.
+pub fn a_read_only_region_has_no_windows_that_change_it<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     let region = domain.register(&b"it is written"[..], Access::empty()).expect("a region");
@@ -247,7 +257,9 @@ pub fn mw_016_a_read_only_region_has_no_windows_that_change_it<F: Fabric>() {
 
 /// Accesses inside of the window work, and accesses one byte outside fail, for any position of the window and any
 /// addresses of the region.
-pub fn mw_019_mw_020_a_window_is_exactly_its_range<F: Fabric>() {
+///
+/// Requirements: MW-019, MW-020.
+pub fn a_window_is_exactly_its_range<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -285,7 +297,9 @@ pub fn mw_019_mw_020_a_window_is_exactly_its_range<F: Fabric>() {
 }
 
 /// Windows of both types over one region overlap and have separate rights. Each bind takes effect at once.
-pub fn mw_021_mw_022_mw_023_mw_048_windows_of_one_region_do_not_disturb_each_other<F: Fabric>() {
+///
+/// Requirements: MW-021, MW-022, MW-023, MW-048.
+pub fn windows_of_one_region_do_not_disturb_each_other<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for region in regions(&mesh, Access::REMOTE_READ) {
@@ -319,7 +333,9 @@ pub fn mw_021_mw_022_mw_023_mw_048_windows_of_one_region_do_not_disturb_each_oth
 }
 
 /// Each type is bound in its own way. Type 1 is never invalidated.
-pub fn mw_024_mw_025_mw_031_mw_047_each_type_has_its_own_operations<F: Fabric>() {
+///
+/// Requirements: MW-024, MW-025, MW-031, MW-047.
+pub fn each_type_has_its_own_operations<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for region in regions(&mesh, Access::empty()) {
@@ -339,7 +355,9 @@ pub fn mw_024_mw_025_mw_031_mw_047_each_type_has_its_own_operations<F: Fabric>()
 }
 
 /// A bind and a local invalidation need no peer, and are reported if a completion is requested.
-pub fn mw_026_mw_044_binds_and_invalidations_send_nothing<F: Fabric>() {
+///
+/// Requirements: MW-026, MW-044.
+pub fn binds_and_invalidations_send_nothing<F: Fabric>() {
     use percale::OpFlags;
     let mesh = Mesh::<F>::connected(2);
     let (owner, user) = (mesh.endpoint(1), mesh.peer(0));
@@ -375,7 +393,9 @@ pub fn mw_026_mw_044_binds_and_invalidations_send_nothing<F: Fabric>() {
 }
 
 /// Type 1: each bind makes a new key and invalidates the old one. Binding an empty range unbinds the window.
-pub fn mw_028_mw_029_mw_030_a_rebind_kills_the_old_key<F: Fabric>() {
+///
+/// Requirements: MW-028, MW-029, MW-030.
+pub fn a_rebind_kills_the_old_key<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let mut window = mesh.station(1).domain.window(WindowType::One).expect("a window");
     let mut old = Vec::<RemoteMemory>::new();

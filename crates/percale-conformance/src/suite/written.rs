@@ -14,7 +14,9 @@ fn variables<F: Fabric, const N: usize>(mesh: &Mesh<F>) -> [Variable; N] {
 }
 
 /// Nothing is sent before that. The contents are those of the buffer when the variable is written.
-pub fn xpu_012_xpu_013_xpu_019_a_send_waits_for_its_variable<F: Transport>() {
+///
+/// Requirements: XPU-012, XPU-013, XPU-019.
+pub fn a_send_waits_for_its_variable<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 300, F::BULK] {
         let [variable, other] = variables(&mesh);
@@ -31,7 +33,9 @@ pub fn xpu_012_xpu_013_xpu_019_a_send_waits_for_its_variable<F: Transport>() {
 }
 
 /// If a variable was written before the operation is posted, the operation starts at once.
-pub fn xpu_013_what_is_written_already_begins_at_once<F: Transport>() {
+///
+/// Requirements: XPU-013.
+pub fn what_is_written_already_begins_at_once<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let [variable] = variables(&mesh);
     variable.write();
@@ -41,7 +45,9 @@ pub fn xpu_013_what_is_written_already_begins_at_once<F: Transport>() {
 }
 
 /// Writing variables in another order does not change the order in which operations start.
-pub fn xpu_015_xpu_018_operations_begin_in_the_order_of_the_queue<F: Transport>() {
+///
+/// Requirements: XPU-015, XPU-018.
+pub fn operations_begin_in_the_order_of_the_queue<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let all: [Variable; 4] = variables(&mesh);
     let receives: Vec<_> = all.iter().map(|_| Memory::blank(8)).collect();
@@ -63,7 +69,9 @@ pub fn xpu_015_xpu_018_operations_begin_in_the_order_of_the_queue<F: Transport>(
 }
 
 /// Every kind of operation can wait for a variable, and has its completion.
-pub fn xpu_013_every_kind_waits_for_its_variable<F: Transport>() {
+///
+/// Requirements: XPU-013.
+pub fn every_kind_waits_for_its_variable<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let region = mesh.station(1).domain.register(vec![3; 64], Access::REMOTE_READ | Access::REMOTE_WRITE);
     let region = region.expect("a region");
@@ -98,7 +106,9 @@ pub fn xpu_013_every_kind_waits_for_its_variable<F: Transport>() {
 }
 
 /// The other operations begin as if the cancelled one had never existed, and nothing hangs when the endpoint closes.
-pub fn xpu_017_a_cancelled_operation_of_a_variable_never_begins<F: Transport>() {
+///
+/// Requirements: XPU-017.
+pub fn a_cancelled_operation_of_a_variable_never_begins<F: Transport>() {
     let mut mesh = Mesh::<F>::connected(2);
     let [first, second, third, never] = variables(&mesh);
     let waiting =
@@ -121,7 +131,9 @@ pub fn xpu_017_a_cancelled_operation_of_a_variable_never_begins<F: Transport>() 
 
 /// The safe API: a waiting thread detects a store of another thread without a notification. A counter may count the
 /// end.
-pub fn xpu_013_a_store_of_another_thread_ends_a_wait<F: Transport>() {
+///
+/// Requirements: XPU-013.
+pub fn a_store_of_another_thread_ends_a_wait<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for pause in [0, 5, 30] {
         let [variable] = variables(&mesh);

@@ -125,8 +125,9 @@ fn run_told(variables: &[(&str, &str)]) -> (Outcome, Option<Outcome>, Duration) 
     (outcome, peer, clock.elapsed())
 }
 
+/// Requirements: FLT-012.
 #[test]
-fn flt_012_a_cache_that_is_refused_a_call_is_never_stale_and_names_it() {
+fn a_cache_that_is_refused_a_call_is_never_stale_and_names_it() {
     let _watchdog =
         Watchdog::within("a cache that is refused a call", Duration::from_secs(if long() { 3600 } else { 900 }));
     // Only the cases of one of the two transports, because no transport is used here.
@@ -140,8 +141,9 @@ fn flt_012_a_cache_that_is_refused_a_call_is_never_stale_and_names_it() {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
+/// Requirements: FLT-013.
 #[test]
-fn flt_013_a_cache_that_may_map_no_more_is_never_stale() {
+fn a_cache_that_may_map_no_more_is_never_stale() {
     let _watchdog =
         Watchdog::within("a cache that may map no more", Duration::from_secs(if long() { 1800 } else { 600 }));
     let (mut wrong, mut bound) = (Vec::new(), 0);

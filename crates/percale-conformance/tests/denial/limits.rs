@@ -53,8 +53,9 @@ pub(crate) fn apply(when: &str) {
     }
 }
 
+/// Requirements: FLT-013.
 #[test]
-fn flt_013_limits_of_resources_end_in_a_result_or_in_an_error_that_names_them() {
+fn limits_of_resources_end_in_a_result_or_in_an_error_that_names_them() {
     let _watchdog = Watchdog::within("limits of resources", Duration::from_secs(if long() { 1800 } else { 600 }));
     let (mut wrong, mut bound) = (Vec::new(), 0);
     for limit in &LIMITS {
@@ -127,8 +128,9 @@ pub(crate) fn mesh() {
     }
 }
 
+/// Requirements: FLT-006.
 #[test]
-fn flt_006_pairs_that_find_few_descriptors_use_tcp() {
+fn pairs_that_find_few_descriptors_use_tcp() {
     let _watchdog = Watchdog::new("few descriptors");
     let few = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
     let start = |_| Helper::through(&["sh", "-c", &few], "mesh", &[], |_| {});
@@ -167,8 +169,9 @@ fn is_kept(stream: &mut TcpStream) -> bool {
     matches!(stream.read(&mut [0; 1]), Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
 }
 
+/// Requirements: FLT-006.
 #[test]
-fn flt_006_the_caller_that_takes_the_last_descriptor_keeps_it_until_another_one_calls() {
+fn the_caller_that_takes_the_last_descriptor_keeps_it_until_another_one_calls() {
     let _watchdog = Watchdog::new("the last descriptor");
     let few = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
     let mut helper = Helper::through(&["sh", "-c", &few], "last", &[], |_| {});

@@ -185,8 +185,9 @@ fn address_of(outcome: &Outcome) -> Option<String> {
     line.strip_prefix("address ").map(str::to_owned)
 }
 
+/// Requirements: FLT-012.
 #[test]
-fn flt_012_every_refused_system_call_ends_in_a_result_or_in_an_error_that_names_it() {
+fn every_refused_system_call_ends_in_a_result_or_in_an_error_that_names_it() {
     let _watchdog = Watchdog::within("refused system calls", Duration::from_secs(if long() { 3600 } else { 900 }));
     let cases = denial::cases();
     let (wrong, ways) = denial::run_all(&cases, run);

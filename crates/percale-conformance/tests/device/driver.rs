@@ -27,13 +27,17 @@ fn missing() -> String {
 }
 
 /// If the library is missing, the error names the missing file.
-fn hmem_006_a_missing_library_is_named() {
+///
+/// Requirements: HMEM-006.
+fn a_missing_library_is_named() {
     let said = missing();
     assert!(said.contains("no CUDA here") && said.contains("/nonexistent/libcuda.so.1"), "{said}");
 }
 
 /// A library without the functions is rejected with a separate error.
-fn hmem_006_a_library_that_is_no_driver_is_refused() {
+///
+/// Requirements: HMEM-006.
+fn a_library_that_is_no_driver_is_refused() {
     let said = missing();
     assert!(said.contains("libc.so.6 has no cuInit"), "{said}");
 }
@@ -41,7 +45,9 @@ fn hmem_006_a_library_that_is_no_driver_is_refused() {
 /// Without unified addressing, the addresses of a device could also be host addresses. Then its memory is not
 /// recognized as device memory, and host memory is still recognized as such (fi_mr(3),
 /// FI_MR_CUDA_CACHE_MONITOR_ENABLED).
-fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
+///
+/// Requirements: RCACHE-018.
+fn a_device_whose_addresses_could_be_the_hosts_is_none() {
     let said = missing();
     assert!(said.contains("no unified addressing"), "{said}");
     assert!(Device::new(Interface::Cuda, 0).is_err());
@@ -56,7 +62,9 @@ fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
 }
 
 /// Another process opens, reads and writes memory of this process.
-fn hmem_003_another_process_opens_what_was_exported() {
+///
+/// Requirements: HMEM-003.
+fn another_process_opens_what_was_exported() {
     let memory = DeviceMemory::on_device(&content(1, 100_000));
     if std::env::var_os(POOLS).is_some() {
         let named = driver().export(0, memory.address() as usize);
@@ -114,7 +122,9 @@ fn send_between_devices(mesh: &Mesh<Shm>, seed: u64) {
 
 /// An application may reset a device. Memory that was used for transfers before must not be freed as memory of the
 /// application, and vice versa.
-fn hmem_003_a_reset_device_leaves_the_hosts_memory_alone() {
+///
+/// Requirements: HMEM-003.
+fn a_reset_device_leaves_the_hosts_memory_alone() {
     const PAGES: usize = 1 << 16;
     let mesh = Mesh::<Shm>::connected(2);
     send_between_devices(&mesh, 1);
@@ -151,7 +161,9 @@ fn place(memory: &DeviceMemory) -> Place {
 
 /// Each allocation has a number that differs from those of all others, including earlier ones at the same address. Host
 /// memory has none.
-fn rcache_019_an_allocation_has_a_number_of_its_own() {
+///
+/// Requirements: RCACHE-019.
+fn an_allocation_has_a_number_of_its_own() {
     let mut numbers = HashSet::new();
     let mut places = HashSet::new();
     for _ in 0..50 {
@@ -170,7 +182,9 @@ fn rcache_019_an_allocation_has_a_number_of_its_own() {
 }
 
 /// If only a part of a mapping is pinned, all of the mapping is host memory, for any such part.
-fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
+///
+/// Requirements: HMEM-018.
+fn memory_that_is_pinned_in_part_is_the_hosts() {
     const HALF: usize = 1 << 16;
     let memory = Memory::blank(2 * HALF);
     for at in [0, HALF] {
@@ -186,7 +200,9 @@ fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
 
 /// If the driver accepts copies and then fails to record an event after them, no copy is in progress when the error is
 /// returned, so the memory may be freed.
-fn hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told() {
+///
+/// Requirements: HMEM-003.
+fn copies_that_no_event_is_behind_are_over_when_that_is_told() {
     let memory = DeviceMemory::on_device(&content(6, 2_000));
     let to = Memory::blank(2_000);
     let half = |of: Segment, at| of.slice(at, 1_000);
@@ -203,7 +219,9 @@ fn hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told() {
 
 /// Copies that are queued one after the other are over after waiting for them. If they are polled instead, they are
 /// over eventually.
-fn hmem_003_copies_are_begun_and_waited_for() {
+///
+/// Requirements: HMEM-003.
+fn copies_are_begun_and_waited_for() {
     let memory = DeviceMemory::blank(3_000);
     let (from, to) = (Memory::content(5, 1_000), Memory::blank(1_000));
     let [first, second] = [0, 2_000].map(|at| memory.segment().slice(at, 1_000));
@@ -258,7 +276,9 @@ fn each_copy(test: fn(u32, DeviceMemory, Vec<u8>)) {
 }
 
 /// A copy reads what the application's synchronous copy, which has returned, has written.
-fn hmem_003_what_a_synchronous_copy_wrote_is_read() {
+///
+/// Requirements: HMEM-003.
+fn what_a_synchronous_copy_wrote_is_read() {
     each_copy(|ordinal, memory, bytes| {
         let here = Memory::blank(bytes.len());
         memory.write(&bytes);
@@ -268,7 +288,9 @@ fn hmem_003_what_a_synchronous_copy_wrote_is_read() {
 }
 
 /// What a copy writes is not overwritten by the application's synchronous copy, which has returned before.
-fn hmem_003_what_was_written_before_stays_overwritten() {
+///
+/// Requirements: HMEM-003.
+fn what_was_written_before_stays_overwritten() {
     each_copy(|ordinal, memory, bytes| {
         let here = Memory::of(&bytes);
         memory.write(&vec![0xAA; bytes.len()]);
@@ -278,7 +300,9 @@ fn hmem_003_what_was_written_before_stays_overwritten() {
 }
 
 /// A dma-buf is given away when what the application's synchronous copy wrote is there. The double's can be read as a file.
-fn hmem_003_what_a_synchronous_copy_wrote_is_in_the_dma_buf() {
+///
+/// Requirements: HMEM-003.
+fn what_a_synchronous_copy_wrote_is_in_the_dma_buf() {
     let memory = DeviceMemory::on_device(&content(1, 5000));
     let file = File::from(driver().dma_buf(0, memory.segment()).expect("a dma-buf"));
     let mut bytes = vec![0; 5000];
@@ -287,7 +311,9 @@ fn hmem_003_what_a_synchronous_copy_wrote_is_in_the_dma_buf() {
 }
 
 /// An allocation costs calls of the driver once; memory of pools and mapped memory cost one at each copy.
-fn hmem_003_the_driver_is_asked_to_wait_once() {
+///
+/// Requirements: HMEM-003.
+fn the_driver_is_asked_to_wait_once() {
     let asked = || (count("doubleSet"), count("doubleDrained"));
     let memory = DeviceMemory::blank(1000);
     let before = asked();
@@ -314,7 +340,9 @@ fn hmem_003_the_driver_is_asked_to_wait_once() {
 }
 
 /// Registering memory settles it: accesses to the region ask for nothing more.
-fn hmem_003_registered_memory_is_settled() {
+///
+/// Requirements: HMEM-003.
+fn registered_memory_is_settled() {
     let mesh = Mesh::<Shm>::connected(2);
     let memory = DeviceMemory::on_device(&content(1, 5000));
     let before = count("doubleDrained");
@@ -331,7 +359,9 @@ fn hmem_003_registered_memory_is_settled() {
 }
 
 /// While a thread captures a graph, copies neither invalidate it nor read what is still under way.
-fn hmem_003_copies_leave_a_capture_valid() {
+///
+/// Requirements: HMEM-003.
+fn copies_leave_a_capture_valid() {
     let is_pool = std::env::var_os(POOLS).is_some();
     let (known, new) = (DeviceMemory::on_device(&content(1, 1000)), DeviceMemory::on_device(&content(2, 1000)));
     same(&copied(&known), &content(1, 1000), "what was copied");
@@ -366,94 +396,101 @@ fn hmem_003_copies_leave_a_capture_valid() {
 mod rust {
     use percale_conformance::device::{ALL_POOLS, LIBRARY, run, run_on_double, run_with};
 
+    /// Requirements: HMEM-006.
     #[test]
-    fn hmem_006_a_missing_library_is_named() {
-        run_with(&[(LIBRARY, "/nonexistent/libcuda.so.1")], super::hmem_006_a_missing_library_is_named);
+    fn a_missing_library_is_named() {
+        run_with(&[(LIBRARY, "/nonexistent/libcuda.so.1")], super::a_missing_library_is_named);
     }
 
+    /// Requirements: HMEM-006.
     #[test]
-    fn hmem_006_a_library_that_is_no_driver_is_refused() {
-        run_with(&[(LIBRARY, "libc.so.6")], super::hmem_006_a_library_that_is_no_driver_is_refused);
+    fn a_library_that_is_no_driver_is_refused() {
+        run_with(&[(LIBRARY, "libc.so.6")], super::a_library_that_is_no_driver_is_refused);
     }
 
+    /// Requirements: HMEM-003.
     #[test]
-    fn hmem_003_what_a_synchronous_copy_wrote_is_read() {
-        run(env!("CARGO_TARGET_TMPDIR"), super::hmem_003_what_a_synchronous_copy_wrote_is_read);
+    fn what_a_synchronous_copy_wrote_is_read() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::what_a_synchronous_copy_wrote_is_read);
     }
 
+    /// Requirements: HMEM-003.
     #[test]
-    fn hmem_003_what_was_written_before_stays_overwritten() {
-        run(env!("CARGO_TARGET_TMPDIR"), super::hmem_003_what_was_written_before_stays_overwritten);
+    fn what_was_written_before_stays_overwritten() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::what_was_written_before_stays_overwritten);
     }
 
+    /// Requirements: HMEM-003.
     #[test]
-    fn hmem_003_what_a_synchronous_copy_wrote_is_in_the_dma_buf() {
-        run_on_double(
-            env!("CARGO_TARGET_TMPDIR"),
-            &ALL_POOLS,
-            super::hmem_003_what_a_synchronous_copy_wrote_is_in_the_dma_buf,
-        );
+    fn what_a_synchronous_copy_wrote_is_in_the_dma_buf() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::what_a_synchronous_copy_wrote_is_in_the_dma_buf);
     }
 
+    /// Requirements: HMEM-003.
     #[test]
-    fn hmem_003_the_driver_is_asked_to_wait_once() {
-        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::hmem_003_the_driver_is_asked_to_wait_once);
+    fn the_driver_is_asked_to_wait_once() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::the_driver_is_asked_to_wait_once);
     }
 
+    /// Requirements: HMEM-003.
     #[test]
-    fn hmem_003_registered_memory_is_settled() {
-        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::hmem_003_registered_memory_is_settled);
+    fn registered_memory_is_settled() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::registered_memory_is_settled);
     }
 
+    /// Requirements: HMEM-003.
     #[test]
-    fn hmem_003_copies_leave_a_capture_valid() {
-        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::hmem_003_copies_leave_a_capture_valid);
+    fn copies_leave_a_capture_valid() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::copies_leave_a_capture_valid);
     }
 
+    /// Requirements: HMEM-003.
     #[test]
-    fn hmem_003_another_process_opens_what_was_exported() {
-        run(env!("CARGO_TARGET_TMPDIR"), super::hmem_003_another_process_opens_what_was_exported);
+    fn another_process_opens_what_was_exported() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::another_process_opens_what_was_exported);
     }
 
+    /// Requirements: RCACHE-019.
     #[test]
-    fn rcache_019_an_allocation_has_a_number_of_its_own() {
-        run(env!("CARGO_TARGET_TMPDIR"), super::rcache_019_an_allocation_has_a_number_of_its_own);
+    fn an_allocation_has_a_number_of_its_own() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::an_allocation_has_a_number_of_its_own);
     }
 
+    /// Requirements: RCACHE-018.
     #[test]
-    fn rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none() {
+    fn a_device_whose_addresses_could_be_the_hosts_is_none() {
         run_on_double(
             env!("CARGO_TARGET_TMPDIR"),
             &[&[("DOUBLE_WITHOUT_UNIFIED_ADDRESSING", "1")]],
-            super::rcache_018_a_device_whose_addresses_could_be_the_hosts_is_none,
+            super::a_device_whose_addresses_could_be_the_hosts_is_none,
         );
     }
 
+    /// Requirements: HMEM-003.
     #[test]
-    fn hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told() {
+    fn copies_that_no_event_is_behind_are_over_when_that_is_told() {
         run_on_double(
             env!("CARGO_TARGET_TMPDIR"),
             &[&[("DOUBLE_RECORDS_ONE_COPY_ONLY", "1")]],
-            super::hmem_003_copies_that_no_event_is_behind_are_over_when_that_is_told,
+            super::copies_that_no_event_is_behind_are_over_when_that_is_told,
         );
     }
 
+    /// Requirements: HMEM-003.
     #[test]
-    fn hmem_003_a_reset_device_leaves_the_hosts_memory_alone() {
-        run_on_double(
-            env!("CARGO_TARGET_TMPDIR"),
-            &[&[]],
-            super::hmem_003_a_reset_device_leaves_the_hosts_memory_alone,
-        );
+    fn a_reset_device_leaves_the_hosts_memory_alone() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &[&[]], super::a_reset_device_leaves_the_hosts_memory_alone);
     }
 
+    /// Requirements: HMEM-018.
     #[test]
-    fn hmem_018_memory_that_is_pinned_in_part_is_the_hosts() {
-        run(env!("CARGO_TARGET_TMPDIR"), super::hmem_018_memory_that_is_pinned_in_part_is_the_hosts);
+    fn memory_that_is_pinned_in_part_is_the_hosts() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::memory_that_is_pinned_in_part_is_the_hosts);
     }
 
+    /// Requirements: HMEM-003.
     #[test]
-    fn hmem_003_copies_are_begun_and_waited_for() {
-        run(env!("CARGO_TARGET_TMPDIR"), super::hmem_003_copies_are_begun_and_waited_for);
+    fn copies_are_begun_and_waited_for() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::copies_are_begun_and_waited_for);
     }
 }

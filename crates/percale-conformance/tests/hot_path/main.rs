@@ -28,21 +28,24 @@ fn helper() {
 mod conformance {
     pub(super) mod shm {
         mod rust {
+            /// Requirements: RES-004.
             #[test]
-            fn res_004_short_messages_allocate_nothing() {
+            fn short_messages_allocate_nothing() {
                 crate::allocate_nothing::<percale_conformance::fabric::Shm>();
             }
 
+            /// Requirements: RES-003.
             #[test]
-            fn res_003_short_messages_call_no_system() {
+            fn short_messages_call_no_system() {
                 crate::call_no_system("shm");
             }
         }
     }
     pub(super) mod loopback {
         mod rust {
+            /// Requirements: RES-004.
             #[test]
-            fn res_004_short_messages_allocate_nothing() {
+            fn short_messages_allocate_nothing() {
                 crate::allocate_nothing::<percale_conformance::fabric::Loopback>();
             }
         }

@@ -160,8 +160,9 @@ mod sim {
     mod rust {
         use super::super::*;
 
+        /// Requirements: AV-019.
         #[test]
-        fn av_019_a_vector_leaves_nothing() {
+        fn a_vector_leaves_nothing() {
             let before = in_use();
             let vector = AddressVector::new(VectorOptions::default()).expect("a vector");
             vector.insert_many((0..10_000u32).map(|n| format!("10.{}.{}.1:5", n >> 8, n & 255))).expect("room");
@@ -172,8 +173,9 @@ mod sim {
             assert_eq!(in_use(), before, "bytes of a vector that is closed");
         }
 
+        /// Requirements: AV-009.
         #[test]
-        fn av_009_an_endpoint_of_a_job_takes_two_kilobytes_to_name_its_peers() {
+        fn an_endpoint_of_a_job_takes_two_kilobytes_to_name_its_peers() {
             let size = Size::told();
             let seed = seed();
             println!("{size:?}, seed {seed:#x}");

@@ -13,10 +13,10 @@ use rustix::process::Signal;
 
 crate::on!(shm, tcp: {
     sums_over_processes_are_right,
-    flt_001_a_killed_member_ends_every_sum,
+    a_killed_member_ends_every_sum,
     exchanges_of_processes_are_right,
-    flt_001_a_killed_member_ends_every_exchange,
-    flt_001_flt_003_a_member_that_was_killed_joins_anew,
+    a_killed_member_ends_every_exchange,
+    a_member_that_was_killed_joins_anew,
 });
 
 /// The time limit for the failure of a sum.
@@ -197,14 +197,18 @@ fn are_right(transport: &str, role: &str, all: &[(usize, usize, u64)]) {
 }
 
 /// A member is killed during sums. Every sum of the others ends with an error, and no member hangs.
-fn flt_001_a_killed_member_ends_every_sum(transport: &str) {
+///
+/// Requirements: FLT-001.
+fn a_killed_member_ends_every_sum(transport: &str) {
     let _watchdog = Watchdog::new("a killed member ends every sum");
     let all = [(2, SHORT), (3, SHORT), (4, SHORT), (8, SHORT), (2, LONG), (4, LONG), (8, LONG)];
     a_killed_member_ends_it(transport, "summand", &all);
 }
 
-/// Like [`flt_001_a_killed_member_ends_every_sum`], but for exchanges of blocks.
-fn flt_001_a_killed_member_ends_every_exchange(transport: &str) {
+/// Like [`a_killed_member_ends_every_sum`], but for exchanges of blocks.
+///
+/// Requirements: FLT-001.
+fn a_killed_member_ends_every_exchange(transport: &str) {
     let _watchdog = Watchdog::new("a killed member ends every exchange");
     let all = [(2, SHORT), (3, SHORT), (5, SHORT), (8, SHORT), (2, LONG), (3, LONG), (5, LONG / 4)];
     a_killed_member_ends_it(transport, "exchanger", &all);
@@ -230,7 +234,9 @@ fn a_killed_member_ends_it(transport: &str, role: &str, all: &[(usize, usize)]) 
 
 /// Members are killed one after the other and started again at their addresses. Each time the group of all others
 /// fails, and all join again.
-fn flt_001_flt_003_a_member_that_was_killed_joins_anew(transport: &str) {
+///
+/// Requirements: FLT-001, FLT-003.
+fn a_member_that_was_killed_joins_anew(transport: &str) {
     let _watchdog = Watchdog::new("a member that was killed joins anew");
     for members in [2, 3, 5] {
         let variables = [("PERCALE_FABRIC", transport)];

@@ -13,11 +13,11 @@ use percale_conformance::watchdog::Watchdog;
 use rustix::process::Signal;
 
 crate::on!(shm, tcp, verbs: {
-    con_019_flt_001_a_killed_server_ends_its_connections,
-    con_019_flt_001_a_killed_client_ends_its_connection,
-    con_016_the_request_of_a_killed_client_is_gone,
-    con_016_a_killed_listener_leaves_nobody_waiting,
-    con_020_two_processes_have_two_connections,
+    a_killed_server_ends_its_connections,
+    a_killed_client_ends_its_connection,
+    the_request_of_a_killed_client_is_gone,
+    a_killed_listener_leaves_nobody_waiting,
+    two_processes_have_two_connections,
 });
 
 /// The time limit for every wait of a test.
@@ -146,7 +146,8 @@ pub(crate) fn silent_listener() {
     drop(ask());
 }
 
-fn con_019_flt_001_a_killed_server_ends_its_connections(transport: &str) {
+/// Requirements: CON-019, FLT-001.
+fn a_killed_server_ends_its_connections(transport: &str) {
     let _watchdog = Watchdog::new("a killed server ends its connections");
     let mut helper = Helper::start("server", &[("PERCALE_FABRIC", transport), ("PERCALE_COUNT", "1")]);
     let mut party = Party::new(transport);
@@ -176,7 +177,8 @@ fn con_019_flt_001_a_killed_server_ends_its_connections(transport: &str) {
     assert_eq!(endpoint.inject(endpoint.peer(), b"x"), Err(PostError::NotConnected));
 }
 
-fn con_019_flt_001_a_killed_client_ends_its_connection(transport: &str) {
+/// Requirements: CON-019, FLT-001.
+fn a_killed_client_ends_its_connection(transport: &str) {
     let _watchdog = Watchdog::new("a killed client ends its connection");
     let mut party = Party::new(transport);
     let address = party.listener.address().to_string();
@@ -194,7 +196,8 @@ fn con_019_flt_001_a_killed_client_ends_its_connection(transport: &str) {
     party.ends[end].recv(vec![0; 100]).wait().map(drop).expect_err("there is no more");
 }
 
-fn con_016_the_request_of_a_killed_client_is_gone(transport: &str) {
+/// Requirements: CON-016.
+fn the_request_of_a_killed_client_is_gone(transport: &str) {
     let _watchdog = Watchdog::new("the request of a killed client is gone");
     let mut party = Party::new(transport);
     let address = party.listener.address().to_string();
@@ -215,7 +218,8 @@ fn con_016_the_request_of_a_killed_client_is_gone(transport: &str) {
     assert_eq!(helper.hear(), "connected");
 }
 
-fn con_016_a_killed_listener_leaves_nobody_waiting(transport: &str) {
+/// Requirements: CON-016.
+fn a_killed_listener_leaves_nobody_waiting(transport: &str) {
     let _watchdog = Watchdog::new("a killed listener leaves nobody waiting");
     let mut helper = Helper::start("silent-listener", &[("PERCALE_FABRIC", transport)]);
     let mut party = Party::new(transport);
@@ -233,7 +237,8 @@ fn con_016_a_killed_listener_leaves_nobody_waiting(transport: &str) {
     assert_eq!(party.ends[end].connection_state(), Some(ConnectionState::Refused));
 }
 
-fn con_020_two_processes_have_two_connections(transport: &str) {
+/// Requirements: CON-020.
+fn two_processes_have_two_connections(transport: &str) {
     let _watchdog = Watchdog::new("two processes have two connections");
     let mut helper = Helper::start("server", &[("PERCALE_FABRIC", transport), ("PERCALE_COUNT", "2")]);
     let mut party = Party::new(transport);

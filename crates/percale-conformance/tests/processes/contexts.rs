@@ -13,8 +13,8 @@ use percale_conformance::watchdog::Watchdog;
 use rustix::process::Signal;
 
 crate::on!(shm, tcp: {
-    flt_001_ctx_005_a_killed_peer_ends_what_two_contexts_wait_for,
-    flt_001_ctx_009_a_killed_peer_ends_shared_receives_from_it,
+    a_killed_peer_ends_what_two_contexts_wait_for,
+    a_killed_peer_ends_shared_receives_from_it,
 });
 
 /// The number of bits for receive contexts in addresses.
@@ -115,7 +115,9 @@ fn message(got: Result<Received, OperationError>, from: PeerAddress, to: usize, 
 
 /// The killed peer had sent to two of three contexts. Operations that wait for it there end; the contexts and the other
 /// peer continue.
-fn flt_001_ctx_005_a_killed_peer_ends_what_two_contexts_wait_for(transport: &str) {
+///
+/// Requirements: FLT-001, CTX-005.
+fn a_killed_peer_ends_what_two_contexts_wait_for(transport: &str) {
     let _watchdog = Watchdog::new("a killed peer ends what two contexts wait for");
     let domain = domain(transport, |domain| domain);
     let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");
@@ -151,7 +153,9 @@ fn flt_001_ctx_005_a_killed_peer_ends_what_two_contexts_wait_for(transport: &str
 
 /// The killed peer had sent to two endpoints that share receives. Shared receives from it end, others still wait, and
 /// its messages are kept.
-fn flt_001_ctx_009_a_killed_peer_ends_shared_receives_from_it(transport: &str) {
+///
+/// Requirements: FLT-001, CTX-009.
+fn a_killed_peer_ends_shared_receives_from_it(transport: &str) {
     let _watchdog = Watchdog::new("a killed peer ends shared receives from it");
     let domain = domain(transport, |domain| domain);
     let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");

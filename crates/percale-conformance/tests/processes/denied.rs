@@ -114,8 +114,9 @@ fn found(when: &str, call: i64, error: i32) -> String {
     })
 }
 
+/// Requirements: CON-008.
 #[test]
-fn con_008_without_memory_to_share_new_connections_use_tcp() {
+fn without_memory_to_share_new_connections_use_tcp() {
     let _watchdog = Watchdog::new("without memory to share new connections use tcp");
     for (name, call, error) in FAILURES {
         let answer = found("before", call, error);
@@ -127,8 +128,9 @@ fn con_008_without_memory_to_share_new_connections_use_tcp() {
     }
 }
 
+/// Requirements: FLT-009.
 #[test]
-fn flt_009_connections_stand_when_memory_to_share_runs_out() {
+fn connections_stand_when_memory_to_share_runs_out() {
     let _watchdog = Watchdog::new("connections stand when memory to share runs out");
     for (name, call, error) in FAILURES {
         let answer = found("connected", call, error);
@@ -140,8 +142,9 @@ fn flt_009_connections_stand_when_memory_to_share_runs_out() {
     }
 }
 
+/// Requirements: CON-008.
 #[test]
-fn con_008_calls_that_signals_interrupt_are_made_again() {
+fn calls_that_signals_interrupt_are_made_again() {
     let _watchdog = Watchdog::new("calls that signals interrupt are made again");
     for when in ["before", "connected"] {
         let answer = found(when, -1, 0);

@@ -24,21 +24,24 @@ fn found_without(what: &str) -> Option<String> {
     Some(answer)
 }
 
+/// Requirements: CON-011.
 #[test]
-fn con_011_discovery_without_lo_and_ipv6_says_what_is_missing() {
+fn discovery_without_lo_and_ipv6_says_what_is_missing() {
     let Some(answer) = found_without("lo") else { return };
     assert!(answer.contains("tcp: false") && answer.contains("lo "), "{answer}");
     assert!(answer.contains("shm: true"), "{answer}");
 }
 
+/// Requirements: CON-011.
 #[test]
-fn con_011_discovery_without_ipv6_says_so() {
+fn discovery_without_ipv6_says_so() {
     let Some(answer) = found_without("IPv6") else { return };
     assert!(answer.contains("tcp: true (IPv4; ") && answer.contains("IPv6 "), "{answer}");
 }
 
+/// Requirements: CON-011.
 #[test]
-fn con_011_discovery_without_cma_says_so() {
+fn discovery_without_cma_says_so() {
     let _watchdog = Watchdog::new("CMA");
     let mut helper = Helper::start("info", &[("PERCALE_PART", "CMA")]);
     let answer = helper.hear();

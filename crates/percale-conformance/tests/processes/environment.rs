@@ -35,8 +35,9 @@ pub(crate) fn possible(what: &str, programs: &[&str]) -> bool {
     true
 }
 
+/// Requirements: CON-007.
 #[test]
-fn con_007_shared_memory_is_chosen_on_one_machine() {
+fn shared_memory_is_chosen_on_one_machine() {
     let _watchdog = Watchdog::new("shared memory is chosen on one machine");
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
@@ -55,8 +56,9 @@ fn con_007_shared_memory_is_chosen_on_one_machine() {
     assert_eq!(tcp.lines().filter(connected).count(), 0, "the connection of the set-up is closed");
 }
 
+/// Requirements: CON-008.
 #[test]
-fn con_008_pinned_apart_tcp_is_chosen_and_says_why() {
+fn pinned_apart_tcp_is_chosen_and_says_why() {
     let _watchdog = Watchdog::new("pinned apart");
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
@@ -72,8 +74,9 @@ fn con_008_pinned_apart_tcp_is_chosen_and_says_why() {
     );
 }
 
+/// Requirements: CON-008.
 #[test]
-fn con_008_another_user_is_reached_by_tcp_and_told_why() {
+fn another_user_is_reached_by_tcp_and_told_why() {
     if !possible("another user", &[]) {
         return;
     }
@@ -134,8 +137,9 @@ impl Drop for Copy {
     }
 }
 
+/// Requirements: CON-009.
 #[test]
-fn con_009_the_environment_chooses_the_transport() {
+fn the_environment_chooses_the_transport() {
     let _watchdog = Watchdog::new("the environment chooses the transport");
     for (name, wanted) in [("tcp", "tcp"), ("shm", "shm"), ("shm,tcp", "shm"), ("tpc", "")] {
         let mut helper = Helper::start("by-name", &[("PERCALE_TRANSPORT", name)]);
@@ -150,8 +154,9 @@ fn con_009_the_environment_chooses_the_transport() {
     }
 }
 
+/// Requirements: CON-009.
 #[test]
-fn con_009_a_chosen_transport_that_cannot_be_used_is_an_error_that_says_so() {
+fn a_chosen_transport_that_cannot_be_used_is_an_error_that_says_so() {
     let _watchdog = Watchdog::new("a chosen transport that cannot be used");
     for (mine, theirs) in [("shm", "tcp"), ("tcp", "shm"), ("loopback", "tcp"), ("loopback", "shm")] {
         // The peer needs no other endpoint; it only has to exist.
@@ -295,8 +300,9 @@ pub(crate) fn host() {
     }
 }
 
+/// Requirements: CON-008, CON-010.
 #[test]
-fn con_008_con_010_another_host_is_reached_by_tcp_and_says_why() {
+fn another_host_is_reached_by_tcp_and_says_why() {
     if !possible("two hosts", &["unshare", "nsenter", "ip"]) {
         return;
     }
@@ -310,8 +316,9 @@ fn con_008_con_010_another_host_is_reached_by_tcp_and_says_why() {
     hosts.helpers[1].tell("end");
 }
 
+/// Requirements: FLT-004.
 #[test]
-fn flt_004_a_partition_ends_what_waits_and_a_short_one_does_not() {
+fn a_partition_ends_what_waits_and_a_short_one_does_not() {
     if !possible("a partition", &["unshare", "nsenter", "ip"]) {
         return;
     }

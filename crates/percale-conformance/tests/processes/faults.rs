@@ -16,19 +16,19 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 crate::on!(shm, tcp, verbs: {
-    flt_001_all_that_waits_for_a_killed_peer_fails,
-    flt_002_a_forked_child_does_not_hide_the_death_of_its_parent,
-    flt_002_a_forked_child_does_not_hide_that_its_parent_executes_another_program,
-    flt_003_what_was_sent_before_a_farewell_arrives,
-    flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back,
-    flt_006_without_descriptors_only_new_connections_fail,
-    flt_009_a_stopped_peer_holds_up_nobody_else,
-    con_003_a_peer_that_is_stopped_when_it_is_called_is_waited_for,
+    all_that_waits_for_a_killed_peer_fails,
+    a_forked_child_does_not_hide_the_death_of_its_parent,
+    a_forked_child_does_not_hide_that_its_parent_executes_another_program,
+    what_was_sent_before_a_farewell_arrives,
+    a_killed_peer_is_reached_again_once_it_is_back,
+    without_descriptors_only_new_connections_fail,
+    a_stopped_peer_holds_up_nobody_else,
+    a_peer_that_is_stopped_when_it_is_called_is_waited_for,
 });
 
 mod patient {
-    use super::flt_009_a_peer_that_does_not_read_for_a_while_is_not_dead;
-    crate::on!(tcp: { flt_009_a_peer_that_does_not_read_for_a_while_is_not_dead });
+    use super::a_peer_that_does_not_read_for_a_while_is_not_dead;
+    crate::on!(tcp: { a_peer_that_does_not_read_for_a_while_is_not_dead });
 }
 
 /// The time limit for operations to fail. The measured time is printed.
@@ -44,7 +44,9 @@ fn connected(open: &Open, helper: &mut Helper) -> percale::PeerAddress {
 
 /// The test kills a peer with 1,000 outstanding operations, either while it receives nothing or while it receives all
 /// the time.
-fn flt_001_all_that_waits_for_a_killed_peer_fails(transport: &str) {
+///
+/// Requirements: FLT-001.
+fn all_that_waits_for_a_killed_peer_fails(transport: &str) {
     let _watchdog = Watchdog::new("all that waits for a killed peer fails");
     let seed = seed();
     let mut random = Random::new(seed);
@@ -96,7 +98,9 @@ fn flt_001_all_that_waits_for_a_killed_peer_fails(transport: &str) {
 }
 
 /// The operations end, and a successor can use the port, while the child lives.
-fn flt_002_a_forked_child_does_not_hide_the_death_of_its_parent(transport: &str) {
+///
+/// Requirements: FLT-002.
+fn a_forked_child_does_not_hide_the_death_of_its_parent(transport: &str) {
     let _watchdog = Watchdog::new("a forked child does not hide the death of its parent");
     let mut helper = Helper::start("forker", &[("PERCALE_FABRIC", transport)]);
     let open = open(transport, "127.0.0.1:0", |domain| domain);
@@ -121,7 +125,8 @@ fn flt_002_a_forked_child_does_not_hide_the_death_of_its_parent(transport: &str)
     successor.expect("the address is free");
 }
 
-fn flt_002_a_forked_child_does_not_hide_that_its_parent_executes_another_program(transport: &str) {
+/// Requirements: FLT-002.
+fn a_forked_child_does_not_hide_that_its_parent_executes_another_program(transport: &str) {
     let _watchdog = Watchdog::new("a forked child does not hide that its parent executes another program");
     let mut helper = Helper::start("executor", &[("PERCALE_FABRIC", transport)]);
     let open = open(transport, "127.0.0.1:0", |domain| domain);
@@ -169,7 +174,9 @@ pub(crate) fn forker() {
 }
 
 /// Messages that were sent before arrive. Later operations fail.
-fn flt_003_what_was_sent_before_a_farewell_arrives(transport: &str) {
+///
+/// Requirements: FLT-003.
+fn what_was_sent_before_a_farewell_arrives(transport: &str) {
     let _watchdog = Watchdog::new("what was sent before a farewell arrives");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
@@ -196,7 +203,9 @@ fn flt_003_what_was_sent_before_a_farewell_arrives(transport: &str) {
 }
 
 /// An event reports the death. Operations until the restart fail. The restarted peer is reached under the same address.
-fn flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
+///
+/// Requirements: FLT-005, CON-004.
+fn a_killed_peer_is_reached_again_once_it_is_back(transport: &str) {
     let _watchdog = Watchdog::new("a killed peer is reached again once it is back");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
@@ -234,7 +243,9 @@ fn flt_005_con_004_a_killed_peer_is_reached_again_once_it_is_back(transport: &st
 }
 
 /// Runs the helper `exhaust` in a separate process.
-fn flt_006_without_descriptors_only_new_connections_fail(transport: &str) {
+///
+/// Requirements: FLT-006.
+fn without_descriptors_only_new_connections_fail(transport: &str) {
     let _watchdog = Watchdog::new("without descriptors only new connections fail");
     let mut exhausted = Helper::start("exhaust", &[("PERCALE_FABRIC", transport)]);
     let own = exhausted.hear();
@@ -277,7 +288,9 @@ pub(crate) fn exhaust() {
 
 /// The operations of a stopped peer wait, and those of another peer do not. After the stopped peer continues, its
 /// operations complete.
-fn flt_009_a_stopped_peer_holds_up_nobody_else(transport: &str) {
+///
+/// Requirements: FLT-009.
+fn a_stopped_peer_holds_up_nobody_else(transport: &str) {
     let _watchdog = Watchdog::new("a stopped peer holds up nobody else");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
@@ -305,7 +318,9 @@ fn flt_009_a_stopped_peer_holds_up_nobody_else(transport: &str) {
 
 /// A peer is stopped, or too busy to answer, when it is called for the first time. Its host accepts the connection, so
 /// the caller waits for it, and the connection uses the same transport as otherwise.
-fn con_003_a_peer_that_is_stopped_when_it_is_called_is_waited_for(transport: &str) {
+///
+/// Requirements: CON-003.
+fn a_peer_that_is_stopped_when_it_is_called_is_waited_for(transport: &str) {
     let _watchdog = Watchdog::new("a peer that is stopped when it is called is waited for");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
@@ -330,7 +345,9 @@ fn con_003_a_peer_that_is_stopped_when_it_is_called_is_waited_for(transport: &st
 
 /// A peer that is stopped for four times the timeout, while more data is sent than its kernel buffers, is not reported
 /// dead.
-fn flt_009_a_peer_that_does_not_read_for_a_while_is_not_dead(transport: &str) {
+///
+/// Requirements: FLT-009.
+fn a_peer_that_does_not_read_for_a_while_is_not_dead(transport: &str) {
     let _watchdog = Watchdog::new("a peer that does not read for a while is not dead");
     let timeout = Duration::from_secs(2);
     let open = open(transport, "127.0.0.1:0", |domain| domain.peer_timeout(timeout).socket_buffers(4096));
@@ -371,8 +388,9 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
     threads.flatten().all(stopped)
 }
 
+/// Requirements: FLT-010.
 #[test]
-fn flt_010_a_forked_child_is_told_so() {
+fn a_forked_child_is_told_so() {
     let mut helper = Helper::start("fork-calls", &[]);
     println!("{}", helper.hear());
     helper.end();

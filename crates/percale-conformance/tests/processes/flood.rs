@@ -7,13 +7,15 @@ use percale_conformance::peers::open_as_told;
 use percale_conformance::process::{Helper, ask, say, told};
 use percale_conformance::watchdog::Watchdog;
 
-crate::on!(shm, tcp: { msg_014_two_processes_send_a_thousand_long_messages_before_either_receives });
+crate::on!(shm, tcp: { two_processes_send_a_thousand_long_messages_before_either_receives });
 
 const COUNT: u64 = 1000;
 const LEN: usize = 1 << 20;
 
 /// Both processes report that they have posted all sends before either posts a receive.
-fn msg_014_two_processes_send_a_thousand_long_messages_before_either_receives(transport: &str) {
+///
+/// Requirements: MSG-014.
+fn two_processes_send_a_thousand_long_messages_before_either_receives(transport: &str) {
     let _watchdog = Watchdog::new("two processes send a thousand long messages before either receives");
     let mut both =
         ["0", "1"].map(|number| Helper::start("flood", &[("PERCALE_FABRIC", transport), ("PERCALE_NUMBER", number)]));

@@ -26,9 +26,9 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use crate::onesided::{Lines, PATIENCE, open_as_told, open_kind, work};
 
 crate::on!(shm, untrusting, tcp, verbs: {
-    flt_010_a_child_with_a_domain_of_its_own_disturbs_nothing_of_its_parents,
-    flt_010_a_child_awaits_in_a_domain_of_its_own_what_its_parent_awaited_in_another,
-    flt_010_a_child_has_memory_of_its_own_where_its_parent_had_some_for_peers,
+    a_child_with_a_domain_of_its_own_disturbs_nothing_of_its_parents,
+    a_child_awaits_in_a_domain_of_its_own_what_its_parent_awaited_in_another,
+    a_child_has_memory_of_its_own_where_its_parent_had_some_for_peers,
 });
 
 const LEN: usize = 300_000;
@@ -233,15 +233,18 @@ fn block_on<R>(future: impl IntoFuture<Output = R>) -> Option<R> {
     None
 }
 
-fn flt_010_a_child_with_a_domain_of_its_own_disturbs_nothing_of_its_parents(kind: &str) {
+/// Requirements: FLT-010.
+fn a_child_with_a_domain_of_its_own_disturbs_nothing_of_its_parents(kind: &str) {
     has_a_child_that(kind, "drop");
 }
 
-fn flt_010_a_child_awaits_in_a_domain_of_its_own_what_its_parent_awaited_in_another(kind: &str) {
+/// Requirements: FLT-010.
+fn a_child_awaits_in_a_domain_of_its_own_what_its_parent_awaited_in_another(kind: &str) {
     has_a_child_that(kind, "await");
 }
 
-fn flt_010_a_child_has_memory_of_its_own_where_its_parent_had_some_for_peers(kind: &str) {
+/// Requirements: FLT-010.
+fn a_child_has_memory_of_its_own_where_its_parent_had_some_for_peers(kind: &str) {
     has_a_child_that(kind, "memory");
 }
 

@@ -22,10 +22,11 @@ use percale_conformance::watchdog::Watchdog;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 crate::on!(shm, tcp: {
-    flt_010_each_call_on_what_a_child_inherited_is_refused,
+    each_call_on_what_a_child_inherited_is_refused,
 });
 
-fn flt_010_each_call_on_what_a_child_inherited_is_refused(kind: &str) {
+/// Requirements: FLT-010.
+fn each_call_on_what_a_child_inherited_is_refused(kind: &str) {
     let _watchdog = Watchdog::new("each call on what a child inherited is refused");
     Helper::start("inherited-calls", &[("PERCALE_FABRIC", kind)]).end();
 }

@@ -302,8 +302,9 @@ fn cases() -> BTreeSet<(String, String)> {
     found
 }
 
+/// Requirements: FLT-010.
 #[test]
-fn flt_010_each_public_function_has_a_case_in_a_forked_child() {
+fn each_public_function_has_a_case_in_a_forked_child() {
     let (functions, cases) = (functions(), cases());
     assert!(functions.len() > 300 && cases.len() > 150, "{} functions, {} cases", functions.len(), cases.len());
     let without: BTreeMap<_, _> = WITHOUT.iter().copied().collect();

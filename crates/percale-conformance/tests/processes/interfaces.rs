@@ -28,8 +28,9 @@ pub(crate) fn bound() {
     say(&Info::discover().expect("discovery").advertised());
 }
 
+/// Requirements: CON-010.
 #[test]
-fn con_010_a_host_of_containers_advertises_what_others_reach() {
+fn a_host_of_containers_advertises_what_others_reach() {
     if !possible("interfaces of many kinds", &["unshare", "ip"]) {
         return;
     }

@@ -196,8 +196,9 @@ mod shm {
     mod rust {
         use super::super::*;
 
+        /// Requirements: AV-010, AV-011, AV-014, AV-015.
         #[test]
-        fn av_010_av_011_av_014_av_015_processes_share_a_vector_by_its_name() {
+        fn processes_share_a_vector_by_its_name() {
             let name = new_name();
             let mut first = start("vector-holder", &name, ("MODE", "write"));
             let number = asked(&mut first, "insert 10.1.1.1:5");
@@ -226,8 +227,9 @@ mod shm {
             assert!(fresh.is_empty() && fresh.lookup(peer).is_none());
         }
 
+        /// Requirements: AV-012, AV-013.
         #[test]
-        fn av_012_av_013_who_opened_for_reading_reads() {
+        fn who_opened_for_reading_reads() {
             let name = new_name();
             let missing = builder(&name).read_only().build().unwrap_err();
             assert_eq!(missing.errno(), libc::ENOENT, "{missing}");
@@ -242,8 +244,9 @@ mod shm {
             assert_eq!(vector.len(), 1_000_000);
         }
 
+        /// Requirements: AV-011.
         #[test]
-        fn av_011_readers_see_whole_entries_while_others_write() {
+        fn readers_see_whole_entries_while_others_write() {
             let seconds = std::env::var("PERCALE_VECTOR_SECONDS").unwrap_or_else(|_| "2".to_owned());
             let name = new_name();
             let vector = builder(&name).build().unwrap();
@@ -266,8 +269,10 @@ mod shm {
         }
 
         /// `PERCALE_VECTOR_ENTRIES=1000000` runs the full size.
+        ///
+        /// Requirements: AV-011.
         #[test]
-        fn av_011_what_eight_processes_read_is_in_memory_once() {
+        fn what_eight_processes_read_is_in_memory_once() {
             const READERS: u64 = 8;
             let count: u64 = std::env::var("PERCALE_VECTOR_ENTRIES").map_or(50_000, |n| n.parse().unwrap());
             let name = new_name();
@@ -297,8 +302,9 @@ mod shm {
             assert!(sum <= all + 1024, "{sum} KiB for {all}");
         }
 
+        /// Requirements: AV-011.
         #[test]
-        fn av_011_the_death_of_any_process_leaves_the_rest_working() {
+        fn the_death_of_any_process_leaves_the_rest_working() {
             let times: u64 = std::env::var("PERCALE_VECTOR_DEATHS").map_or(25, |times| times.parse().unwrap());
             let name = new_name();
             let (mut random, mut readers) = (Random::new(7), 0);

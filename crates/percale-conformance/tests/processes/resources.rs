@@ -13,15 +13,16 @@ use percale_conformance::{long, skipped};
 use rustix::process::{Resource, Rlimit};
 
 crate::on!(shm, tcp: {
-    res_001_con_012_killed_peers_leave_nothing,
+    killed_peers_leave_nothing,
     four_and_sixteen_processes_exchange_all_to_all,
 });
 
 mod scale {
     mod shm {
         mod rust {
+            /// Requirements: RES-005.
             #[test]
-            fn res_005_many_idle_peers_cost_little() {
+            fn idle_shm_peers_cost_little() {
                 let peers = if percale_conformance::long() { 256 } else { 64 };
                 super::super::super::many_idle_peers_cost_little("shm", peers, 24);
             }
@@ -29,8 +30,9 @@ mod scale {
     }
     mod tcp {
         mod rust {
+            /// Requirements: RES-006.
             #[test]
-            fn res_006_many_idle_peers_cost_little() {
+            fn idle_tcp_peers_cost_little() {
                 let peers = if percale_conformance::long() { 4000 } else { 200 };
                 super::super::super::many_idle_peers_cost_little("tcp", peers, 4);
             }
@@ -39,7 +41,9 @@ mod scale {
 }
 
 /// Runs the helper `cycles` in a separate process.
-fn res_001_con_012_killed_peers_leave_nothing(transport: &str) {
+///
+/// Requirements: RES-001, CON-012.
+fn killed_peers_leave_nothing(transport: &str) {
     let _watchdog = Watchdog::within("killed peers leave nothing", Duration::from_secs(if long() { 900 } else { 120 }));
     let mut helper = Helper::start("cycles", &[("PERCALE_FABRIC", transport)]);
     let cycles = if long() { 10 } else { 1 };

@@ -5,8 +5,9 @@ use percale_conformance::skipped;
 
 mod shm {
     mod rust {
+        /// Requirements: RES-009.
         #[test]
-        fn res_009_a_token_goes_round_sixteen_processes_on_two_processors() {
+        fn a_token_goes_round_sixteen_processes_on_two_processors() {
             super::super::a_token_goes_round();
         }
     }

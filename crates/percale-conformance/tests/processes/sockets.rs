@@ -4,10 +4,12 @@ use percale_conformance::peers::open_as_told;
 use percale_conformance::process::{Helper, ask, say};
 use percale_conformance::watchdog::Watchdog;
 
-crate::on!(shm, tcp, verbs: { con_001_no_socket_is_opened_before_the_first_operation });
+crate::on!(shm, tcp, verbs: { no_socket_is_opened_before_the_first_operation });
 
 /// Runs the helper `lazy`, which makes the check, in a separate process.
-fn con_001_no_socket_is_opened_before_the_first_operation(transport: &str) {
+///
+/// Requirements: CON-001.
+fn no_socket_is_opened_before_the_first_operation(transport: &str) {
     let _watchdog = Watchdog::new("no socket is opened before the first operation");
     let mut lazy = Helper::start("lazy", &[("PERCALE_FABRIC", transport)]);
     let own = lazy.hear();

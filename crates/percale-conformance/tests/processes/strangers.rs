@@ -15,10 +15,10 @@ use rustix::process::{Resource, Rlimit};
 use zerocopy::IntoBytes;
 
 crate::on!(tcp: {
-    flt_007_silent_strangers_take_bounded_memory_and_keep_nobody_out,
-    flt_007_strangers_that_connect_take_bounded_memory_and_keep_nobody_out,
-    flt_007_strangers_that_come_and_go_take_bounded_memory_and_keep_nobody_out,
-    flt_007_frames_that_are_not_for_it_take_bounded_memory_and_keep_nobody_out,
+    silent_strangers_take_bounded_memory_and_keep_nobody_out,
+    strangers_that_connect_take_bounded_memory_and_keep_nobody_out,
+    strangers_that_come_and_go_take_bounded_memory_and_keep_nobody_out,
+    frames_that_are_not_for_it_take_bounded_memory_and_keep_nobody_out,
 });
 
 /// More strangers than an endpoint keeps of any kind.
@@ -133,7 +133,8 @@ fn endure<S>(name: &'static str, mut flood: impl FnMut(SocketAddr, usize) -> S) 
     first.exchange(by_first, 2, 300_000).expect("an echo afterwards");
 }
 
-fn flt_007_silent_strangers_take_bounded_memory_and_keep_nobody_out(_: &str) {
+/// Requirements: FLT-007.
+fn silent_strangers_take_bounded_memory_and_keep_nobody_out(_: &str) {
     // Some send nothing, others half a hello.
     endure("silent strangers", |to, number| {
         let mut stream = TcpStream::connect(to).expect("the kernel takes calls");
@@ -144,17 +145,20 @@ fn flt_007_silent_strangers_take_bounded_memory_and_keep_nobody_out(_: &str) {
     });
 }
 
-fn flt_007_strangers_that_connect_take_bounded_memory_and_keep_nobody_out(_: &str) {
+/// Requirements: FLT-007.
+fn strangers_that_connect_take_bounded_memory_and_keep_nobody_out(_: &str) {
     let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
     endure("strangers that connect", |to, number| meet(to, nowhere, number as u64));
 }
 
-fn flt_007_strangers_that_come_and_go_take_bounded_memory_and_keep_nobody_out(_: &str) {
+/// Requirements: FLT-007.
+fn strangers_that_come_and_go_take_bounded_memory_and_keep_nobody_out(_: &str) {
     let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
     endure("strangers that come and go", |to, number| drop(meet(to, nowhere, number as u64)));
 }
 
-fn flt_007_frames_that_are_not_for_it_take_bounded_memory_and_keep_nobody_out(_: &str) {
+/// Requirements: FLT-007.
+fn frames_that_are_not_for_it_take_bounded_memory_and_keep_nobody_out(_: &str) {
     let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
     let frame = Head { kind: Kind::Control, len: 3, ..Head::default() };
     let mut bytes = Vec::new();

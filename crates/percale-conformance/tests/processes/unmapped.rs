@@ -6,10 +6,12 @@ use percale_conformance::memory::{Memory, content, same};
 use percale_conformance::mesh::{Mesh, Receive, Send};
 use percale_conformance::skipped;
 
-crate::on!(shm: { flt_011_memory_that_is_not_there_fails_its_operation_only });
+crate::on!(shm: { memory_that_is_not_there_fails_its_operation_only });
 
 /// Long messages from and to unmapped addresses, which the kernel detects, between valid ones.
-fn flt_011_memory_that_is_not_there_fails_its_operation_only(transport: &str) {
+///
+/// Requirements: FLT-011.
+fn memory_that_is_not_there_fails_its_operation_only(transport: &str) {
     let events = EventQueue::default();
     let mesh = Mesh::<Shm>::with(2, |domain| domain, |_, endpoint| endpoint.event_queue(&events));
     mesh.connect();

@@ -157,8 +157,9 @@ impl Drop for Relaxed<'_> {
 mod tests {
     use super::*;
 
+    /// Requirements: HMEM-003.
     #[test]
-    fn hmem_003_remembered_allocations_are_bounded() {
+    fn remembered_allocations_are_bounded() {
         let settled = Settled::default();
         let len = || settled.0.read().unwrap().len();
         settled.insert(0);

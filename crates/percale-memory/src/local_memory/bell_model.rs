@@ -68,8 +68,9 @@ impl Shared {
     }
 }
 
+/// Requirements: RES-008.
 #[test]
-fn res_008_loom_a_sleeper_that_watches_is_woken() {
+fn loom_a_sleeper_that_watches_is_woken() {
     loom::model(|| {
         let shared = Shared::new();
         let sender = {
@@ -83,8 +84,9 @@ fn res_008_loom_a_sleeper_that_watches_is_woken() {
     });
 }
 
+/// Requirements: RES-008.
 #[test]
-fn res_008_loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
+fn loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
     loom::model(|| {
         let shared = Shared::new();
         let sender = {
@@ -103,8 +105,9 @@ fn res_008_loom_a_cold_ring_is_rung_and_its_sleeper_woken() {
     });
 }
 
+/// Requirements: RES-008.
 #[test]
-fn res_008_loom_a_sleeper_with_cold_rings_is_woken_by_one() {
+fn loom_a_sleeper_with_cold_rings_is_woken_by_one() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -133,8 +136,9 @@ fn res_008_loom_a_sleeper_with_cold_rings_is_woken_by_one() {
     });
 }
 
+/// Requirements: RES-008.
 #[test]
-fn res_008_loom_own_threads_wake_a_sleeper_whose_page_a_peer_clears() {
+fn loom_own_threads_wake_a_sleeper_whose_page_a_peer_clears() {
     loom::model(|| {
         let shared = Shared::new();
         let own = {

@@ -324,8 +324,9 @@ mod tests {
         unsafe { Segment::new(ptr, len) }
     }
 
+    /// Requirements: MR-041.
     #[test]
-    fn mr_041_memory_that_is_not_there_or_may_not_be_used_is_found_out() {
+    fn memory_that_is_not_there_or_may_not_be_used_is_found_out() {
         let (start, page) = edge();
         assert!(check(segment(start, page), true).is_ok());
         assert!(check(segment(start, page + 1), false).is_err() && check(segment(start, 0), true).is_ok());
@@ -347,8 +348,9 @@ mod tests {
         assert!(check_maps(segment(here.as_ptr().cast_mut(), here.len()), true).is_ok());
     }
 
+    /// Requirements: MR-028.
     #[test]
-    fn mr_028_a_copy_of_unmapped_memory_is_an_error() {
+    fn a_copy_of_unmapped_memory_is_an_error() {
         let (start, page) = edge();
         let within = Segments::one(segment(start, page));
         store(&within, View::of(&vec![7; page])).unwrap();

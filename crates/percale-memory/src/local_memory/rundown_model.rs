@@ -99,8 +99,9 @@ impl Interrupt {
     }
 }
 
+/// Requirements: REV-007.
 #[test]
-fn rev_007_loom_no_write_lands_after_its_line_retired() {
+fn loom_no_write_lands_after_its_line_retired() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -114,8 +115,10 @@ fn rev_007_loom_no_write_lands_after_its_line_retired() {
 }
 
 /// The revoker may find that the line has changed and is odd. It then need not wait for the second access.
+///
+/// Requirements: REV-007.
 #[test]
-fn rev_007_loom_a_changed_line_has_retired_though_it_is_odd() {
+fn loom_a_changed_line_has_retired_though_it_is_odd() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -130,8 +133,9 @@ fn rev_007_loom_a_changed_line_has_retired_though_it_is_odd() {
     });
 }
 
+/// Requirements: REV-007.
 #[test]
-fn rev_007_loom_a_renewed_access_looks_again() {
+fn loom_a_renewed_access_looks_again() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -148,8 +152,10 @@ fn rev_007_loom_a_renewed_access_looks_again() {
 
 /// The entry is granted again while the initiator of the first grant continues. That initiator must not mistake the new
 /// grant for its own.
+///
+/// Requirements: REV-007.
 #[test]
-fn rev_007_loom_an_old_generation_does_not_hold_under_a_new_grant() {
+fn loom_an_old_generation_does_not_hold_under_a_new_grant() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -168,8 +174,10 @@ fn rev_007_loom_an_old_generation_does_not_hold_under_a_new_grant() {
 }
 
 /// One fence serves all lines. Each initiator has its own memory, since their accesses are not ordered.
+///
+/// Requirements: REV-007.
 #[test]
-fn rev_007_loom_one_fence_serves_every_line() {
+fn loom_one_fence_serves_every_line() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -250,8 +258,10 @@ fn bounded(model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// An initiator stops fencing while a right is revoked.
+///
+/// Requirements: REV-007.
 #[test]
-fn rev_007_loom_no_write_lands_late_while_its_initiator_stops_fencing() {
+fn loom_no_write_lands_late_while_its_initiator_stops_fencing() {
     bounded(|| {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let initiator = {
@@ -271,8 +281,10 @@ fn rev_007_loom_no_write_lands_late_while_its_initiator_stops_fencing() {
 }
 
 /// An initiator that does not fence is asked to fence by one revocation. At the next one it has done so, or not yet.
+///
+/// Requirements: REV-007.
 #[test]
-fn rev_007_loom_no_write_lands_late_while_its_initiator_is_asked_to_fence_again() {
+fn loom_no_write_lands_late_while_its_initiator_is_asked_to_fence_again() {
     bounded(|| {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let mut announcer = Announcer::default();
@@ -294,9 +306,11 @@ fn rev_007_loom_no_write_lands_late_while_its_initiator_is_asked_to_fence_again(
 
 /// The model detects a defect: a revoker that does not fence for an initiator that announces without fences returns too
 /// early.
+///
+/// Requirements: REV-007.
 #[test]
 #[should_panic(expected = "access")]
-fn rev_007_loom_an_initiator_that_nobody_fences_is_found_out() {
+fn loom_an_initiator_that_nobody_fences_is_found_out() {
     bounded(|| {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let mut announcer = Announcer::default();
@@ -311,9 +325,11 @@ fn rev_007_loom_an_initiator_that_nobody_fences_is_found_out() {
 }
 
 /// The model detects a defect: an initiator that marks its line as unfenced without a fence.
+///
+/// Requirements: REV-007.
 #[test]
 #[should_panic(expected = "access")]
-fn rev_007_loom_an_initiator_that_stops_fencing_unfenced_is_found_out() {
+fn loom_an_initiator_that_stops_fencing_unfenced_is_found_out() {
     bounded(|| {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let initiator = {
@@ -332,9 +348,11 @@ fn rev_007_loom_an_initiator_that_stops_fencing_unfenced_is_found_out() {
 }
 
 /// The model detects a defect: with an announcement without a fence, each side can miss the other.
+///
+/// Requirements: REV-007.
 #[test]
 #[should_panic(expected = "access")]
-fn rev_007_loom_an_unfenced_announcement_is_found_out() {
+fn loom_an_unfenced_announcement_is_found_out() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, _, line| {
@@ -349,9 +367,11 @@ fn rev_007_loom_an_unfenced_announcement_is_found_out() {
 
 /// The model detects a defect: with a revoker that has not fenced before it reads the line, each side can miss the
 /// other.
+///
+/// Requirements: REV-007.
 #[test]
 #[should_panic(expected = "access")]
-fn rev_007_loom_an_unfenced_revocation_is_found_out() {
+fn loom_an_unfenced_revocation_is_found_out() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -370,9 +390,11 @@ fn rev_007_loom_an_unfenced_revocation_is_found_out() {
 }
 
 /// The model detects a defect: an initiator that renews without checking the entry again writes too late.
+///
+/// Requirements: REV-007.
 #[test]
 #[should_panic(expected = "access")]
-fn rev_007_loom_a_renewal_that_does_not_look_again_is_found_out() {
+fn loom_a_renewal_that_does_not_look_again_is_found_out() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -418,8 +440,9 @@ impl Pinned {
     }
 }
 
+/// Requirements: REV-007.
 #[test]
-fn rev_007_loom_no_thread_is_inside_a_revoked_quiet_pin() {
+fn loom_no_thread_is_inside_a_revoked_quiet_pin() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -433,9 +456,11 @@ fn rev_007_loom_no_thread_is_inside_a_revoked_quiet_pin() {
 }
 
 /// The model detects a defect: a pin that is quiet but was not revoked proves nothing.
+///
+/// Requirements: REV-007.
 #[test]
 #[should_panic(expected = "access")]
-fn rev_007_loom_a_quiet_pin_that_was_not_revoked_is_found_out() {
+fn loom_a_quiet_pin_that_was_not_revoked_is_found_out() {
     loom::model(|| {
         let pinned = Pinned::new();
         let thread = Pinned::start(&pinned, 0, 1);

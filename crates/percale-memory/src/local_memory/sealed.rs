@@ -460,8 +460,9 @@ mod tests {
         assert_ne!(locate(second.as_ptr(), 1).unwrap().arena, found.arena);
     }
 
+    /// Requirements: FLT-010.
     #[test]
-    fn flt_010_a_child_finds_no_arena_of_its_parents_and_has_its_own() {
+    fn a_child_finds_no_arena_of_its_parents_and_has_its_own() {
         let (small, large) = (allocate(1000).unwrap(), allocate(LARGE).unwrap());
         let inherited = locate(small.as_ptr(), 1000).unwrap().arena;
         assert!(crate::system::forked::in_a_child(|| {
@@ -478,8 +479,9 @@ mod tests {
         assert_eq!(locate(small.as_ptr(), 1000).unwrap().arena, inherited);
     }
 
+    /// Requirements: FLT-010.
     #[test]
-    fn flt_010_a_child_lets_go_of_its_parents_memory_and_keeps_what_it_has_there() {
+    fn a_child_lets_go_of_its_parents_memory_and_keeps_what_it_has_there() {
         let mut memory = Some(allocate(LARGE).unwrap());
         let start = memory.as_ref().unwrap().as_ptr();
         assert!(crate::system::forked::in_a_child(|| {

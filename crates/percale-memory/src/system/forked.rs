@@ -244,8 +244,9 @@ pub fn in_a_child(f: impl FnOnce() -> bool) -> bool {
 mod tests {
     use super::*;
 
+    /// Requirements: FLT-010.
     #[test]
-    fn flt_010_what_a_child_inherits_stays_its_parents_whatever_the_child_makes() {
+    fn what_a_child_inherits_stays_its_parents_whatever_the_child_makes() {
         let parents = Process::current().unwrap();
         assert!(parents.is_here() && Process::current().unwrap().is_here());
         assert!(in_a_child(|| {
@@ -261,8 +262,9 @@ mod tests {
         assert!(parents.is_here());
     }
 
+    /// Requirements: FLT-010.
     #[test]
-    fn flt_010_a_child_does_not_have_its_parents_word() {
+    fn a_child_does_not_have_its_parents_word() {
         let word = word_of_this_process().unwrap();
         word.store(7, Ordering::Relaxed);
         let here = std::ptr::from_ref(word).expose_provenance() as u64;
@@ -273,8 +275,9 @@ mod tests {
         assert!(std::ptr::from_ref(other).addr().abs_diff(here as usize) > 1 << 16, "not at a random address");
     }
 
+    /// Requirements: FLT-010.
     #[test]
-    fn flt_010_a_child_has_a_value_of_its_own_and_waits_for_no_lock_of_its_parents() {
+    fn a_child_has_a_value_of_its_own_and_waits_for_no_lock_of_its_parents() {
         static VALUE: PerProcess<Mutex<u32>> = PerProcess::new();
         assert!(VALUE.get().is_none());
         let value = VALUE.get_or_make().unwrap();
@@ -290,8 +293,9 @@ mod tests {
         assert!(std::ptr::eq(VALUE.get_or_make().unwrap(), value));
     }
 
+    /// Requirements: FLT-010.
     #[test]
-    fn flt_010_a_child_waits_for_no_lock_that_it_inherited() {
+    fn a_child_waits_for_no_lock_that_it_inherited() {
         let lock = ProcessMutex::new(3);
         let held = lock.lock().unwrap();
         assert!(in_a_child(|| lock.lock().is_none()));

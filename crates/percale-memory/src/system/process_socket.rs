@@ -261,8 +261,9 @@ mod tests {
         poll(&mut [PollFd::new(socket, PollFlags::RDHUP)], Some(&soon)).unwrap() == 1
     }
 
+    /// Requirements: FLT-002.
     #[test]
-    fn flt_002_a_forked_child_does_not_keep_a_connection_open() {
+    fn a_forked_child_does_not_keep_a_connection_open() {
         let (ours, theirs) = pair();
         let (start, started) = rustix::pipe::pipe().unwrap();
         // SAFETY: the child waits for the end of the pipe, and exits.
@@ -281,8 +282,9 @@ mod tests {
         assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
     }
 
+    /// Requirements: FLT-010.
     #[test]
-    fn flt_010_what_a_child_drops_closes_nothing_of_its_own() {
+    fn what_a_child_drops_closes_nothing_of_its_own() {
         let (ours, _theirs) = pair();
         let (second, _) = pair();
         let mut inherited = Some(ours);
@@ -298,8 +300,9 @@ mod tests {
         assert!(is_connected(inherited.unwrap().as_fd()));
     }
 
+    /// Requirements: FLT-010.
     #[test]
-    fn flt_010_a_child_without_free_descriptors_keeps_no_connection_either() {
+    fn a_child_without_free_descriptors_keeps_no_connection_either() {
         let (ours, _theirs) = pair();
         let (second, _others) = pair();
         let is_open = |socket: &ProcessSocket| rustix::io::fcntl_getfd(socket).is_ok();
@@ -314,8 +317,9 @@ mod tests {
         assert!(is_open(&ours) && is_connected(second.as_fd()));
     }
 
+    /// Requirements: FLT-010.
     #[test]
-    fn flt_010_a_child_of_clone_waits_for_no_lock_of_its_parents() {
+    fn a_child_of_clone_waits_for_no_lock_of_its_parents() {
         let (ours, _theirs) = pair();
         let held = table().unwrap();
         // SAFETY: like fork, without the handlers; the child opens and closes sockets, and exits.

@@ -52,8 +52,9 @@ impl fmt::Display for PeerAddress {
 mod tests {
     use super::*;
 
+    /// Requirements: AV-051, AV-052.
     #[test]
-    fn av_051_av_052_a_receive_context_takes_the_top_bits() {
+    fn a_receive_context_takes_the_top_bits() {
         let peer = PeerAddress(5);
         assert_eq!(peer.receive_context(3, 4), Some(PeerAddress((3 << 60) | 5)));
         assert_eq!(peer.receive_context(16, 4), None);

@@ -153,8 +153,9 @@ mod tests {
         assert!(!completes(false, false, FI_COMPLETION));
     }
 
+    /// Requirements: HMEM-001.
     #[test]
-    fn hmem_001_only_who_asked_for_devices_has_their_memory_looked_for() {
+    fn only_who_asked_for_devices_has_their_memory_looked_for() {
         for devices in [false, true] {
             let direction = Direction::new(0, devices);
             direction.bind(true, false);

@@ -245,8 +245,9 @@ mod tests {
         assert_eq!(bits(Access::READ | Access::WRITE | Access::SEND | Access::RECEIVE), 0);
     }
 
+    /// Requirements: MW-019.
     #[test]
-    fn mw_019_a_line_checks_as_its_region_does() {
+    fn a_line_checks_as_its_region_does() {
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let said = Said::live(
             7,

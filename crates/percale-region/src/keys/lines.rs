@@ -230,8 +230,10 @@ mod tests {
     }
 
     /// Adds and removes random keys, and compares with a set. Another thread always finds the keys that stay.
+    ///
+    /// Requirements: KEY-004, MR-032.
     #[test]
-    fn key_004_mr_032_keys_are_found_while_others_come_and_go() {
+    fn keys_are_found_while_others_come_and_go() {
         let (lines, mut used) = (Lines::default(), Used::default());
         let mut live = HashSet::new();
         let stay: Vec<u64> = (1..200).map(|key| key * 0x1_0000_0001).collect();

@@ -383,8 +383,9 @@ pub fn table_of_one(key: u64, memory: impl Into<Buffer>) -> std::io::Result<(Arc
 mod tests {
     use super::*;
 
+    /// Requirements: KEY-004.
     #[test]
-    fn key_004_keys_that_the_domain_chooses_are_found_at_a_glance() {
+    fn keys_that_the_domain_chooses_are_found_at_a_glance() {
         let keys = Keys::new(Duration::ZERO, Process::current().unwrap());
         let terms = Terms::new(Access::REMOTE_READ);
         let kept = Kept { backed: true, writable: true };

@@ -257,8 +257,9 @@ mod tests {
         assert!(link.is_idle());
     }
 
+    /// Requirements: MR-069.
     #[test]
-    fn mr_069_revoked_memory_fails_its_transfer_and_no_other() {
+    fn revoked_memory_fails_its_transfer_and_no_other() {
         let (mut link, mut notes) = (LoopbackLink::new(), Notes::keeping(usize::MAX));
         let (source, target) = (Lent::new(vec![1; 600_000]), Lent::new(vec![0; 600_000]));
         let offer = Offer { len: 600_000.into(), ..Offer::default() };

@@ -223,13 +223,15 @@ fn revoke_in_the_middle(revoke_source: bool) {
     assert!(arrived() < LEN);
 }
 
+/// Requirements: MR-069.
 #[test]
-fn mr_069_a_place_revoked_in_the_middle_fails_the_pull_and_nothing_else() {
+fn a_place_revoked_in_the_middle_fails_the_pull_and_nothing_else() {
     revoke_in_the_middle(false);
 }
 
+/// Requirements: MR-069.
 #[test]
-fn mr_069_a_source_revoked_in_the_middle_fails_both_ends_and_nothing_else() {
+fn a_source_revoked_in_the_middle_fails_both_ends_and_nothing_else() {
     revoke_in_the_middle(true);
 }
 

@@ -135,8 +135,9 @@ fn runs(totals: [usize; 2], steps: &[(bool, u8, usize)]) {
 }
 
 proptest! {
+    /// Requirements: MSG-014.
     #[test]
-    fn msg_014_both_sides_get_on_in_whatever_order_devices_deliver(
+    fn both_sides_get_on_in_whatever_order_devices_deliver(
         totals in [0usize..2000, 0usize..2000],
         steps in prop::collection::vec((any::<bool>(), 0u8..4, 0usize..200), 0..400),
     ) {
@@ -166,8 +167,10 @@ proptest! {
 
 /// The last acknowledgement of a peer that exits may be lost. The credits that the peer has returned for the messages
 /// that it has read are sufficient.
+///
+/// Requirements: CON-019.
 #[test]
-fn con_019_what_a_peer_has_read_is_delivered_without_an_acknowledgement() {
+fn what_a_peer_has_read_is_delivered_without_an_acknowledgement() {
     let [mut one, mut two] = [5, 1].map(Side::new);
     one.write(5);
     one.deliver(&mut two, 5);
@@ -183,8 +186,9 @@ fn con_019_what_a_peer_has_read_is_delivered_without_an_acknowledgement() {
     assert_eq!((one.credits.delivered(), one.credits.is_calm()), (5, true));
 }
 
+/// Requirements: MSG-014.
 #[test]
-fn msg_014_both_sides_send_more_than_their_credits_before_either_reads() {
+fn both_sides_send_more_than_their_credits_before_either_reads() {
     // Both sides write and deliver until there is no progress. Neither side reads.
     let mut steps = Vec::new();
     for _ in 0..20 {

@@ -104,8 +104,9 @@ fn memories(count: usize, len: usize) -> Vec<Memory> {
     (0..count).map(|_| Memory::new(len)).collect()
 }
 
+/// Requirements: RCACHE-001.
 #[test]
-fn rcache_001_two_transfers_through_the_device_are_one_registration() {
+fn two_transfers_through_the_device_are_one_registration() {
     let Some(mut world) = World::open(|builder| builder) else { return };
     let memory = Memory::new(LEN);
     for round in 0..20 {
@@ -117,8 +118,9 @@ fn rcache_001_two_transfers_through_the_device_are_one_registration() {
     assert_eq!(world.counts.made(), 2, "what changed is registered anew");
 }
 
+/// Requirements: RCACHE-005.
 #[test]
-fn rcache_005_registered_bytes_stay_within_their_limit() {
+fn registered_bytes_stay_within_their_limit() {
     let limit = 8 * 4096;
     let Some(mut world) = World::open(|builder| builder.max_bytes(limit)) else { return };
     let memories = memories(6, 3 * 4096);
@@ -142,8 +144,9 @@ fn rcache_005_registered_bytes_stay_within_their_limit() {
     assert_eq!(world.cache.stats().single_uses_for(Refusal::TooLarge), 2);
 }
 
+/// Requirements: RCACHE-006.
 #[test]
-fn rcache_006_without_a_limit_of_bytes_all_registrations_are_kept() {
+fn without_a_limit_of_bytes_all_registrations_are_kept() {
     let Some(mut world) = World::open(|builder| builder) else { return };
     let memories = memories(100, LEN);
     for (number, memory) in (0..).zip(memories.iter().chain(&memories)) {
@@ -152,8 +155,9 @@ fn rcache_006_without_a_limit_of_bytes_all_registrations_are_kept() {
     assert_eq!((world.counts.made(), world.counts.held()), (100, (100, 100 * LEN as u64)));
 }
 
+/// Requirements: RCACHE-007, RCACHE-022.
 #[test]
-fn rcache_007_rcache_022_registrations_stay_within_their_number_from_ever_new_buffers() {
+fn registrations_stay_within_their_number_from_ever_new_buffers() {
     let Some(mut world) = World::open(|builder| builder.max_count(4)) else { return };
     for round in 0..200 {
         let memory = Memory::new(4096 * (1 + usize::from(round) % 4));
@@ -173,8 +177,9 @@ fn rcache_007_rcache_022_registrations_stay_within_their_number_from_ever_new_bu
     assert_eq!(world.counts.held().0, 4);
 }
 
+/// Requirements: RCACHE-008.
 #[test]
-fn rcache_008_a_number_of_registrations_is_the_limit_by_default() {
+fn a_number_of_registrations_is_the_limit_by_default() {
     let Some(mut world) = World::open(|builder| builder) else { return };
     let memories = memories(1100, 4096);
     for (number, memory) in memories.iter().enumerate() {
@@ -186,8 +191,9 @@ fn rcache_008_a_number_of_registrations_is_the_limit_by_default() {
     assert_eq!(world.counts.made(), 1100);
 }
 
+/// Requirements: RCACHE-009.
 #[test]
-fn rcache_009_a_limit_of_none_registers_with_the_device_each_time() {
+fn a_limit_of_none_registers_with_the_device_each_time() {
     let Some(mut world) = World::open(|builder| builder.max_count(0)) else { return };
     let memory = Memory::new(LEN);
     for round in 1..=20 {
@@ -197,8 +203,9 @@ fn rcache_009_a_limit_of_none_registers_with_the_device_each_time() {
     }
 }
 
+/// Requirements: RCACHE-010.
 #[test]
-fn rcache_010_what_a_transfer_uses_stays_registered() {
+fn what_a_transfer_uses_stays_registered() {
     for (most, bytes) in [(2, u64::MAX), (1024, 8 * 4096)] {
         let Some(mut world) = World::open(|builder| builder.max_count(most).max_bytes(bytes)) else { return };
         let used = Memory::new(LEN);
@@ -225,8 +232,10 @@ fn rcache_010_what_a_transfer_uses_stays_registered() {
 
 /// The kernel's limit of locked memory applies to threads without CAP_IPC_LOCK, which each thread may drop for itself.
 /// A device is used with the credentials with which it was opened.
+///
+/// Requirements: RCACHE-023.
 #[test]
-fn rcache_023_at_the_limit_of_locked_memory_idle_registrations_go() {
+fn at_the_limit_of_locked_memory_idle_registrations_go() {
     const LIMIT: u64 = 48 << 20;
     if std::env::var_os("PERCALE_GUEST").is_none() {
         return println!("skipped: it lowers a limit of the whole process, in the guest only");
@@ -267,8 +276,9 @@ fn rcache_023_at_the_limit_of_locked_memory_idle_registrations_go() {
     ended.expect("well");
 }
 
+/// Requirements: RCACHE-027.
 #[test]
-fn rcache_027_the_applications_own_registrations_are_its_to_end() {
+fn the_applications_own_registrations_are_its_to_end() {
     if super::double::pins_no_pages() {
         return;
     }
@@ -293,8 +303,9 @@ fn rcache_027_the_applications_own_registrations_are_its_to_end() {
     assert_eq!(world.counts.held(), (0, 0));
 }
 
+/// Requirements: RCACHE-026, RCACHE-021.
 #[test]
-fn rcache_026_rcache_021_changes_are_told_beside_transfers() {
+fn changes_are_told_beside_transfers() {
     const ROUNDS: u8 = 60;
     let Some(world) = World::open(|builder| builder.max_count(3)) else { return };
     let World { cache, notifier, adapter, counts, lane, peer } = world;

@@ -22,8 +22,10 @@ pub(super) fn registrar(adapter: &Adapter) -> VerbsRegistrar {
 }
 
 /// Shows the problem that a monitor solves: the write succeeds, and the application never sees the bytes.
+///
+/// Requirements: RCACHE-001.
 #[test]
-fn rcache_001_without_a_monitor_a_write_reaches_memory_that_is_gone() {
+fn without_a_monitor_a_write_reaches_memory_that_is_gone() {
     if super::double::pins_no_pages() {
         return;
     }
@@ -66,27 +68,32 @@ fn is_seen_with(monitor: Choice) {
     }
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_without_a_cache_kept_nothing_is_lost() {
+fn without_a_cache_kept_nothing_is_lost() {
     is_seen_with(Choice::None);
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_over_the_kernel_tier_nothing_is_lost() {
+fn over_the_kernel_tier_nothing_is_lost() {
     is_seen_with(Choice::Bpf);
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_over_userfaultfd_nothing_is_lost() {
+fn over_userfaultfd_nothing_is_lost() {
     is_seen_with(Choice::Userfaultfd(Unseen::NeverMade.into()));
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_over_userfaultfd_of_old_kernels_nothing_is_lost() {
+fn over_userfaultfd_of_old_kernels_nothing_is_lost() {
     is_seen_with(Choice::Userfaultfd(Settings::new(Unseen::NeverMade).plain()));
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_over_sealed_memory_nothing_is_lost() {
+fn over_sealed_memory_nothing_is_lost() {
     is_seen_with(Choice::Sealed);
 }

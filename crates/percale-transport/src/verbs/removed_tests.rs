@@ -95,8 +95,10 @@ fn use_during(delete: &mut Child, adapter: &Adapter, one: &mut Wire, two: &mut W
 
 /// The removal of a device waits for the processes that have it open, unless its driver does not need that. Both sides
 /// make progress.
+///
+/// Requirements: FLT-001.
 #[test]
-fn flt_001_a_device_that_is_removed_hangs_nobody() {
+fn a_device_that_is_removed_hangs_nobody() {
     let Some(device) = Device::new(91) else { return };
     let adapter = device.adapter();
     let (mut one, mut two) = wires(&adapter);
@@ -113,8 +115,10 @@ fn flt_001_a_device_that_is_removed_hangs_nobody() {
 }
 
 /// The interface of the device is removed, so that no packet can be sent any more.
+///
+/// Requirements: FLT-001.
 #[test]
-fn flt_001_a_device_whose_interface_is_removed_hangs_nobody() {
+fn a_device_whose_interface_is_removed_hangs_nobody() {
     let Some(device) = Device::new(92) else { return };
     let adapter = device.adapter();
     let (mut one, mut two) = wires(&adapter);

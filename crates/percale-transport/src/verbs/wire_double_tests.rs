@@ -8,8 +8,10 @@ use super::tests::wires;
 use super::*;
 
 /// A failed completion queue ends only the connection that uses it.
+///
+/// Requirements: FLT-002.
 #[test]
-fn flt_002_a_completion_queue_that_fails_ends_no_other() {
+fn a_completion_queue_that_fails_ends_no_other() {
     double::on("", || {
         let adapter = adapter().expect("a device");
         let context = Arc::clone(adapter.domain().context());
@@ -85,8 +87,10 @@ fn exchange(adapter: &Arc<Adapter>) {
 }
 
 /// The end of the TCP connection arrives before the last bytes, even if the wire is polled often.
+///
+/// Requirements: FLT-003.
 #[test]
-fn flt_003_last_bytes_that_come_after_the_end_are_read() {
+fn last_bytes_that_come_after_the_end_are_read() {
     double::on("device double0; delay double0 receive 5", || {
         let adapter = adapter().expect("a device");
         let (mut one, mut two) = wires(&adapter);

@@ -121,8 +121,10 @@ fn a_receiver_that_does_not_read_stops_the_sender_and_no_more() {
 }
 
 /// A completion that is left in the queue causes no wake-up: a message behind many acknowledgements is read at once.
+///
+/// Requirements: MSG-014.
 #[test]
-fn msg_014_one_read_finds_what_came_behind_many_acknowledgements() {
+fn one_read_finds_what_came_behind_many_acknowledgements() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
     const MANY: usize = SENDS - 4;
@@ -141,8 +143,9 @@ fn msg_014_one_read_finds_what_came_behind_many_acknowledgements() {
     assert_eq!(one.read_one(&mut [0; 8]), Ok(1), "the peer's device has acknowledged it");
 }
 
+/// Requirements: CON-019.
 #[test]
-fn con_019_what_the_peer_gives_back_a_credit_for_has_arrived() {
+fn what_the_peer_gives_back_a_credit_for_has_arrived() {
     let Some(adapter) = adapter() else { return };
     let (mut one, _two) = wires(&adapter);
     for len in [100, 50] {

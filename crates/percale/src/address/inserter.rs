@@ -416,8 +416,9 @@ mod tests {
         assert_eq!(vector.len(), 2 + 4 * 3);
     }
 
+    /// Requirements: AV-034, AV-035, AV-036, AV-037.
     #[test]
-    fn av_034_av_035_av_036_av_037_failures_come_one_by_one_and_then_the_end() {
+    fn failures_come_one_by_one_and_then_the_end() {
         let (vector, events, inserter) = pair();
         // More events than the queue keeps of other kinds.
         let ports = (0..20).map(|n| port(if n % 2 == 0 { 0 } else { 1 }));
@@ -436,8 +437,9 @@ mod tests {
         assert_eq!((events.is_empty(), vector.len()), (true, 10));
     }
 
+    /// Requirements: AV-020, AV-021.
     #[test]
-    fn av_020_av_021_events_outlive_the_vector_that_they_are_of() {
+    fn events_outlive_the_vector_that_they_are_of() {
         let (vector, events, inserter) = pair();
         // Addresses that are inserted without the inserter cause no events.
         vector.insert(port(1)).unwrap();
@@ -449,8 +451,9 @@ mod tests {
         assert!(events.is_empty());
     }
 
+    /// Requirements: AV-031, AV-033, AV-038, AV-039.
     #[test]
-    fn av_031_av_033_av_038_av_039_numbers_follow_the_calls_whoever_resolves() {
+    fn numbers_follow_the_calls_whoever_resolves() {
         let (vector, events, inserter) = pair();
         let named = inserter.insert_symmetric("localhost", 1, "5000", 3, 1).unwrap();
         let literal = inserter.insert_symmetric("10.1.1.1", 2, "5000", 2, 2).unwrap();
@@ -498,8 +501,9 @@ mod tests {
         assert_eq!(vector.len() as u64, there);
     }
 
+    /// Requirements: AV-032.
     #[test]
-    fn av_032_what_needs_no_resolver_is_not_given_up() {
+    fn what_needs_no_resolver_is_not_given_up() {
         let (vector, events, inserter) = pair();
         inserter.insert_service("localhost", "80", 1).unwrap();
         let last = inserter.insert_many([port(9)], 2).unwrap();

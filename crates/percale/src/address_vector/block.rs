@@ -139,8 +139,9 @@ mod tests {
         Block::new(first.parse().unwrap(), nodes, ports)
     }
 
+    /// Requirements: AV-042.
     #[test]
-    fn av_042_all_services_of_a_node_come_before_the_next_node() {
+    fn all_services_of_a_node_come_before_the_next_node() {
         for (first, at_5) in [("10.1.1.255:5000", "10.1.2.0:5002"), ("[fe80::ffff%7]:80", "[fe80::1:0%7]:82")] {
             let block = block(first, 3, 3).unwrap();
             assert_eq!(Block::unpack(block.pack()), Some(block));
@@ -153,8 +154,9 @@ mod tests {
         }
     }
 
+    /// Requirements: AV-026.
     #[test]
-    fn av_026_a_block_holds_addresses_of_endpoints_only() {
+    fn a_block_holds_addresses_of_endpoints_only() {
         for (first, nodes, ports) in [
             ("10.0.0.1:65535", 1, 2),
             ("10.0.0.1:0", 1, 1),

@@ -105,8 +105,9 @@ impl Inserted {
 mod tests {
     use super::*;
 
+    /// Requirements: AV-025.
     #[test]
-    fn av_025_each_address_has_its_outcome_at_its_place() {
+    fn each_address_has_its_outcome_at_its_place() {
         let mut inserted = Inserted::default();
         for outcome in [Ok(7), Ok(8), Err(AddressError::Full), Err(AddressError::Full), Ok(9), Ok(20)] {
             inserted.push(outcome.map(PeerAddress));

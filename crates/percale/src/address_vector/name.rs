@@ -203,8 +203,9 @@ pub fn fabric_text(address: &SocketAddr) -> String {
 mod tests {
     use super::*;
 
+    /// Requirements: AV-054.
     #[test]
-    fn av_054_every_address_has_a_text_form_that_reads_back() {
+    fn every_address_has_a_text_form_that_reads_back() {
         for text in ["10.1.1.1:7471", "[::1]:5", "[fe80::1%3]:65535"] {
             let address = text.resolve(None).unwrap();
             assert_eq!(address.to_string(), text);
@@ -212,8 +213,9 @@ mod tests {
         }
     }
 
+    /// Requirements: AV-026.
     #[test]
-    fn av_026_an_address_of_the_wrong_family_is_refused() {
+    fn an_address_of_the_wrong_family_is_refused() {
         assert!(matches!("10.1.1.1:5".resolve(Some(Family::V6)), Err(AddressError::Family { .. })));
         assert!(matches!("fi_sockaddr_in6://10.1.1.1:5".resolve(None), Err(AddressError::Family { .. })));
         assert!(matches!("fi_sockaddr_in://10.1.1.1:5".resolve(Some(Family::V6)), Err(AddressError::Family { .. })));
@@ -227,8 +229,9 @@ mod tests {
         }
     }
 
+    /// Requirements: AV-040.
     #[test]
-    fn av_040_a_service_is_a_port_or_the_name_of_one() {
+    fn a_service_is_a_port_or_the_name_of_one() {
         let list = "# none\ntcpmux 1/tcp # one\necho 7/udp\necho\t7/tcp ping again\n";
         assert_eq!([listed(list, "tcpmux"), listed(list, "echo"), listed(list, "again")], [Some(1), Some(7), Some(7)]);
         assert_eq!([listed(list, "none"), listed(list, "7")], [None, None]);
@@ -238,8 +241,9 @@ mod tests {
         }
     }
 
+    /// Requirements: AV-040.
     #[test]
-    fn av_040_of_several_addresses_the_first_of_the_family_counts() {
+    fn of_several_addresses_the_first_of_the_family_counts() {
         let all: Vec<SocketAddr> = ["[::1]:5", "10.0.0.1:5", "10.0.0.2:5"].map(|text| text.parse().unwrap()).into();
         assert_eq!(choose(&all, None), Ok(all[1]));
         assert_eq!(choose(&all, Some(Family::V6)), Ok(all[0]));

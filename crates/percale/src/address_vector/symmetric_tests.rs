@@ -32,16 +32,18 @@ fn texts(node: &str, nodes: usize, service: &str, services: usize) -> Vec<String
     all.into_iter().map(|address| address.map_or_else(String::new, |address| address.to_string())).collect()
 }
 
+/// Requirements: AV-042, AV-043.
 #[test]
-fn av_042_av_043_services_of_a_node_come_before_the_next_node() {
+fn services_of_a_node_come_before_the_next_node() {
     assert_eq!(texts("10.1.1.1", 2, "5000", 2), ["10.1.1.1:5000", "10.1.1.1:5001", "10.1.1.2:5000", "10.1.1.2:5001"]);
     assert_eq!(texts("fe80::fe%3", 2, "80", 1), ["[fe80::fe%3]:80", "[fe80::ff%3]:80"]);
     assert!(texts("10.1.1.1", 0, "5000", 2).is_empty());
     assert!(texts("10.1.1.1", 2, "5000", 0).is_empty());
 }
 
+/// Requirements: AV-044.
 #[test]
-fn av_044_names_count_up_by_the_number_at_their_end() {
+fn names_count_up_by_the_number_at_their_end() {
     assert_eq!(texts("host10", 2, "5000", 2), ["10.0.0.10:5000", "10.0.0.10:5001", "10.0.0.11:5000", "10.0.0.11:5001"]);
     let names = |node, nodes| {
         let range = Symmetric { node, nodes, service: "1", services: 1 };
@@ -57,8 +59,9 @@ fn av_044_names_count_up_by_the_number_at_their_end() {
     assert!(matches!(&blocks("host10")[..], [Ok(_), Err((3, AddressError::Name { .. })), Ok(_)]));
 }
 
+/// Requirements: AV-045.
 #[test]
-fn av_045_what_cannot_count_up_is_refused() {
+fn what_cannot_count_up_is_refused() {
     for (node, nodes, service, services) in [
         ("nonumber", 2, "5000", 1),
         ("host99999999999999999999", 2, "5000", 1),
@@ -142,8 +145,9 @@ fn node() -> impl Strategy<Value = String> {
 
 proptest! {
     // 100,000 with PROPTEST_CASES=100000.
+    /// Requirements: AV-042, AV-044, AV-059.
     #[test]
-    fn av_042_av_044_av_059_a_range_is_what_writing_it_out_gives(
+    fn a_range_is_what_writing_it_out_gives(
         node in node(), nodes in 1usize..14, service in prop_oneof![1u16..=9999, 65_520u16..=65_535], services in 1usize..9,
     ) {
         let service = service.to_string();

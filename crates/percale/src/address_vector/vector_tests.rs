@@ -19,8 +19,9 @@ fn v6(n: u32) -> SocketAddr {
     SocketAddr::new(Ipv6Addr::from_bits((0xfd00u128 << 112) + (u128::from(n) << 70) + u128::from(n)).into(), 7471)
 }
 
+/// Requirements: AV-002, AV-003.
 #[test]
-fn av_002_av_003_indices_count_up_and_the_lowest_unused_one_is_taken() {
+fn indices_count_up_and_the_lowest_unused_one_is_taken() {
     let vector = vector();
     for n in 0..5 {
         assert_eq!(vector.insert(v4(n)), Ok(PeerAddress(n.into())));
@@ -33,8 +34,9 @@ fn av_002_av_003_indices_count_up_and_the_lowest_unused_one_is_taken() {
     assert_eq!(vector.len(), 6);
 }
 
+/// Requirements: AV-004, AV-048.
 #[test]
-fn av_004_av_048_what_was_inserted_is_looked_up_equal() {
+fn what_was_inserted_is_looked_up_equal() {
     for kind in [VectorType::Table, VectorType::Map] {
         let vector = AddressVector::new(VectorOptions { kind, ..VectorOptions::default() }).unwrap();
         for text in ["10.0.0.1:1", "[fd00::1]:65535", "[fe80::1234:5678%70000]:80", "[::ffff:10.0.0.9]:5"] {
@@ -46,16 +48,18 @@ fn av_004_av_048_what_was_inserted_is_looked_up_equal() {
     }
 }
 
+/// Requirements: AV-006.
 #[test]
-fn av_006_more_than_any_page_is_taken() {
+fn more_than_any_page_is_taken() {
     let vector = vector();
     let results = vector.insert_all((0..5000).map(v4));
     assert!((0..).zip(&results).all(|(n, result)| *result == Ok(PeerAddress(n))));
     assert_eq!(vector.find(v4(4999)), Some(PeerAddress(4999)));
 }
 
+/// Requirements: AV-023, AV-024, AV-025, AV-026.
 #[test]
-fn av_023_av_024_av_025_av_026_each_address_of_a_call_stands_for_itself() {
+fn each_address_of_a_call_stands_for_itself() {
     let options = VectorOptions { family: Some(Family::V4), ..VectorOptions::default() };
     let vector = AddressVector::new(options).unwrap();
     assert!(vector.insert_all([] as [SocketAddr; 0]).is_empty());
@@ -67,8 +71,9 @@ fn av_023_av_024_av_025_av_026_each_address_of_a_call_stands_for_itself() {
     assert_eq!(vector.len(), 2);
 }
 
+/// Requirements: AV-027, AV-031.
 #[test]
-fn av_027_av_031_indices_are_known_beforehand_and_failures_show_in_lookup() {
+fn indices_are_known_beforehand_and_failures_show_in_lookup() {
     let vector = vector();
     let results = vector.insert_all(["10.0.0.1:1", "0.0.0.0:1", "10.0.0.3:0", "10.0.0.4:1"]);
     assert_eq!(results[3], Ok(PeerAddress(3)));
@@ -78,8 +83,9 @@ fn av_027_av_031_indices_are_known_beforehand_and_failures_show_in_lookup() {
     assert_eq!(vector.insert(v4(9)), Ok(PeerAddress(1)), "the holes are unused");
 }
 
+/// Requirements: AV-040, AV-041.
 #[test]
-fn av_040_av_041_a_name_is_resolved_or_changes_nothing() {
+fn a_name_is_resolved_or_changes_nothing() {
     let vector = vector();
     let peer = vector.insert("localhost:80").unwrap();
     assert!(vector.lookup(peer).unwrap().ip().is_loopback());
@@ -88,8 +94,9 @@ fn av_040_av_041_a_name_is_resolved_or_changes_nothing() {
     assert_eq!((vector.len(), vector.changes()), (1, changes));
 }
 
+/// Requirements: AV-046, AV-047, AV-050.
 #[test]
-fn av_046_av_047_av_050_what_was_removed_is_unknown_until_inserted_again() {
+fn what_was_removed_is_unknown_until_inserted_again() {
     let vector = vector();
     for address in [v4(1), v6(1)] {
         let peer = vector.insert(address).unwrap();
@@ -107,8 +114,9 @@ fn av_046_av_047_av_050_what_was_removed_is_unknown_until_inserted_again() {
     }
 }
 
+/// Requirements: AV-008, AV-051.
 #[test]
-fn av_008_av_051_a_receive_context_of_a_peer_has_its_address() {
+fn a_receive_context_of_a_peer_has_its_address() {
     let options = VectorOptions { receive_context_bits: 4, ..VectorOptions::default() };
     let vector = AddressVector::new(options).unwrap();
     let peer = vector.insert(v4(1)).unwrap();
@@ -142,8 +150,9 @@ fn readers_never_see_a_mixture_of_two_addresses() {
     });
 }
 
+/// Requirements: AV-009, AV-042.
 #[test]
-fn av_009_av_042_a_range_is_one_entry_until_parts_of_it_change() {
+fn a_range_is_one_entry_until_parts_of_it_change() {
     let vector = vector();
     vector.insert(v4(7)).unwrap();
     let inserted = vector.insert_symmetric("10.1.0.0", 10_000, "5000", 100).unwrap();
@@ -173,8 +182,9 @@ fn av_009_av_042_a_range_is_one_entry_until_parts_of_it_change() {
     assert_eq!((at(500).as_deref(), at(1_000_018).as_deref()), (Some("10.9.0.0:1"), Some("10.9.0.0:20")));
 }
 
+/// Requirements: AV-045.
 #[test]
-fn av_045_a_symmetric_insertion_that_cannot_be_changes_nothing() {
+fn a_symmetric_insertion_that_cannot_be_changes_nothing() {
     let vector = vector();
     for (node, nodes, service, services) in
         [("name", 2, "5", 1), ("10.0.0.1", 1, "65535", 2), ("10.0.0.1", 1, "none", 1)]
@@ -186,8 +196,9 @@ fn av_045_a_symmetric_insertion_that_cannot_be_changes_nothing() {
     assert_eq!(vector.lookup(PeerAddress(0)), "10.1.1.1:5000".parse().ok());
 }
 
+/// Requirements: AV-011.
 #[test]
-fn av_011_whatever_a_writer_leaves_that_dies_is_put_in_order() {
+fn whatever_a_writer_leaves_that_dies_is_put_in_order() {
     let name = format!("unit-{}", std::process::id());
     let options = VectorOptions { name: Some(name), ..VectorOptions::default() };
     let (ours, theirs) = (AddressVector::new(options.clone()).unwrap(), AddressVector::new(options).unwrap());
@@ -217,8 +228,9 @@ fn av_011_whatever_a_writer_leaves_that_dies_is_put_in_order() {
     assert_eq!(ours.find(v6(1)), Some(PeerAddress(700)));
 }
 
+/// Requirements: AV-016, AV-052.
 #[test]
-fn av_016_av_052_a_map_that_is_shared_counts_from_its_base() {
+fn a_map_that_is_shared_counts_from_its_base() {
     let name = format!("unit-base-{}", std::process::id());
     let options = VectorOptions { kind: VectorType::Map, name: Some(name), ..VectorOptions::default() };
     let base = |base, bits| {
@@ -264,8 +276,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
+    /// Requirements: AV-003.
     #[test]
-    fn av_003_behaves_like_a_plain_map(steps in proptest::collection::vec(step(), 1..80)) {
+    fn behaves_like_a_plain_map(steps in proptest::collection::vec(step(), 1..80)) {
         let vector = vector();
         let mut model: BTreeMap<u64, SocketAddr> = BTreeMap::new();
         let lowest = |model: &BTreeMap<u64, SocketAddr>, taken: &[u64]| {

@@ -290,8 +290,10 @@ fn a_join_that_is_left_before_its_turn_counts() {
 }
 
 /// Messages to a member that is gone are not sent to the process that has its address next.
+///
+/// Requirements: FLT-003.
 #[test]
-fn flt_003_who_is_gone_is_told_nothing() {
+fn who_is_gone_is_told_nothing() {
     let mut joins = Joins::default();
     joins.join(LIST, 1, 1, &[0, 1], 1);
     let says = |joins: &Joins| joins.deeds.iter().any(|deed| matches!(deed, Deed::Say { to: 0, .. }));
@@ -300,8 +302,9 @@ fn flt_003_who_is_gone_is_told_nothing() {
     assert!(!says(&joins), "{:?}", joins.deeds);
 }
 
+/// Requirements: FLT-008.
 #[test]
-fn flt_008_what_makes_no_sense_is_refused() {
+fn what_makes_no_sense_is_refused() {
     let hear = |said: &[Join]| {
         let mut joins = Joins::default();
         joins.join(LIST, 1, 1, &[0, 1, 2, 3], 2); // Member 0 is above it, member 3 below.
@@ -325,8 +328,10 @@ fn flt_008_what_makes_no_sense_is_refused() {
 }
 
 /// Any peer that may connect can send messages about lists.
+///
+/// Requirements: FLT-008.
 #[test]
-fn flt_008_nobody_speaks_of_lists_without_end() {
+fn nobody_speaks_of_lists_without_end() {
     let mut joins = Joins::default();
     let failed = Join::Failed { number: 1, error: 0 };
     let heard = (0..u64::MAX).take_while(|list| joins.hear(*list, 1, failed)).count();
@@ -343,8 +348,10 @@ fn flt_008_nobody_speaks_of_lists_without_end() {
 }
 
 /// A member that tries a thousand times finds a member that tries for the second time.
+///
+/// Requirements: FLT-003.
 #[test]
-fn flt_003_many_failures_cost_others_one() {
+fn many_failures_cost_others_one() {
     let mut world = World::new(3);
     assert_eq!(world.all_join(&mut choices(vec![])), 1);
     world.kill(2, 0);
@@ -360,8 +367,9 @@ fn flt_003_many_failures_cost_others_one() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
+    /// Requirements: FLT-003.
     #[test]
-    fn flt_003_members_find_each_other_whatever_happened(
+    fn members_find_each_other_whatever_happened(
         members in 1..8_usize, deadly in any::<bool>(), steps in prop::collection::vec(any::<u16>(), 0..400)
     ) {
         let mut world = World::new(members);

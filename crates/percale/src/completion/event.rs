@@ -417,8 +417,9 @@ face!(EventQueue);
 mod tests {
     use super::*;
 
+    /// Requirements: AV-034, AV-037.
     #[test]
-    fn av_034_av_037_a_million_failures_are_told_one_by_one_and_kept_as_one() {
+    fn a_million_failures_are_told_one_by_one_and_kept_as_one() {
         let queue = EventQueue::new(2);
         let failed = |index| Event::AddressFailed { inserter: 1, context: 2, index, error: AddressError::Full };
         queue.push_failures(failed(5), 1_000_000);
@@ -459,8 +460,9 @@ mod tests {
         assert!(queue.is_empty());
     }
 
+    /// Requirements: MR-064.
     #[test]
-    fn mr_064_what_is_made_later_is_made_once_by_who_looks_and_keeps_its_place() {
+    fn what_is_made_later_is_made_once_by_who_looks_and_keeps_its_place() {
         let queue = EventQueue::new(4);
         let made = Arc::new(Mutex::new(0));
         for number in 0..3 {

@@ -46,8 +46,9 @@ fn now(set: &WaitSet) -> bool {
     }
 }
 
+/// Requirements: CMP-019.
 #[test]
-fn cmp_019_a_poll_set_names_those_that_have_something() {
+fn a_poll_set_names_those_that_have_something() {
     let (queue, counter, events) = (CompletionQueue::default(), Counter::new(), EventQueue::default());
     let set = PollSet::new();
     assert_eq!(poll(&set), []);
@@ -77,8 +78,9 @@ fn cmp_019_a_poll_set_names_those_that_have_something() {
     assert_eq!((set.remove(&queue), set.remove(&events), set.is_empty()), (Some(1), Some(3), true));
 }
 
+/// Requirements: CMP-019.
 #[test]
-fn cmp_019_all_have_their_turn_in_a_short_list() {
+fn all_have_their_turn_in_a_short_list() {
     let set = PollSet::new();
     let queues = [(); 5].map(|()| CompletionQueue::default());
     for (name, queue) in (0..).zip(&queues) {
@@ -113,8 +115,9 @@ impl Progress for Feeder {
     }
 }
 
+/// Requirements: CMP-019.
 #[test]
-fn cmp_019_an_endpoint_that_feeds_several_members_is_driven_once() {
+fn an_endpoint_that_feeds_several_members_is_driven_once() {
     let (queue, events, feeder) = (CompletionQueue::default(), EventQueue::default(), Arc::new(Feeder::default()));
     let driver: Arc<dyn Progress> = Arc::clone(&feeder) as _;
     let (set, waits) = (PollSet::new(), WaitSet::new());
@@ -145,8 +148,9 @@ fn cmp_019_an_endpoint_that_feeds_several_members_is_driven_once() {
     assert_eq!(take(&queue), 1);
 }
 
+/// Requirements: CMP-020.
 #[test]
-fn cmp_020_a_wait_set_ends_for_each_of_its_members() {
+fn a_wait_set_ends_for_each_of_its_members() {
     let (queue, counter, events) = (CompletionQueue::default(), Arc::new(Counter::new()), EventQueue::default());
     counter.add(3);
     let set = WaitSet::new();
@@ -169,8 +173,9 @@ fn cmp_020_a_wait_set_ends_for_each_of_its_members() {
     assert_eq!(set.len(), 2);
 }
 
+/// Requirements: CMP-020.
 #[test]
-fn cmp_020_the_descriptor_of_a_wait_set_tells_of_each_member() {
+fn the_descriptor_of_a_wait_set_tells_of_each_member() {
     let (queue, counter, events) = (CompletionQueue::default(), Counter::new(), EventQueue::default());
     let set = WaitSet::new();
     set.add(&queue).unwrap();
@@ -253,8 +258,9 @@ fn sleep_on(descriptor: BorrowedFd<'_>) {
     assert!(readable(&descriptor, Duration::from_secs(60)), "something was slept over");
 }
 
+/// Requirements: CMP-020.
 #[test]
-fn cmp_020_nothing_is_slept_over_by_a_thread_that_waits() {
+fn nothing_is_slept_over_by_a_thread_that_waits() {
     let set = WaitSet::new();
     let turns = Turns::new(&[&set]);
     std::thread::scope(|scope| {
@@ -265,8 +271,9 @@ fn cmp_020_nothing_is_slept_over_by_a_thread_that_waits() {
     });
 }
 
+/// Requirements: CMP-020.
 #[test]
-fn cmp_020_nothing_is_slept_over_by_an_event_loop() {
+fn nothing_is_slept_over_by_an_event_loop() {
     let set = WaitSet::new();
     let turns = Turns::new(&[&set]);
     std::thread::scope(|scope| {
@@ -280,8 +287,10 @@ fn cmp_020_nothing_is_slept_over_by_an_event_loop() {
 }
 
 /// Two sets have the same members; each queue has readers of its own besides.
+///
+/// Requirements: CMP-020.
 #[test]
-fn cmp_020_sets_and_readers_wait_for_the_same_sources() {
+fn sets_and_readers_wait_for_the_same_sources() {
     const EACH: u64 = 2000;
     let (queue, done) = (CompletionQueue::default(), Counter::new());
     let sets = [WaitSet::new(), WaitSet::new()];

@@ -36,8 +36,9 @@ fn give_back(member: &Membership) -> Option<Waiting> {
     }
 }
 
+/// Requirements: CTX-008.
 #[test]
-fn ctx_008_a_dropped_receive_whose_message_is_gone_takes_no_other() {
+fn a_dropped_receive_whose_message_is_gone_takes_no_other() {
     let shared = SharedReceive::new();
     let (member, held) = member(&shared);
     assert!(member.announce(sender(), false, 0, 8, held).is_none());
@@ -46,8 +47,9 @@ fn ctx_008_a_dropped_receive_whose_message_is_gone_takes_no_other() {
     assert!(member.meet(sender(), false, 0, 8).is_none(), "it takes a message that nobody waits for");
 }
 
+/// Requirements: CTX-007.
 #[test]
-fn ctx_007_a_receive_whose_message_is_gone_waits_before_those_posted_after_it() {
+fn a_receive_whose_message_is_gone_waits_before_those_posted_after_it() {
     let shared = SharedReceive::new();
     let (member, held) = member(&shared);
     assert!(member.announce(sender(), false, 0, 8, held).is_none());
@@ -59,8 +61,10 @@ fn ctx_007_a_receive_whose_message_is_gone_waits_before_those_posted_after_it() 
 }
 
 /// A message that the receive would be given now came behind a message that a younger receive has.
+///
+/// Requirements: CTX-007.
 #[test]
-fn ctx_007_a_receive_whose_message_is_gone_gets_no_later_one_than_those_posted_after_it() {
+fn a_receive_whose_message_is_gone_gets_no_later_one_than_those_posted_after_it() {
     let shared = SharedReceive::new();
     let (member, held) = member(&shared);
     assert!(member.announce(sender(), false, 0, 8, held).is_none());
@@ -72,8 +76,10 @@ fn ctx_007_a_receive_whose_message_is_gone_gets_no_later_one_than_those_posted_a
 }
 
 /// A member that leaves fills the receives that it was to fill: none of them waits again behind younger ones.
+///
+/// Requirements: CTX-008.
 #[test]
-fn ctx_008_a_member_that_leaves_keeps_what_its_messages_were_promised_to() {
+fn a_member_that_leaves_keeps_what_its_messages_were_promised_to() {
     let shared = SharedReceive::new();
     let ((first, held), (second, other)) = (member(&shared), member(&shared));
     assert!(first.announce(sender(), false, 0, 8, held).is_none());
@@ -86,8 +92,9 @@ fn ctx_008_a_member_that_leaves_keeps_what_its_messages_were_promised_to() {
     drop(promises);
 }
 
+/// Requirements: CTX-008.
 #[test]
-fn ctx_008_what_is_cancelled_without_an_endpoint_is_reported_by_the_next() {
+fn what_is_cancelled_without_an_endpoint_is_reported_by_the_next() {
     let shared = SharedReceive::new();
     post(&shared, 9, Segment::EMPTY, OpFlags::empty());
     assert!(shared.cancel(9) && !shared.cancel(9));
@@ -98,8 +105,9 @@ fn ctx_008_what_is_cancelled_without_an_endpoint_is_reported_by_the_next() {
     assert!(matches!(&notes[..], [Note::Canceled { receive, .. }] if receive.context == 9), "{notes:?}");
 }
 
+/// Requirements: CTX-008.
 #[test]
-fn ctx_008_a_message_of_no_bytes_has_a_place_in_a_buffer_for_many() {
+fn a_message_of_no_bytes_has_a_place_in_a_buffer_for_many() {
     let shared = SharedReceive::new();
     let (member, _) = member(&shared);
     let mut buffer = Buffer::from(vec![0; 256]);
@@ -112,8 +120,9 @@ fn ctx_008_a_message_of_no_bytes_has_a_place_in_a_buffer_for_many() {
     }
 }
 
+/// Requirements: CTX-008.
 #[test]
-fn ctx_008_a_buffer_for_many_is_released_by_its_last_part() {
+fn a_buffer_for_many_is_released_by_its_last_part() {
     let mut buffer = Buffer::from(vec![0; 256]);
     let whole = Segments::one(buffer.segment_for_receive().unwrap());
     for _ in 0..20 {

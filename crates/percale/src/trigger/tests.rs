@@ -21,8 +21,9 @@ fn domain() -> Domain {
     DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap()
 }
 
+/// Requirements: DWQ-002, DWQ-003, DWQ-007.
 #[test]
-fn dwq_002_dwq_003_dwq_007_counters_are_added_to_and_set() {
+fn counters_are_added_to_and_set() {
     let domain = domain();
     let [trigger, other] = [Counter::new(), Counter::new()];
     domain.defer_add(&other, 5, (&trigger, 2)).unwrap();
@@ -37,8 +38,9 @@ fn dwq_002_dwq_003_dwq_007_counters_are_added_to_and_set() {
     assert_eq!((other.value(), other.read_error()), (101, 0), "what is reached begins at once");
 }
 
+/// Requirements: DWQ-008.
 #[test]
-fn dwq_008_a_counter_operation_has_no_completion_counter() {
+fn a_counter_operation_has_no_completion_counter() {
     let (domain, counter) = (domain(), Counter::new());
     for work in [Work::Add(Counter::new(), 1), Work::Set(Counter::new(), 1)] {
         let work = DeferredWork { work, counter: counter.clone(), threshold: 1, counting: Some(Counter::new()) };
@@ -49,8 +51,9 @@ fn dwq_008_a_counter_operation_has_no_completion_counter() {
     assert!(!counter.has_work());
 }
 
+/// Requirements: DWQ-012, DWQ-013, DWQ-014.
 #[test]
-fn dwq_012_dwq_013_dwq_014_work_is_taken_back() {
+fn work_is_taken_back() {
     let (ours, others) = (domain(), domain());
     let [first, second, count] = [Counter::new(), Counter::new(), Counter::new()];
     let queue = |domain: &Domain, on: &Counter| domain.defer_add(&count, 1, (on, 1)).unwrap();
@@ -78,8 +81,9 @@ fn dwq_012_dwq_013_dwq_014_work_is_taken_back() {
     assert!(!ours.cancel_work(&gone), "its counter is gone");
 }
 
+/// Requirements: DWQ-020.
 #[test]
-fn dwq_020_a_chain_of_any_length_runs_and_is_dropped() {
+fn a_chain_of_any_length_runs_and_is_dropped() {
     const LENGTH: u64 = 200_000;
     let domain = domain();
     for run in [true, false] {
@@ -99,8 +103,9 @@ fn dwq_020_a_chain_of_any_length_runs_and_is_dropped() {
     }
 }
 
+/// Requirements: DWQ-020.
 #[test]
-fn dwq_020_a_counter_that_waits_for_itself_goes_round() {
+fn a_counter_that_waits_for_itself_goes_round() {
     let (domain, counter) = (domain(), Counter::new());
     for threshold in (1..1000).rev() {
         domain.defer_add(&counter, 1, (&counter, threshold)).unwrap();
@@ -109,8 +114,9 @@ fn dwq_020_a_counter_that_waits_for_itself_goes_round() {
     assert_eq!(counter.value(), 1000);
 }
 
+/// Requirements: DWQ-021.
 #[test]
-fn dwq_021_threads_that_count_and_queue_lose_nothing() {
+fn threads_that_count_and_queue_lose_nothing() {
     const EACH: u64 = 20_000;
     let domain = domain();
     let [trigger, done] = [Counter::new(), Counter::new()];
@@ -130,8 +136,9 @@ fn dwq_021_threads_that_count_and_queue_lose_nothing() {
     assert!(!trigger.has_work());
 }
 
+/// Requirements: DWQ-022.
 #[test]
-fn dwq_022_what_waits_keeps_what_it_needs_and_no_more() {
+fn what_waits_keeps_what_it_needs_and_no_more() {
     let domain = domain();
     let (trigger, other) = (Counter::new(), Counter::new());
     let weak = other.downgrade();
@@ -142,8 +149,9 @@ fn dwq_022_what_waits_keeps_what_it_needs_and_no_more() {
     assert!(weak.upgrade().is_none(), "nothing can begin any more");
 }
 
+/// Requirements: DWQ-022.
 #[test]
-fn dwq_022_a_domain_that_ends_takes_its_work_back() {
+fn a_domain_that_ends_takes_its_work_back() {
     let domain = domain();
     let [trigger, other] = [Counter::new(), Counter::new()];
     domain.defer_add(&trigger, 1, (&trigger, 1)).unwrap(); // Its line holds a handle of the same counter.
@@ -156,8 +164,9 @@ fn dwq_022_a_domain_that_ends_takes_its_work_back() {
     assert!(weak.iter().all(|counter| !counter.is_alive()), "nobody has them any more");
 }
 
+/// Requirements: DWQ-019.
 #[test]
-fn dwq_019_work_is_named_before_it_begins() {
+fn work_is_named_before_it_begins() {
     let domain = domain();
     let [trigger, other] = [Counter::new(), Counter::new()];
     let work = DeferredWork { work: Work::Add(other.clone(), 1), counter: trigger, threshold: 0, counting: None };
@@ -184,8 +193,10 @@ thread_local! {
 }
 
 /// Destructors that run last in a thread count too, before and after the library's thread-local data is gone.
+///
+/// Requirements: DWQ-020.
 #[test]
-fn dwq_020_a_thread_that_ends_counts() {
+fn a_thread_that_ends_counts() {
     let domain = domain();
     let [first, other, last, end] = std::array::from_fn(|_| Counter::new());
     for counter in [&first, &last] {
@@ -209,8 +220,10 @@ fn dwq_020_a_thread_that_ends_counts() {
 }
 
 /// The function that gets the work's id may queue other work, cancel it and look at other counters' work (DWQ-019).
+///
+/// Requirements: DWQ-019.
 #[test]
-fn dwq_019_who_learns_the_number_may_queue_work() {
+fn who_learns_the_number_may_queue_work() {
     let (domain, end) = (domain(), Counter::new());
     let [trigger, other] = [Counter::new(), Counter::new()];
     let work = DeferredWork { work: Work::Add(end.clone(), 1), counter: trigger.clone(), threshold: 1, counting: None };
@@ -229,8 +242,10 @@ fn dwq_019_who_learns_the_number_may_queue_work() {
 }
 
 /// A line remembers the owner of the work that came last, also when that domain is gone.
+///
+/// Requirements: DWQ-012.
 #[test]
-fn dwq_012_work_of_a_domain_is_taken_back_though_another_ended_before() {
+fn work_of_a_domain_is_taken_back_though_another_ended_before() {
     let [trigger, count] = [Counter::new(), Counter::new()];
     // Some work waits all the time.
     let keeping = domain();

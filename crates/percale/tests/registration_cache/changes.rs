@@ -9,8 +9,9 @@ use percale::pindown::monitor::imported::Notifier;
 use crate::memory::{Memory, filled, page};
 use crate::world::{World, alone, buffers, domain, file, import};
 
+/// Requirements: RCACHE-020, RCACHE-021.
 #[test]
-fn rcache_020_rcache_021_a_monitor_of_the_applications_tells_what_changed() {
+fn a_monitor_of_the_applications_tells_what_changed() {
     let Some(world) = World::open(CacheSettings::default(), 16) else { return };
     let (mut changing, mut lasting) = (Memory::new(3), Memory::new(3));
     changing.fill(1);
@@ -37,8 +38,9 @@ fn rcache_020_rcache_021_a_monitor_of_the_applications_tells_what_changed() {
     assert_eq!(world.made(), 32);
 }
 
+/// Requirements: RCACHE-020.
 #[test]
-fn rcache_020_a_domain_has_one_imported_monitor_for_all_its_caches() {
+fn a_domain_has_one_imported_monitor_for_all_its_caches() {
     let Some(world) = World::open(CacheSettings::default(), 8) else { return };
     let (_other, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     // SAFETY: it is refused.
@@ -60,8 +62,9 @@ fn rcache_020_a_domain_has_one_imported_monitor_for_all_its_caches() {
     assert!(seen == filled(2 * page(), 9));
 }
 
+/// Requirements: RCACHE-020.
 #[test]
-fn rcache_020_memory_that_the_application_denies_is_registered_for_one_use() {
+fn memory_that_the_application_denies_is_registered_for_one_use() {
     let _alone = alone();
     let domain = domain(CacheSettings::default());
     let (known, unknown) = (Memory::new(2), Memory::new(2));
@@ -79,8 +82,10 @@ fn rcache_020_memory_that_the_application_denies_is_registered_for_one_use() {
 }
 
 /// Uses the best monitor that is available here: the kernel's own, or none, which is correct as well.
+///
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_the_best_monitor_lets_nothing_stale_be_used() {
+fn the_best_monitor_lets_nothing_stale_be_used() {
     let _alone = alone();
     let Some(buffers) = buffers(&domain(CacheSettings::default()), 16) else { return };
     eprintln!("{}", buffers.explanation());
@@ -102,8 +107,9 @@ fn rcache_021_the_best_monitor_lets_nothing_stale_be_used() {
     assert_eq!(buffers.ordinary_transfers(), 0);
 }
 
+/// Requirements: RCACHE-026.
 #[test]
-fn rcache_026_changes_beside_transfers() {
+fn changes_beside_transfers() {
     const ROUNDS: u8 = 120;
     let _alone = alone();
     let domain = domain(CacheSettings::default().max_count(3));

@@ -10,8 +10,9 @@ use percale::{CacheSettings, device::BufferTable};
 use crate::memory::{Memory, fill, filled, page};
 use crate::world::{World, import};
 
+/// Requirements: RCACHE-001, MR-015.
 #[test]
-fn rcache_001_mr_015_two_transfers_from_one_buffer_are_one_registration() {
+fn two_transfers_from_one_buffer_are_one_registration() {
     let Some(world) = World::open(CacheSettings::default(), 16) else { return };
     let mut memory = Memory::new(16);
     for round in 0..50 {
@@ -25,8 +26,9 @@ fn rcache_001_mr_015_two_transfers_from_one_buffer_are_one_registration() {
     assert_eq!(world.stats().hits, 99, "{:?}", world.stats());
 }
 
+/// Requirements: RCACHE-003.
 #[test]
-fn rcache_003_a_registration_serves_every_part_of_its_range() {
+fn a_registration_serves_every_part_of_its_range() {
     let Some(world) = World::open(CacheSettings::default(), 16) else { return };
     let mut memory = Memory::new(8);
     memory.fill(3);
@@ -40,8 +42,9 @@ fn rcache_003_a_registration_serves_every_part_of_its_range() {
     assert_eq!(world.pinned(), 8);
 }
 
+/// Requirements: RCACHE-004.
 #[test]
-fn rcache_004_a_registration_stays_when_its_transfer_is_over() {
+fn a_registration_stays_when_its_transfer_is_over() {
     let Some(world) = World::open(CacheSettings::default(), 16) else { return };
     let mut memory = Memory::new(4);
     world.save(memory.bytes());
@@ -62,8 +65,9 @@ fn connection() -> (TcpStream, TcpStream) {
     (near, listener.accept().expect("accepted").0)
 }
 
+/// Requirements: RCACHE-024.
 #[test]
-fn rcache_024_any_memory_is_sent_from_and_received_into() {
+fn any_memory_is_sent_from_and_received_into() {
     static READ_ONLY: [u8; 5000] = [7; 5000];
     let Some(world) = World::open(CacheSettings::default(), 64) else { return };
     let (near, far) = connection();
@@ -104,8 +108,9 @@ fn rcache_024_any_memory_is_sent_from_and_received_into() {
     world.buffers.flush();
 }
 
+/// Requirements: RCACHE-024.
 #[test]
-fn rcache_024_unix_sockets_and_pipes_too() {
+fn unix_sockets_and_pipes_too() {
     let Some(world) = World::open(CacheSettings::default(), 8) else { return };
     let (near, mut far) = std::os::unix::net::UnixStream::pair().expect("a pair");
     let mut memory = Memory::new(2);
@@ -121,8 +126,9 @@ fn rcache_024_unix_sockets_and_pipes_too() {
     assert_eq!(world.made(), 1);
 }
 
+/// Requirements: RCACHE-027, MR-015.
 #[test]
-fn rcache_027_mr_015_registrations_of_the_applications_own_are_its_to_close() {
+fn registrations_of_the_applications_own_are_its_to_close() {
     let _alone = crate::world::alone();
     let domain = crate::world::domain(CacheSettings::default());
     let notifier = import(&domain);

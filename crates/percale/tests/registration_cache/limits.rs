@@ -14,8 +14,9 @@ fn memories(count: usize, pages: usize) -> Vec<Memory> {
     (0..count).map(|_| Memory::new(pages)).collect()
 }
 
+/// Requirements: RCACHE-005.
 #[test]
-fn rcache_005_bytes_stay_within_their_limit() {
+fn bytes_stay_within_their_limit() {
     let limit = 8 * page() as u64;
     let Some(world) = World::open(CacheSettings::default().max_bytes(limit), 64) else { return };
     let memories = memories(6, 3);
@@ -36,8 +37,9 @@ fn rcache_005_bytes_stay_within_their_limit() {
     assert_eq!(world.stats().single_uses_for(monitor::Refusal::TooLarge), 2);
 }
 
+/// Requirements: RCACHE-006.
 #[test]
-fn rcache_006_without_a_limit_of_bytes_all_are_kept() {
+fn without_a_limit_of_bytes_all_are_kept() {
     for settings in [CacheSettings::default(), CacheSettings::default().max_bytes(page() as u64).max_bytes(0)] {
         let Some(world) = World::open(settings, 64) else { return };
         let memories = memories(40, 24);
@@ -48,8 +50,9 @@ fn rcache_006_without_a_limit_of_bytes_all_are_kept() {
     }
 }
 
+/// Requirements: RCACHE-007, RCACHE-022.
 #[test]
-fn rcache_007_rcache_022_registrations_stay_within_their_limit_for_ever() {
+fn registrations_stay_within_their_limit_for_ever() {
     let Some(world) = World::open(CacheSettings::default().max_count(4), 64) else { return };
     for round in 0..500 {
         let mut memory = Memory::new(1 + round % 5);
@@ -68,8 +71,9 @@ fn rcache_007_rcache_022_registrations_stay_within_their_limit_for_ever() {
     assert_eq!((world.registered(), world.pinned()), (4, 8));
 }
 
+/// Requirements: RCACHE-008.
 #[test]
-fn rcache_008_there_is_a_limit_by_default() {
+fn there_is_a_limit_by_default() {
     let Some(world) = World::open(CacheSettings::default(), 2048) else { return };
     let memory = Memory::new(1100);
     for (number, bytes) in memory.bytes().chunks(page()).enumerate() {
@@ -84,8 +88,9 @@ fn rcache_008_there_is_a_limit_by_default() {
     assert_eq!(world.pinned() as u64, entries);
 }
 
+/// Requirements: RCACHE-009.
 #[test]
-fn rcache_009_a_limit_of_none_registers_and_deregisters_each_time() {
+fn a_limit_of_none_registers_and_deregisters_each_time() {
     let Some(world) = World::open(CacheSettings::default().max_count(0), 16) else { return };
     let mut memory = Memory::new(4);
     for round in 1..=20 {
@@ -106,8 +111,9 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+/// Requirements: RCACHE-010.
 #[test]
-fn rcache_010_what_a_transfer_uses_is_not_evicted() {
+fn what_a_transfer_uses_is_not_evicted() {
     for settings in [CacheSettings::default().max_count(2), CacheSettings::default().max_bytes(8 * page() as u64)] {
         let Some(world) = World::open(settings, 64) else { return };
         let (near, far) = UnixStream::pair().expect("a pair");
@@ -135,8 +141,9 @@ fn rcache_010_what_a_transfer_uses_is_not_evicted() {
     }
 }
 
+/// Requirements: RCACHE-023.
 #[test]
-fn rcache_023_at_the_devices_limit_idle_registrations_go() {
+fn at_the_devices_limit_idle_registrations_go() {
     let Some(world) = World::open(CacheSettings::default(), 4) else { return };
     let memories = memories(20, 3);
     for memory in memories.iter().chain(&memories) {
@@ -147,8 +154,9 @@ fn rcache_023_at_the_devices_limit_idle_registrations_go() {
     assert!(world.stats().evictions >= 30, "{:?}", world.stats());
 }
 
+/// Requirements: RCACHE-023.
 #[test]
-fn rcache_023_at_the_devices_limit_idle_registrations_go_beside_a_receive_that_waits() {
+fn at_the_devices_limit_idle_registrations_go_beside_a_receive_that_waits() {
     let Some(world) = World::open(CacheSettings::default(), 4) else { return };
     let (near, far) = UnixStream::pair().expect("a pair");
     let mut into = Memory::new(2);

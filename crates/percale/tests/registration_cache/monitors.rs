@@ -33,8 +33,9 @@ fn left_pinned(cache: &Cache<BufferTable>, memory: &Memory) -> usize {
     pinned() - before
 }
 
+/// Requirements: RCACHE-013.
 #[test]
-fn rcache_013_disabled_turns_caching_off() {
+fn disabled_turns_caching_off() {
     let disabled = CacheSettings::default().monitor(CacheMonitor::Disabled);
     assert_eq!(with("disabled"), disabled);
     // Also where the application has a monitor.
@@ -46,8 +47,9 @@ fn rcache_013_disabled_turns_caching_off() {
     }
 }
 
+/// Requirements: RCACHE-011.
 #[test]
-fn rcache_011_userfaultfd_is_taken_if_named_or_nothing_is_kept() {
+fn userfaultfd_is_taken_if_named_or_nothing_is_kept() {
     let _alone = alone();
     let Some(OpenedCache { cache, notes }) = open(&with("userfaultfd")) else { return };
     assert_eq!(notes.len(), 1);
@@ -63,8 +65,9 @@ fn rcache_011_userfaultfd_is_taken_if_named_or_nothing_is_kept() {
     assert_eq!(left_pinned(&cache, &memory), 3, "{}", cache.explanation());
 }
 
+/// Requirements: RCACHE-012.
 #[test]
-fn rcache_012_memhooks_is_accepted_and_the_best_sound_monitor_serves() {
+fn memhooks_is_accepted_and_the_best_sound_monitor_serves() {
     let _alone = alone();
     let Some(best) = open(&CacheSettings::default()) else { return };
     let Some(OpenedCache { cache, notes }) = open(&with("memhooks")) else { return };
@@ -73,8 +76,9 @@ fn rcache_012_memhooks_is_accepted_and_the_best_sound_monitor_serves() {
     assert!(notes[0].to_string().contains(cache.monitor()), "{notes:?}");
 }
 
+/// Requirements: RCACHE-014.
 #[test]
-fn rcache_014_an_unknown_monitor_is_warned_of_and_the_default_kept() {
+fn an_unknown_monitor_is_warned_of_and_the_default_kept() {
     for value in ["kdreg2", "", "Userfaultfd", "disabled-promised"] {
         let (settings, notes) = CacheSettings::read(|name| (name == "FI_MR_CACHE_MONITOR").then(|| value.to_owned()));
         assert_eq!(settings, CacheSettings::default(), "{value}");
@@ -83,8 +87,9 @@ fn rcache_014_an_unknown_monitor_is_warned_of_and_the_default_kept() {
     }
 }
 
+/// Requirements: RCACHE-015, RCACHE-016, RCACHE-017.
 #[test]
-fn rcache_015_rcache_016_rcache_017_devices_monitors_are_0_or_1() {
+fn devices_monitors_are_0_or_1() {
     for name in ["CUDA", "ROCR", "ZE"].map(|name| format!("FI_MR_{name}_CACHE_MONITOR_ENABLED")) {
         let read = |value: &str| CacheSettings::read(|asked| (asked == name).then(|| value.to_owned()));
         for value in ["0", "1", " 1 "] {
@@ -100,8 +105,9 @@ fn rcache_015_rcache_016_rcache_017_devices_monitors_are_0_or_1() {
     }
 }
 
+/// Requirements: RCACHE-005, RCACHE-006, RCACHE-007, RCACHE-008, RCACHE-009.
 #[test]
-fn rcache_005_rcache_006_rcache_007_rcache_008_rcache_009_the_environment_says_the_limits() {
+fn the_environment_says_the_limits() {
     let read = |size: Option<&str>, count: Option<&str>| {
         CacheSettings::read(|name| match name {
             "FI_MR_CACHE_MAX_SIZE" => size.map(str::to_owned),

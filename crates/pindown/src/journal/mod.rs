@@ -247,8 +247,9 @@ mod tests {
         assert_eq!(drained(&journal), []);
     }
 
+    /// Requirements: MON-047.
     #[test]
-    fn mon_047_whoever_falls_behind_learns_that_anything_may_have_changed() {
+    fn whoever_falls_behind_learns_that_anything_may_have_changed() {
         let (page, journal) = journal(false);
         for n in 0..page::RECORDS as u64 {
             page.emit(Change::Of(range(n)));
@@ -284,8 +285,9 @@ mod tests {
         assert_eq!(drained(&journal), [Change::Of(range(0)), Change::Of(range(50))]);
     }
 
+    /// Requirements: MON-035.
     #[test]
-    fn mon_035_every_cache_finds_out_that_a_monitor_has_ended() {
+    fn every_cache_finds_out_that_a_monitor_has_ended() {
         for waits in [false, true] {
             let (page, one) = journal(waits);
             let other = Journal::new(Some(page), waits, None).expect("memory");

@@ -278,8 +278,9 @@ mod tests {
         }
     }
 
+    /// Requirements: MON-031.
     #[test]
-    fn mon_031_sealed_memory_cannot_change_under_its_owner() {
+    fn sealed_memory_cannot_change_under_its_owner() {
         let Some(mut memory) = sealed(3 * page_size() as usize) else { return };
         memory.fill(7);
         let start = memory.as_mut_ptr();

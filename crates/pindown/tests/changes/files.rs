@@ -4,8 +4,9 @@ use std::ffi::c_long;
 
 use crate::oracle::{Memory, Outcome, PAGE, World, advise, done, far_addresses, map_anew, map_at, memfd, must, unmap};
 
+/// Requirements: MON-012, MON-018, MON-023.
 #[test]
-fn mon_012_mon_018_mon_023_files_are_truncated_and_punched() {
+fn files_are_truncated_and_punched() {
     let Some(world) = World::open() else { return };
     let name = c"/pindown-changes";
     // Any name will do for a shared memory object, including that of an object left by a killed test.
@@ -44,8 +45,9 @@ fn mon_012_mon_018_mon_023_files_are_truncated_and_punched() {
     }
 }
 
+/// Requirements: MON-018.
 #[test]
-fn mon_018_private_mappings_of_a_file() {
+fn private_mappings_of_a_file() {
     let Some(world) = World::open() else { return };
     let path = std::env::temp_dir().join(format!("pindown-changes-{}", std::process::id()));
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a new file");
@@ -70,8 +72,9 @@ fn mon_018_private_mappings_of_a_file() {
     assert_eq!(dropped, Outcome::Renewed);
 }
 
+/// Requirements: MON-016, MON-057.
 #[test]
-fn mon_016_mon_057_system_v_segments() {
+fn changes_of_system_v_segments_are_noticed() {
     let Some(world) = World::open() else { return };
     let segment = || must(libc::SYS_shmget, [libc::IPC_PRIVATE as u64, 4 * PAGE, 0o1600, 0, 0, 0]);
     let (first, second) = (segment(), segment());
@@ -92,8 +95,9 @@ fn mon_016_mon_057_system_v_segments() {
     }
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_remapped_pages_of_a_file_are_noticed() {
+fn remapped_pages_of_a_file_are_noticed() {
     let Some(world) = World::open() else { return };
     let (memory, _) = Memory::shared(4);
     // From then on the first page shows the second page of the file.

@@ -10,8 +10,9 @@ use crate::oracle::{
 };
 use crate::range;
 
+/// Requirements: MON-001, MON-002, MON-013, RCACHE-021.
 #[test]
-fn mon_001_mon_002_mon_013_rcache_021_munmap_of_the_range_or_more() {
+fn munmap_of_the_range_or_more() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(8);
     let (at, len) = (memory.page(2), 4 * PAGE);
@@ -24,8 +25,9 @@ fn mon_001_mon_002_mon_013_rcache_021_munmap_of_the_range_or_more() {
     }
 }
 
+/// Requirements: MON-003.
 #[test]
-fn mon_003_munmap_of_a_part() {
+fn munmap_of_a_part() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(5);
     for page in 0..5 {
@@ -37,8 +39,9 @@ fn mon_003_munmap_of_a_part() {
     }
 }
 
+/// Requirements: MON-006, MON-007, MON-008.
 #[test]
-fn mon_006_mon_007_mon_008_neighbours_are_left_alone() {
+fn neighbours_are_left_alone() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(8);
     // Changes a neighbour in the same mapping, then its middle, then lets it grow in place. Done twice, so that a split
@@ -63,8 +66,9 @@ fn mon_006_mon_007_mon_008_neighbours_are_left_alone() {
     world.transfers(memory.page(2), 4 * PAGE, 9);
 }
 
+/// Requirements: MON-009, MON-010.
 #[test]
-fn mon_009_mon_010_mremap_moves_shrinks_and_replaces() {
+fn mremap_moves_shrinks_and_replaces() {
     let Some(world) = World::open() else { return };
     let fixed = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
     let keeping = fixed | libc::MREMAP_DONTUNMAP as u64;
@@ -92,8 +96,9 @@ fn mon_009_mon_010_mremap_moves_shrinks_and_replaces() {
     assert_eq!(world.across(memory.start, 2 * PAGE, shrink), Outcome::Kept, "what is before the tail");
 }
 
+/// Requirements: MON-011.
 #[test]
-fn mon_011_mmap_over_it() {
+fn mmap_over_it() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let over =
@@ -103,8 +108,9 @@ fn mon_011_mmap_over_it() {
     assert_eq!(beside, Outcome::Kept);
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_advice_that_drops_pages() {
+fn advice_that_drops_pages() {
     let Some(world) = World::open() else { return };
     const DONTNEED_LOCKED: i32 = 24;
     const GUARD_INSTALL: i32 = 102;
@@ -135,8 +141,9 @@ fn mon_012_advice_that_drops_pages() {
     done(libc::SYS_close, [process, 0, 0, 0, 0, 0]);
 }
 
+/// Requirements: MON-014, MON-055.
 #[test]
-fn mon_014_mon_055_protection() {
+fn protection() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let protect = |page: u64, pages: u64, rights: u64| {
@@ -166,8 +173,9 @@ fn mon_014_mon_055_protection() {
     assert_eq!(world.across(memory.page(2), 2 * PAGE, || protect(2, 1, READ_WRITE)), Outcome::Kept);
 }
 
+/// Requirements: MON-017, MON-052.
 #[test]
-fn mon_017_mon_052_locking_and_paging_change_nothing() {
+fn locking_and_paging_change_nothing() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let lock = |number| done(number, [memory.start, memory.len, 0, 0, 0, 0]);
@@ -197,8 +205,9 @@ fn mon_017_mon_052_locking_and_paging_change_nothing() {
     world.lane.end(used);
 }
 
+/// Requirements: MON-031.
 #[test]
-fn mon_031_calls_answer_as_without_a_cache() {
+fn calls_answer_as_without_a_cache() {
     let Some(world) = World::open() else { return };
     let answers = |registered: bool| {
         let memory = Memory::new(8);

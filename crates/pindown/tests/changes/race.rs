@@ -8,8 +8,10 @@ use crate::oracle::{Memory, PAGE, World, advise, done, map_anew, map_at};
 
 /// One thread replaces a page again and again, while another transfers through the cache. The transferred bytes are
 /// never older than the page's content before the look-up.
+///
+/// Requirements: MON-046, MON-050, RCACHE-021, RCACHE-026.
 #[test]
-fn mon_046_mon_050_rcache_021_rcache_026_transfers_race_with_changes() {
+fn transfers_race_with_changes() {
     let Some(world) = World::open() else { return };
     let (private, (shared, fd)) = (Memory::new(4), Memory::shared(4));
     let replace: [(&Memory, &(dyn Fn() + Sync)); 4] = [

@@ -7,8 +7,9 @@ use pindown::{Access, Waited};
 use crate::oracle::{Memory, Oracle, PAGE, World, advise, done, map_anew, pattern, pinned_kilobytes, store, unmap};
 use crate::range;
 
+/// Requirements: MON-004.
 #[test]
-fn mon_004_of_three_registrations_those_on_the_page_go() {
+fn of_three_registrations_those_on_the_page_go() {
     let Some(world) = World::open() else { return };
     // Pages A, B, C; A+B and B+C overlap B.
     let memory = Memory::new(3);
@@ -29,8 +30,9 @@ fn mon_004_of_three_registrations_those_on_the_page_go() {
     assert_eq!(world.oracle.registered(), 0);
 }
 
+/// Requirements: MON-005.
 #[test]
-fn mon_005_two_registrations_of_one_page_are_both_told() {
+fn two_registrations_of_one_page_are_both_told() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(1);
     let [low, high] = [range(memory.start, 100), range(memory.start + 2000, 100)]
@@ -44,8 +46,9 @@ fn mon_005_two_registrations_of_one_page_are_both_told() {
     }
 }
 
+/// Requirements: MON-035.
 #[test]
-fn mon_035_two_caches_are_both_told() {
+fn two_caches_are_both_told() {
     let Some(world) = World::open() else { return };
     let other_oracle = Oracle::new();
     let builder = pindown::Cache::builder(other_oracle.clone()).monitor(pindown::monitor::Choice::Bpf);
@@ -69,8 +72,9 @@ fn mon_035_two_caches_are_both_told() {
     assert_eq!((world.cache.stats().invalidations, other.stats().invalidations), (1, 1));
 }
 
+/// Requirements: MON-045, MON-046, MON-047.
 #[test]
-fn mon_045_mon_046_mon_047_a_check_sees_what_happened_before_it() {
+fn a_check_sees_what_happened_before_it() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(64);
     let registered = Vec::from_iter((0..64).map(|page| {
@@ -98,8 +102,9 @@ fn mon_045_mon_046_mon_047_a_check_sees_what_happened_before_it() {
     registered.iter().for_each(|handle| world.cache.deregister(*handle).expect("it is there"));
 }
 
+/// Requirements: MON-048, MON-051.
 #[test]
-fn mon_048_mon_051_a_wait_ends_with_a_change_or_an_interruption() {
+fn a_wait_ends_with_a_change_or_an_interruption() {
     let Some(world) = World::open() else { return };
     let (memory, fd) = Memory::shared(4);
     let private = Memory::new(4);
@@ -129,8 +134,9 @@ fn mon_048_mon_051_a_wait_ends_with_a_change_or_an_interruption() {
     assert_eq!(world.cache.wait(Some(Duration::from_millis(1))).expect("it can wait"), Waited::TimedOut);
 }
 
+/// Requirements: MON-054.
 #[test]
-fn mon_054_pages_are_unpinned_when_a_change_was_taken_in() {
+fn pages_are_unpinned_when_a_change_was_taken_in() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(256);
     let before = pinned_kilobytes();

@@ -225,8 +225,9 @@ fn spread(times: impl Iterator<Item = u64>) -> String {
     format!("{} us (median), {} us (99 %), {} us (most)", at(50), at(99), at(100))
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_hostile_clients_have_no_effect_on_an_honest_one() {
+fn hostile_clients_have_no_effect_on_an_honest_one() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: it takes several users, and so root");
     }

@@ -13,8 +13,9 @@ use crate::client::reports_a_change;
 use crate::copied::copy_program;
 use crate::support::{NOBODY, Place, client, helper, program};
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_a_client_without_privilege_sees_its_own_changes_only() {
+fn a_client_without_privilege_sees_its_own_changes_only() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let (mut one, mut other) = (client(&place, "plain"), client(&place, "plain"));
@@ -30,8 +31,9 @@ fn mon_034_a_client_without_privilege_sees_its_own_changes_only() {
     assert_eq!(one.ask("watch"), "Ok(true)");
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_a_client_can_write_detach_and_find_nothing() {
+fn a_client_can_write_detach_and_find_nothing() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "plain");
@@ -42,8 +44,9 @@ fn mon_034_a_client_can_write_detach_and_find_nothing() {
     assert_eq!(one.ask("change"), "true");
 }
 
+/// Requirements: MON-048.
 #[test]
-fn mon_048_a_client_that_waits_is_woken_and_no_other() {
+fn a_client_that_waits_is_woken_and_no_other() {
     let place = Place::new();
     let Some(mut helper) = helper(&place, &[]) else { return };
     let (mut one, mut other) = (client(&place, "plain"), client(&place, "plain"));
@@ -61,8 +64,9 @@ fn mon_048_a_client_that_waits_is_woken_and_no_other() {
     assert_eq!(one.ask("wait"), "true");
 }
 
+/// Requirements: MON-035.
 #[test]
-fn mon_035_two_monitors_of_one_process_are_told_both() {
+fn two_monitors_of_one_process_are_told_both() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "plain");
@@ -71,8 +75,9 @@ fn mon_035_two_monitors_of_one_process_are_told_both() {
     assert_eq!(one.ask("change"), "true");
 }
 
+/// Requirements: MON-045.
 #[test]
-fn mon_045_reports_go_on_when_the_helper_was_killed() {
+fn reports_go_on_when_the_helper_was_killed() {
     let place = Place::new();
     let Some(mut helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "plain");
@@ -90,15 +95,17 @@ fn mon_045_reports_go_on_when_the_helper_was_killed() {
     assert_eq!(two.line(), "ready");
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_a_process_that_hides_from_its_user_is_refused() {
+fn a_process_that_hides_from_its_user_is_refused() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     assert_eq!(client(&place, "hidden").line(), "denied NotTheUsers");
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_a_helper_of_another_user_is_not_believed() {
+fn a_helper_of_another_user_is_not_believed() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: it takes two users, and so root");
     }
@@ -110,8 +117,9 @@ fn mon_034_a_helper_of_another_user_is_not_believed() {
     assert!(matches!(answer, Err(Unavailable::ForeignHelper(NOBODY))), "{answer:?}");
 }
 
+/// Requirements: MON-042.
 #[test]
-fn mon_042_an_ended_client_makes_room_and_one_user_has_only_so_much() {
+fn an_ended_client_makes_room_and_one_user_has_only_so_much() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &["--per-user", "1"]) else { return };
     let mut one = client(&place, "plain");
@@ -128,8 +136,9 @@ fn mon_042_an_ended_client_makes_room_and_one_user_has_only_so_much() {
     }
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_a_closed_connection_does_not_end_the_reports() {
+fn a_closed_connection_does_not_end_the_reports() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let first = Monitor::from_helper(&place.socket()).expect("the helper listens");
@@ -139,8 +148,9 @@ fn mon_034_a_closed_connection_does_not_end_the_reports() {
     assert!(reports_a_change(&first) && !first.page().busy());
 }
 
+/// Requirements: MON-033.
 #[test]
-fn mon_033_the_helper_says_what_it_lacks() {
+fn the_helper_says_what_it_lacks() {
     let says = |command: &mut Command| {
         let output = command.output().expect("it starts");
         (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())

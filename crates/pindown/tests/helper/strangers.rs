@@ -16,8 +16,9 @@ fn serves_others(place: &Place) {
     assert_eq!(watches_a_file(&monitor), Ok(true));
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_a_child_that_inherits_the_connection_unwatches_nothing() {
+fn a_child_that_inherits_the_connection_unwatches_nothing() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     // The request is denied, since it comes from another address space; and the truncation is reported.
@@ -25,8 +26,9 @@ fn mon_034_a_child_that_inherits_the_connection_unwatches_nothing() {
     serves_others(&place);
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_a_page_ends_at_exec_without_the_helper_and_the_connection_serves_no_longer() {
+fn a_page_ends_at_exec_without_the_helper_and_the_connection_serves_no_longer() {
     let place = Place::new();
     let Some(helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "keep-over-exec");
@@ -45,8 +47,9 @@ fn mon_034_a_page_ends_at_exec_without_the_helper_and_the_connection_serves_no_l
     serves_others(&place);
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_a_descriptor_that_is_slow_to_close_stops_nothing() {
+fn a_descriptor_that_is_slow_to_close_stops_nothing() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "linger");
@@ -54,8 +57,9 @@ fn mon_034_a_descriptor_that_is_slow_to_close_stops_nothing() {
     serves_others(&place);
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_a_client_that_is_never_quiet_waits_alone() {
+fn a_client_that_is_never_quiet_waits_alone() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     if !reports_beginnings().expect("the programs can be loaded") {
@@ -70,8 +74,9 @@ fn mon_034_a_client_that_is_never_quiet_waits_alone() {
     assert_eq!(one.ask("go"), "40 never quiet, 0 not answered");
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_threads_that_outstay_their_client_leave_nothing_behind() {
+fn threads_that_outstay_their_client_leave_nothing_behind() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let said = client(&place, "parked-and-gone").line();
@@ -88,8 +93,9 @@ fn mon_034_threads_that_outstay_their_client_leave_nothing_behind() {
     assert!(!monitor.page().busy(), "nothing may be kept any more");
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_one_user_gets_as_many_clients_as_it_may_have_and_takes_none_of_others() {
+fn one_user_gets_as_many_clients_as_it_may_have_and_takes_none_of_others() {
     if let Err(why) = loadable() {
         return eprintln!("skipped: {why}");
     }
@@ -126,8 +132,9 @@ fn mon_034_one_user_gets_as_many_clients_as_it_may_have_and_takes_none_of_others
     }
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_one_user_watches_as_many_files_as_it_may_and_takes_none_of_others() {
+fn one_user_watches_as_many_files_as_it_may_and_takes_none_of_others() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut many = client(&place, "many-files");
@@ -136,8 +143,9 @@ fn mon_034_one_user_watches_as_many_files_as_it_may_and_takes_none_of_others() {
     serves_others(&place);
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_one_user_cannot_keep_others_from_watching_a_file() {
+fn one_user_cannot_keep_others_from_watching_a_file() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut many = client(&place, "one-file");
@@ -149,8 +157,9 @@ fn mon_034_one_user_cannot_keep_others_from_watching_a_file() {
     assert_eq!(other, "[6, 0, 0, 0]");
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_a_page_holds_no_number_that_counts_clients() {
+fn a_page_holds_no_number_that_counts_clients() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let name = |_| client(&place, "name").line().parse::<u64>().expect("a number");
@@ -158,8 +167,9 @@ fn mon_034_a_page_holds_no_number_that_counts_clients() {
     assert!(names.iter().all(|&name| name >= 1 << 32), "random, not counted: {names:?}");
 }
 
+/// Requirements: MON-033.
 #[test]
-fn mon_033_a_signal_ends_the_helper_and_removes_its_socket() {
+fn a_signal_ends_the_helper_and_removes_its_socket() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let place = Place::new();
         let Some(mut helper) = helper(&place, &[]) else { return };
@@ -175,8 +185,9 @@ fn mon_033_a_signal_ends_the_helper_and_removes_its_socket() {
     }
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_more_clients_than_there_is_room_for_are_refused_at_the_start() {
+fn more_clients_than_there_is_room_for_are_refused_at_the_start() {
     if loadable().is_err() {
         return;
     }

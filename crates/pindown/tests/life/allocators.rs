@@ -8,8 +8,9 @@ use crate::oracle::{
     ANONYMOUS, Outcome, PAGE, READ_WRITE, World, call, in_child, must, pattern, pinned_kilobytes, store, unmap,
 };
 
+/// Requirements: MON-024, MON-053, RCACHE-022.
 #[test]
-fn mon_024_mon_053_rcache_022_fresh_memory_in_each_of_many_iterations() {
+fn fresh_memory_in_each_of_many_iterations() {
     let Some(world) = World::open() else { return };
     let before = pinned_kilobytes();
     let mut most = 0;
@@ -60,16 +61,18 @@ fn allocate_and_send(world: &World) -> usize {
     again
 }
 
+/// Requirements: MON-025, MON-030, MON-056, RCACHE-024.
 #[test]
-fn mon_025_mon_030_mon_056_rcache_024_memory_of_the_allocator() {
+fn memory_of_the_allocator() {
     let Some(world) = World::open() else { return };
     let again = allocate_and_send(&world);
     assert!(again > 50, "addresses were used again {again} times");
     assert!(world.cache.stats().invalidations > 0, "memory was given back: {:?}", world.cache.stats());
 }
 
+/// Requirements: MON-015, MON-025.
 #[test]
-fn mon_015_mon_025_the_allocator_lowers_the_break() {
+fn the_allocator_lowers_the_break() {
     let Some(world) = World::open() else { return };
     let now = must(libc::SYS_brk, [0; 6]);
     let start = now.next_multiple_of(PAGE);
@@ -89,8 +92,9 @@ fn mon_015_mon_025_the_allocator_lowers_the_break() {
     set(now);
 }
 
+/// Requirements: MON-026.
 #[test]
-fn mon_026_realloc_moves_by_mremap() {
+fn realloc_moves_by_mremap() {
     let Some(world) = World::open() else { return };
     // Otherwise earlier frees determine whether blocks of this size have mappings of their own.
     // SAFETY: the call only changes from where the allocator takes memory.
@@ -141,8 +145,9 @@ fn allocator_process() {
     assert!(again > 0);
 }
 
+/// Requirements: MON-027.
 #[test]
-fn mon_027_other_allocators() {
+fn other_allocators() {
     let mut tried = 0;
     for name in ["libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"] {
         let places = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];

@@ -4,8 +4,9 @@
 use crate::forked;
 use crate::oracle::{Memory, Outcome, PAGE, World, call, in_child};
 
+/// Requirements: MON-012, MON-028.
 #[test]
-fn mon_012_mon_028_another_process_truncates_the_file() {
+fn another_process_truncates_the_file() {
     let Some(world) = World::open() else { return };
     let (memory, fd) = Memory::shared(4);
     let in_other = |number: libc::c_long, arguments: [u64; 3]| {
@@ -23,8 +24,9 @@ fn mon_012_mon_028_another_process_truncates_the_file() {
     assert_eq!(written, Outcome::Kept, "writing replaces no page");
 }
 
+/// Requirements: MON-019.
 #[test]
-fn mon_019_a_child_is_not_given_sealed_memory_that_its_parent_has() {
+fn a_child_is_not_given_sealed_memory_that_its_parent_has() {
     use pindown::monitor::sealed::Sealed;
     let sealed = || match Sealed::new(3 * PAGE as usize) {
         Ok(sealed) => Some(sealed),
@@ -94,7 +96,8 @@ fn address(at: u64) -> *mut libc::c_void {
     std::ptr::with_exposed_provenance_mut(at as usize)
 }
 
+/// Requirements: MON-012, MON-029.
 #[test]
-fn mon_012_mon_029_io_uring_changes_memory() {
+fn io_uring_changes_memory() {
     println!("{}", in_child("others::io_uring_process", &[]));
 }

@@ -34,8 +34,9 @@ long drop(void *at, long len) {
 char memory[65536] __attribute__((aligned(4096))) = {1};
 ";
 
+/// Requirements: MON-028.
 #[test]
-fn mon_028_libraries_come_and_go() {
+fn libraries_come_and_go() {
     let Some(world) = World::open() else { return };
     let place = Place::new("library");
     let (source, library) = (place.0.join("library.c"), place.0.join("library.so"));
@@ -80,8 +81,9 @@ fn mon_028_libraries_come_and_go() {
 /// A minimal program that caches. It is linked to nothing that could be interposed.
 const STATIC: &str = include_str!("../oracle/static_program.rs");
 
+/// Requirements: MON-032.
 #[test]
-fn mon_032_a_statically_linked_program() {
+fn a_statically_linked_program() {
     if let Err(why) = pindown::monitor::bpf::loadable() {
         return eprintln!("skipped: {why}");
     }

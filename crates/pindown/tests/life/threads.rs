@@ -12,8 +12,9 @@ use pindown::{Access, Cache, Lane, LookupError, Pinned, Range, Registrar, Waited
 use crate::oracle::{Memory, Oracle, Outcome, PAGE, World, advise, call, done, map_anew, pattern, store, unmap};
 use crate::{forked, inner_pages, range};
 
+/// Requirements: MON-019, MON-034.
 #[test]
-fn mon_019_mon_034_fork_leaves_the_parent_its_registrations() {
+fn fork_leaves_the_parent_its_registrations() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let child = |lane: &Lane<Oracle>| {
@@ -78,8 +79,10 @@ fn close_all(name: &str) -> usize {
 
 /// The application has closed a descriptor that the monitor, or the wait, needs: a wait still ends when its timeout
 /// expires.
+///
+/// Requirements: MON-048.
 #[test]
-fn mon_048_a_wait_ends_in_time_when_the_descriptors_are_gone() {
+fn a_wait_ends_in_time_when_the_descriptors_are_gone() {
     for name in ["userfaultfd", "eventfd"] {
         let ended = forked(|| {
             // SAFETY: the call takes a number. It ends a child that would wait for ever.
@@ -105,8 +108,10 @@ fn mon_048_a_wait_ends_in_time_when_the_descriptors_are_gone() {
 
 /// A child that is forked while another thread opens the first cache of a monitor opens one itself. It does not wait
 /// for a lock that the thread holds.
+///
+/// Requirements: MON-019, MON-034.
 #[test]
-fn mon_019_mon_034_a_child_opens_a_cache_whatever_other_threads_were_doing() {
+fn a_child_opens_a_cache_whatever_other_threads_were_doing() {
     const ROUNDS: usize = 60;
     let open = |choice: Choice| Cache::builder(Nothing).monitor_or_none(choice).open().map(drop).is_ok();
     let userfaultfd = || Choice::Userfaultfd(Settings::new(Unseen::NeverMade));
@@ -141,8 +146,9 @@ fn pipe() -> (u64, u64) {
     (ends[0] as u64, ends[1] as u64)
 }
 
+/// Requirements: MON-020.
 #[test]
-fn mon_020_vfork_and_exec() {
+fn vfork_and_exec() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let outcome = world.across(memory.start, memory.len, || {
@@ -165,8 +171,9 @@ fn mon_020_vfork_and_exec() {
     assert_eq!(world.cache.stats().flushes, 0);
 }
 
+/// Requirements: MON-021, MON-029.
 #[test]
-fn mon_021_mon_029_a_thread_ends_and_its_stack_goes() {
+fn a_thread_ends_and_its_stack_goes() {
     let Some(world) = World::open() else { return };
     // More than the C library keeps for the next thread (40 MiB), so these stacks are unmapped.
     const LARGE: usize = 64 << 20;
@@ -194,8 +201,9 @@ fn mon_021_mon_029_a_thread_ends_and_its_stack_goes() {
     assert!(places.values().any(|&times| times > 1), "an address was used again: {places:x?}");
 }
 
+/// Requirements: MON-029.
 #[test]
-fn mon_029_another_thread_unmaps() {
+fn another_thread_unmaps() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let outcome = world.across(memory.start, memory.len, || {
@@ -209,8 +217,9 @@ fn mon_029_another_thread_unmaps() {
     assert_eq!(outcome, Outcome::Renewed);
 }
 
+/// Requirements: MON-022.
 #[test]
-fn mon_022_the_stack_is_used_again() {
+fn the_stack_is_used_again() {
     let Some(world) = World::open() else { return };
     #[inline(never)]
     fn deeper(world: &World, seed: u8) -> u64 {

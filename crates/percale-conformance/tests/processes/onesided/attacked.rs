@@ -22,7 +22,7 @@ use rustix::thread::CpuSet;
 use super::ground::{Ground, Held, filling_of, key_of, stamp_of};
 use super::{Deadline, all_of, code, open_as_told, open_kind, work};
 
-crate::on!(shm, untrusting, tcp, verbs: { rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer });
+crate::on!(shm, untrusting, tcp, verbs: { a_closed_region_is_not_written_by_one_writer });
 
 /// The number of pieces of memory.
 const SLOTS: usize = 64;
@@ -65,7 +65,9 @@ const fn len_of(slot: usize) -> usize {
 }
 
 /// 2,000 revocations, or with `PERCALE_LONG` a million of regions that peers access directly.
-fn rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_one_writer(kind: &str) {
+///
+/// Requirements: REV-001, MR-067, MR-068.
+fn a_closed_region_is_not_written_by_one_writer(kind: &str) {
     let rounds = match (long(), kind) {
         (true, "shm") => 1_000_000,
         (true, _) => 100_000,

@@ -100,8 +100,9 @@ fn words_like(_open: &Open, masked: u64) -> usize {
 
 mod distrusted {
     mod rust {
+        /// Requirements: RMA-015.
         #[test]
-        fn rma_015_an_untrusted_peer_gets_neither_mapping_nor_address() {
+        fn an_untrusted_peer_gets_neither_mapping_nor_address() {
             assert_eq!(super::super::found_by("untrusting", true), (0, 0));
             assert_eq!(super::super::found_by("untrusting", false), (0, 0));
         }

@@ -10,7 +10,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use super::{Deadline, PATIENCE, open_as_told, open_kind, refusal, serve};
 
 crate::on!(shm, untrusting, tcp, verbs: {
-    mw_003_flt_010_a_forked_child_takes_no_window_of_its_parents_back,
+    a_forked_child_takes_no_window_of_its_parents_back,
 });
 
 const LEN: u64 = 20_000;
@@ -57,7 +57,8 @@ fn by_rdma(open: &Open) -> (u64, u64) {
     (numbers[1], numbers[0])
 }
 
-fn mw_003_flt_010_a_forked_child_takes_no_window_of_its_parents_back(kind: &str) {
+/// Requirements: MW-003, FLT-010.
+fn a_forked_child_takes_no_window_of_its_parents_back(kind: &str) {
     let _watchdog = Watchdog::new("a forked child takes no window back");
     let open = open_kind(kind, |domain| domain);
     let mut helper = Helper::start("window-owner", &[("PERCALE_FABRIC", kind)]);

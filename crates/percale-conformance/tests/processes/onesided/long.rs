@@ -13,7 +13,7 @@ use percale_conformance::watchdog::Watchdog;
 
 use super::{ALL, work};
 
-crate::on!(shm, tcp: { rma_016_one_refusal_ends_a_long_access });
+crate::on!(shm, tcp: { one_refusal_ends_a_long_access });
 
 /// Returns memory at an unmapped address, which rejected operations do not access.
 fn nowhere(len: usize) -> Segments {
@@ -21,7 +21,8 @@ fn nowhere(len: usize) -> Segments {
     Segments::one(unsafe { Segment::new(std::ptr::without_provenance_mut(4096), len) })
 }
 
-fn rma_016_one_refusal_ends_a_long_access(transport: &str) {
+/// Requirements: RMA-016.
+fn one_refusal_ends_a_long_access(transport: &str) {
     let _watchdog = Watchdog::new("one refusal ends a long access");
     let domain = domain(transport, |domain| domain);
     let queue = CompletionQueue::default();

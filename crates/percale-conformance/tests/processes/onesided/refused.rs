@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::{ALL, Deadline, open_as_told, open_kind, refusal, serve};
 
 crate::on!(shm, untrusting, bounced, tcp, verbs: {
-    rev_008_mr_002_mr_003_mr_014_mr_050_mr_052_mw_008_random_tries_are_all_refused,
+    random_tries_are_all_refused,
 });
 
 /// The size of each region in bytes.
@@ -62,7 +62,9 @@ pub(crate) fn target() {
 }
 
 /// 20,000 tries (10,000,000 with `PERCALE_LONG`), over all four kinds.
-fn rev_008_mr_002_mr_003_mr_014_mr_050_mr_052_mw_008_random_tries_are_all_refused(kind: &str) {
+///
+/// Requirements: REV-008, MR-002, MR-003, MR-014, MR-050, MR-052, MW-008.
+fn random_tries_are_all_refused(kind: &str) {
     let _watchdog = Watchdog::within("random tries", Duration::from_secs(if long() { 7200 } else { 300 }));
     let seed = seed();
     println!("PERCALE_SEED={seed}");
@@ -78,9 +80,10 @@ fn rev_008_mr_002_mr_003_mr_014_mr_050_mr_052_mw_008_random_tries_are_all_refuse
 }
 
 mod quiet {
-    crate::on!(shm, verbs: { rma_012_regions_are_accessed_while_their_target_makes_no_progress });
+    crate::on!(shm, verbs: { regions_are_accessed_while_their_target_makes_no_progress });
 
-    fn rma_012_regions_are_accessed_while_their_target_makes_no_progress(kind: &str) {
+    /// Requirements: RMA-012.
+    fn regions_are_accessed_while_their_target_makes_no_progress(kind: &str) {
         super::accesses_of_a_quiet_target(kind);
     }
 }
@@ -125,8 +128,9 @@ fn accesses_of_a_quiet_target(kind: &str) {
 mod executed {
     mod shm {
         mod rust {
+            /// Requirements: RMA-014.
             #[test]
-            fn rma_014_the_target_carries_out_what_nobody_else_may() {
+            fn the_target_carries_out_what_nobody_else_may() {
                 for kind in ["untrusting", "bounced"] {
                     super::super::super::accesses_that_the_target_carries_out(kind);
                 }

@@ -13,7 +13,7 @@ use super::ground::{Ground, Watch, key_of, stamp_of, write_until_refused};
 use super::{Deadline, all_of, open_as_told, open_kind, refusal, work};
 
 crate::on!(shm, untrusting, tcp, verbs: {
-    rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers,
+    a_closed_region_is_not_written_by_four_writers,
 });
 
 /// The key of the board, a word with the current epoch.
@@ -24,7 +24,9 @@ pub(super) const END: u64 = u64::MAX;
 const SHIFT: Duration = Duration::from_secs(240);
 
 /// 500 revocations, or ten minutes with `PERCALE_LONG`.
-fn rev_001_mr_067_mr_068_a_closed_region_is_not_written_by_four_writers(kind: &str) {
+///
+/// Requirements: REV-001, MR-067, MR-068.
+fn a_closed_region_is_not_written_by_four_writers(kind: &str) {
     let (rounds, time) = if long() { (u64::MAX, Duration::from_secs(600)) } else { (500, Duration::MAX) };
     let patience = Duration::from_secs(if long() { 6 * 3600 } else { 300 });
     let _watchdog = Watchdog::within("a closed region is not written", patience);

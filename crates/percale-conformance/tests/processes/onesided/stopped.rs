@@ -13,13 +13,14 @@ use super::revocation::Owner;
 use super::{Deadline, PATIENCE, open_kind, work};
 use crate::faults::is_stopped;
 
-crate::on!(shm, untrusting, tcp, verbs: { rev_002_rev_003_rev_005_memory_of_stopped_writers_is_not_used_again });
+crate::on!(shm, untrusting, tcp, verbs: { memory_of_stopped_writers_is_not_used_again });
 
 /// The revocation timeout of the owner in these tests.
 const REVOKE: Duration = Duration::from_millis(50);
 const WRITERS: usize = 3;
 
-fn rev_002_rev_003_rev_005_memory_of_stopped_writers_is_not_used_again(kind: &str) {
+/// Requirements: REV-002, REV-003, REV-005.
+fn memory_of_stopped_writers_is_not_used_again(kind: &str) {
     let patience = Duration::from_secs(if long() { 3600 } else { 300 });
     let _watchdog = Watchdog::within("memory of stopped writers is not used again", patience);
     let memories: &[bool] = if kind == "shm" { &[true, false] } else { &[true] };

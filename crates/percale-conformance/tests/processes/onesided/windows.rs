@@ -19,7 +19,7 @@ use super::ground::{GROUND, filling_of, stamp_of, write_until_refused};
 use super::{Deadline, all_of, code, open_as_told, open_kind, refusal, work};
 
 crate::on!(shm, untrusting, tcp, verbs: {
-    mw_050_rev_001_nothing_is_written_through_a_window_after_its_invalidation,
+    nothing_is_written_through_a_window_after_its_invalidation,
 });
 
 const WRITERS: usize = 4;
@@ -33,7 +33,9 @@ const SHIFT: Duration = Duration::from_secs(240);
 
 /// 2 seconds on each kind of memory, and 20 over verbs, where an epoch takes long because its last writes break queue
 /// pairs. With `PERCALE_LONG`, ten minutes in total.
-fn mw_050_rev_001_nothing_is_written_through_a_window_after_its_invalidation(kind: &str) {
+///
+/// Requirements: MW-050, REV-001.
+fn nothing_is_written_through_a_window_after_its_invalidation(kind: &str) {
     let memories: &[bool] = if kind == "shm" { &[true, false] } else { &[true] };
     let short = Duration::from_secs(if kind == "verbs" { 20 } else { 2 });
     let time = if long() { Duration::from_secs(600) / memories.len() as u32 } else { short };

@@ -28,8 +28,9 @@ fn locks() -> usize {
     if long() { 20_000 } else { 200 }
 }
 
+/// Requirements: ATM-005.
 #[test]
-fn atm_005_atomic_operations_of_mapped_remote_and_local_initiators_are_exact() {
+fn atomic_operations_of_mapped_remote_and_local_initiators_are_exact() {
     let _watchdog = Watchdog::within("atomic operations", Duration::from_secs(if long() { 3600 } else { 300 }));
     let open = open_kind("any", |domain| domain);
     let each = adds() * 8;

@@ -224,8 +224,10 @@ fn check(kind: Kind, op: AtomicOp, datatype: Datatype, values: &[[u64; 3]], skew
 
 /// Tests every valid combination of kind, operation and datatype, with arrays of 0 to 5 elements, operands and results
 /// at any address, and targets at each multiple of the size.
+///
+/// Requirements: ATM-001.
 #[test]
-fn atm_001_every_operation_agrees_with_the_model() {
+fn every_operation_agrees_with_the_model() {
     for (kind, op, datatype) in valid() {
         let values = prop::collection::vec(prop::array::uniform3(value(datatype)), 0..6);
         let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };

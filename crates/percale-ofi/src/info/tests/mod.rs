@@ -274,8 +274,9 @@ fn made<T>(call: impl FnOnce(*mut *mut T) -> c_int) -> *mut T {
     place
 }
 
+/// Requirements: CON-010.
 #[test]
-fn con_010_an_endpoint_bound_to_any_address_advertises_its_domains_interface() {
+fn an_endpoint_bound_to_any_address_advertises_its_domains_interface() {
     let hints = Wishes::new(|wishes| wishes.info.caps = FI_MSG | FI_SEND);
     let answer = ask(API, None, Some(c"0"), FI_SOURCE, &raw const hints.info).unwrap();
     // SAFETY: the provider structure is a static.

@@ -68,8 +68,9 @@ fn registration_mode(version: u32, asked: c_int) -> Result<c_int, String> {
     })
 }
 
+/// Requirements: MR-016, MR-017.
 #[test]
-fn mr_016_mr_017_registration_modes_that_are_not_needed_are_cleared() {
+fn registration_modes_that_are_not_needed_are_cleared() {
     let every = FI_MR_LOCAL
         | FI_MR_RAW
         | FI_MR_VIRT_ADDR
@@ -85,8 +86,9 @@ fn mr_016_mr_017_registration_modes_that_are_not_needed_are_cleared() {
     }
 }
 
+/// Requirements: MR-020, MR-021, MR-022.
 #[test]
-fn mr_020_mr_021_mr_022_the_old_modes_stand_alone_and_stay() {
+fn the_old_modes_stand_alone_and_stay() {
     for version in [fi_version(1, 4), fi_version(1, 5), API] {
         assert_eq!(registration_mode(version, FI_MR_BASIC), Ok(FI_MR_BASIC));
         assert_eq!(registration_mode(version, FI_MR_SCALABLE), Ok(FI_MR_SCALABLE));
@@ -99,8 +101,9 @@ fn mr_020_mr_021_mr_022_the_old_modes_stand_alone_and_stay() {
     assert!(registration_mode(fi_version(1, 4), FI_MR_VIRT_ADDR).is_err(), "bits came with 1.5");
 }
 
+/// Requirements: MR-024.
 #[test]
-fn mr_024_local_registration_is_never_needed() {
+fn local_registration_is_never_needed() {
     let wishes = |mode| Wishes::new(|wishes| (wishes.info.mode, wishes.domain.mr_mode) = (mode, FI_MR_BASIC)).ask(API);
     for mode in [0, FI_LOCAL_MR, FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA] {
         assert!(wishes(mode).unwrap().all().iter().all(|one| one.0.mode == 0));

@@ -191,8 +191,9 @@ impl Table {
 mod tests {
     use super::*;
 
+    /// Requirements: MW-008.
     #[test]
-    fn mw_008_keys_of_one_domain_are_not_those_of_another() {
+    fn keys_of_one_domain_are_not_those_of_another() {
         let keys = || -> Vec<u64> {
             let lines = Lines::default();
             let origin = Origin::default();

@@ -218,8 +218,9 @@ fn pass_on(listener: TcpListener, to: SocketAddr) -> std::thread::JoinHandle<()>
     })
 }
 
+/// Requirements: CON-006.
 #[test]
-fn con_006_with_a_key_calls_cannot_be_passed_on_to_another_member() {
+fn with_a_key_calls_cannot_be_passed_on_to_another_member() {
     let [one, two] = services();
     let (a, b) = (keyed(&one, Some("open sesame")), keyed(&two, Some("open sesame")));
     let between = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -236,8 +237,9 @@ fn con_006_with_a_key_calls_cannot_be_passed_on_to_another_member() {
     a.up();
 }
 
+/// Requirements: CON-006.
 #[test]
-fn con_006_calls_cannot_be_passed_back_to_the_caller() {
+fn calls_cannot_be_passed_back_to_the_caller() {
     let [one, _] = services();
     for key in [None, Some("open sesame")] {
         let a = keyed(&one, key);
@@ -253,8 +255,9 @@ fn con_006_calls_cannot_be_passed_back_to_the_caller() {
     }
 }
 
+/// Requirements: CON-006.
 #[test]
-fn con_006_no_byte_of_either_hello_can_be_changed_on_the_way() {
+fn no_byte_of_either_hello_can_be_changed_on_the_way() {
     let key = || Some(Key::new(b"open sesame".to_vec()));
     let bytes = crate::wire::hello::HELLO_BYTES;
     for (whose, at) in (0..bytes).flat_map(|at| [(0, at), (1, at)]) {

@@ -7,8 +7,9 @@ use crate::connect::handshake::{Event, Handshake, Key};
 use crate::wire::hello::{Choice, Commit, Hello, HelloFlags, Ruling, Verdict};
 use crate::wire::why::Why;
 
+/// Requirements: CON-006.
 #[test]
-fn con_006_a_key_admits_those_who_have_it() {
+fn a_key_admits_those_who_have_it() {
     let [one, two] = services();
     let (a, b) = (keyed(&one, Some("open sesame")), keyed(&two, Some("open sesame")));
     a.registration.connect(1, b.address());
@@ -16,8 +17,9 @@ fn con_006_a_key_admits_those_who_have_it() {
     assert_eq!(shm(b.up().link).side, 1);
 }
 
+/// Requirements: CON-005.
 #[test]
-fn con_005_a_wrong_or_missing_key_is_an_error_on_both_sides() {
+fn a_wrong_or_missing_key_is_an_error_on_both_sides() {
     let [one, two] = services();
     for keys in [[Some("a"), Some("b")], [Some("a"), None], [None, Some("a")]] {
         let (a, b) = (keyed(&one, keys[0]), keyed(&two, keys[1]));
@@ -29,8 +31,9 @@ fn con_005_a_wrong_or_missing_key_is_an_error_on_both_sides() {
     }
 }
 
+/// Requirements: CON-006.
 #[test]
-fn con_006_a_handshake_that_is_played_back_is_refused() {
+fn a_handshake_that_is_played_back_is_refused() {
     let [one, two] = services();
     let keyed = |service| {
         Peer::with(service, |options| {

@@ -96,8 +96,9 @@ fn what_fails_at_the_meeting_degrades_to_tcp() {
     assert!(matches!(&error, ConnectError::NoTransport(why) if why.contains("wrong descriptors")), "{error}");
 }
 
+/// Requirements: CON-003.
 #[test]
-fn con_003_a_slow_meeting_is_waited_for() {
+fn a_slow_meeting_is_waited_for() {
     for transports in [Transports::SHM, Transports::all()] {
         let [one, two] = services();
         let [a, b] = [&one, &two].map(|service| Peer::with(service, |options| options.transports = transports));
@@ -110,8 +111,9 @@ fn con_003_a_slow_meeting_is_waited_for() {
     }
 }
 
+/// Requirements: CON-003.
 #[test]
-fn con_003_a_process_that_answers_late_is_waited_for() {
+fn a_process_that_answers_late_is_waited_for() {
     let [one, two] = services();
     let (b, other) = (Peer::shm(&two), Peer::shm(&one));
     let patient = |options: &mut EndpointOptions| {

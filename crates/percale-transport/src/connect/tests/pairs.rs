@@ -70,8 +70,9 @@ fn two_with_devices_connect_by_queue_pairs() {
     }
 }
 
+/// Requirements: FLT-007.
 #[test]
-fn flt_007_callers_that_do_not_choose_their_queue_pairs_lock_no_more_memory_than_some() {
+fn callers_that_do_not_choose_their_queue_pairs_lock_no_more_memory_than_some() {
     let Some(adapter) = adapter() else { return };
     let [one, two] = services();
     let b = verbs(&two, &adapter, (Transports::TCP, 600));
@@ -99,8 +100,10 @@ fn flt_007_callers_that_do_not_choose_their_queue_pairs_lock_no_more_memory_than
 }
 
 /// The kernel needs a second to search for a port that does not exist. No other connection waits for that.
+///
+/// Requirements: FLT-009.
 #[test]
-fn flt_009_a_port_that_is_not_found_holds_up_no_other_connection() {
+fn a_port_that_is_not_found_holds_up_no_other_connection() {
     let Some(adapter) = adapter() else { return };
     let [one, two] = services();
     let b = verbs(&two, &adapter, (Transports::TCP, 600));
@@ -123,8 +126,10 @@ fn flt_009_a_port_that_is_not_found_holds_up_no_other_connection() {
 }
 
 /// Both ports are active, and nothing that one sends arrives at the other.
+///
+/// Requirements: CON-008.
 #[test]
-fn con_008_ports_that_do_not_reach_each_other_are_not_used() {
+fn ports_that_do_not_reach_each_other_are_not_used() {
     double::on("device double0 drop=1", || {
         let adapter = adapter().expect("a device");
         let [one, two] = services();

@@ -31,8 +31,9 @@ fn descriptors(bell: &TestBell) -> Vec<OwnedFd> {
     vec![pair, bell.memory.try_clone().unwrap(), bell.event.try_clone().unwrap()]
 }
 
+/// Requirements: FLT-007.
 #[test]
-fn flt_007_another_user_is_not_met_whatever_it_passes() {
+fn another_user_is_not_met_whatever_it_passes() {
     let bell = TestBell::new(PAIR);
     let local = Arc::clone(&bell) as Arc<dyn LocalBell>;
     let pair = || {
@@ -65,8 +66,9 @@ fn flt_007_another_user_is_not_met_whatever_it_passes() {
     assert_eq!(bell.in_use(), 0);
 }
 
+/// Requirements: FLT-007.
 #[test]
-fn flt_007_another_users_calls_take_no_place_at_the_unix_socket() {
+fn another_users_calls_take_no_place_at_the_unix_socket() {
     let [one, two] = services();
     let long = |options: &mut EndpointOptions| options.timeouts = ConnectTimeouts::of(Duration::from_secs(600));
     let (a, b) = (Peer::with(&one, long), Peer::with(&two, long));

@@ -30,8 +30,9 @@ fn what_the_set_up_hands_over_is_checked() {
     assert!(link.cma_reason().unwrap().contains("/mem"));
 }
 
+/// Requirements: CON-008.
 #[test]
-fn con_008_what_was_mapped_while_the_two_met_is_not_mapped_again() {
+fn what_was_mapped_while_the_two_met_is_not_mapped_again() {
     let [mut one, mut two] = parts(false);
     for parts in [&mut one, &mut two] {
         parts.mappings = Some(Mappings::new(parts.pair.as_fd(), parts.peer_bell.as_fd()).unwrap());

@@ -44,8 +44,9 @@ fn ended(both: &mut [Peer; 2]) -> (Result<u64, PullError>, Result<(), PullError>
     (pulled.1, pushed.1)
 }
 
+/// Requirements: MR-069.
 #[test]
-fn mr_069_a_place_revoked_in_the_middle_fails_the_pull_and_the_link_goes_on() {
+fn a_place_revoked_in_the_middle_fails_the_pull_and_the_link_goes_on() {
     for (kept, cma) in WAYS {
         let bounces = kept == Kept::Heap && !cma;
         let mut both = peers(cma, HEAP);
@@ -98,8 +99,9 @@ fn a_place_revoked_before_the_end_of_the_link_is_no_fault_of_memory() {
     }
 }
 
+/// Requirements: MR-069.
 #[test]
-fn mr_069_a_source_revoked_in_the_middle_fails_both_ends_and_the_link_goes_on() {
+fn a_source_revoked_in_the_middle_fails_both_ends_and_the_link_goes_on() {
     for (kept, cma) in WAYS {
         let mut both = peers(cma, HEAP);
         for rounds in [None, Some(0), Some(1), Some(3)] {
@@ -169,8 +171,10 @@ fn a_pull_that_would_copy_by_itself_from_a_region_breaks_the_link() {
 
 /// The owner's thread revokes at an arbitrary time, waits, and reuses the memory: from then on the other side does not
 /// write to it, and the peer sees nothing of its new content.
+///
+/// Requirements: MR-069.
 #[test]
-fn mr_069_what_was_revoked_belongs_to_its_owner_at_once() {
+fn what_was_revoked_belongs_to_its_owner_at_once() {
     for (kept, cma) in WAYS {
         let mut both = peers(cma, HEAP);
         for round in 0..24u64 {

@@ -191,9 +191,11 @@ mod plain {
 
 /// Publication and credits: a ring of 4 lines carries more frames than it has lines, in lines and in bytes. Each frame
 /// arrives whole, and no cell is written while it is read.
+///
+/// Requirements: RES-008.
 #[cfg(loom)]
 #[test]
-fn res_008_loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
+fn loom_ring_carries_whole_frames_and_reuses_lines_only_after_credit() {
     use loom::sync::Arc;
 
     use crate::local_memory::volatile::ViewExt as _;

@@ -42,8 +42,9 @@ fn stream(kind: Kind, len: usize, there: usize) -> Vec<u8> {
     bytes
 }
 
+/// Requirements: FLT-008.
 #[test]
-fn flt_008_each_kind_of_frame_has_its_longest_payload() {
+fn each_kind_of_frame_has_its_longest_payload() {
     for (kind, limit) in LIMITS {
         for len in [limit + 1, limit * 2, u32::MAX as usize] {
             let mut notes = Notes::keeping(0);

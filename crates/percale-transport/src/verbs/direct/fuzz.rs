@@ -69,8 +69,10 @@ mod tests {
 
     proptest! {
         /// Uses mostly valid steps, because arbitrary bytes are rarely an answer.
+        ///
+        /// Requirements: FLT-007.
         #[test]
-        fn flt_007_a_target_says_what_it_likes(steps in prop::collection::vec((0u8..4, 0u8..5, 0u8..8, 0u8..4), 0..200)) {
+        fn a_target_says_what_it_likes(steps in prop::collection::vec((0u8..4, 0u8..5, 0u8..8, 0u8..4), 0..200)) {
             let mut bytes = Vec::new();
             for (what, key, number, says) in steps {
                 bytes.extend([what, key, number]);
@@ -91,8 +93,9 @@ mod tests {
             fuzz_grants(&bytes);
         }
 
+        /// Requirements: FLT-007.
         #[test]
-        fn flt_007_so_do_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
+        fn so_do_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
             fuzz_grants(&bytes);
         }
     }

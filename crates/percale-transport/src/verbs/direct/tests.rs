@@ -46,8 +46,9 @@ fn what_the_device_does_not_register_is_executed() {
     assert_eq!(grantee.grant(&pieces), Located::Executed, "several pieces");
 }
 
+/// Requirements: REV-001.
 #[test]
-fn rev_001_a_grants_number_and_key_are_not_used_again_before_the_peer_forgot_them() {
+fn a_grants_number_and_key_are_not_used_again_before_the_peer_forgot_them() {
     let Some(grantee) = grantee() else { return };
     let mut memory = vec![0; 4096];
     let mut numbers = Vec::new();
@@ -77,8 +78,9 @@ fn rev_001_a_grants_number_and_key_are_not_used_again_before_the_peer_forgot_the
     grantee.end();
 }
 
+/// Requirements: REV-002.
 #[test]
-fn rev_002_what_a_peer_that_is_gone_was_granted_is_closed_at_once() {
+fn what_a_peer_that_is_gone_was_granted_is_closed_at_once() {
     let Some(grantee) = grantee() else { return };
     let mut memory = vec![0; 4096];
     let region = region(&mut memory);

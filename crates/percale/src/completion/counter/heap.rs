@@ -316,8 +316,9 @@ mod tests {
     }
 
     proptest! {
+        /// Requirements: TRIG-009, TRIG-011.
         #[test]
-        fn trig_009_trig_011_items_leave_by_threshold_and_then_in_order(
+        fn items_leave_by_threshold_and_then_in_order(
             steps in prop::collection::vec(step(), 1..400),
             looks: bool,
         ) {

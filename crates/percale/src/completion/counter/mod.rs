@@ -334,8 +334,9 @@ impl crate::region::AccessCounter for Counter {
 mod tests {
     use super::*;
 
+    /// Requirements: CMP-012.
     #[test]
-    fn cmp_012_successes_and_failures_are_counted_apart() {
+    fn successes_and_failures_are_counted_apart() {
         let counter = Counter::new();
         counter.clone().add(3);
         counter.add_error(1);
@@ -346,8 +347,9 @@ mod tests {
         counter.wait(10, None).unwrap();
     }
 
+    /// Requirements: CMP-012.
     #[test]
-    fn cmp_012_threads_that_count_and_set_lose_nothing() {
+    fn threads_that_count_and_set_lose_nothing() {
         const EACH: u64 = 20_000;
         const BEYOND: u64 = 1 << 40;
         let counter = Counter::new();

@@ -210,8 +210,10 @@ mod tests {
 
     proptest::proptest! {
         /// Work that waits for successes and work that waits for successes and errors are in one line.
+        ///
+        /// Requirements: TRIG-009.
         #[test]
-        fn trig_009_both_conditions_begin_by_threshold_and_then_in_order(
+        fn both_conditions_begin_by_threshold_and_then_in_order(
             steps in proptest::collection::vec((0_u8..6, 0_u64..12), 1..200),
         ) {
             let mut waiting = Waiting::default();

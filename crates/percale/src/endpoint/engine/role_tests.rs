@@ -85,8 +85,9 @@ fn granted(address: &str) -> Control {
     Control::Granted { address: address.parse().unwrap(), anywhere: false, incarnation: 5, data: Vec::new() }
 }
 
+/// Requirements: CON-017, CON-018.
 #[test]
-fn con_017_con_018_who_says_what_nobody_says_to_a_listener_is_cut_off() {
+fn who_says_what_nobody_says_to_a_listener_is_cut_off() {
     let world = World::new();
     let request = Control::Request { data: vec![1; 3] };
     let rejected = Control::Rejected { why: Rejection::Owner, data: Vec::new() };
@@ -132,8 +133,9 @@ fn con_017_con_018_who_says_what_nobody_says_to_a_listener_is_cut_off() {
     assert!(world.listener.peers() <= slots + 1, "{} peers after {slots}", world.listener.peers());
 }
 
+/// Requirements: CON-018, FLT-007.
 #[test]
-fn con_018_flt_007_whoever_floods_a_listener_with_requests_costs_nobody_else_a_connection() {
+fn whoever_floods_a_listener_with_requests_costs_nobody_else_a_connection() {
     let world = World::new();
     let events = EventQueue::default();
     let hostile = world.open(&events);
@@ -166,8 +168,9 @@ fn con_018_flt_007_whoever_floods_a_listener_with_requests_costs_nobody_else_a_c
     assert!(gone, "whoever floods is cut off");
 }
 
+/// Requirements: CON-018, FLT-007.
 #[test]
-fn con_018_flt_007_control_frames_are_counted_for_each_peer_and_from_look_to_look() {
+fn control_frames_are_counted_for_each_peer_and_from_look_to_look() {
     let world = World::new();
     let [flooding, calling] = [(); 2].map(|()| world.open(&EventQueue::default()));
     for end in [&flooding, &calling] {
@@ -201,8 +204,9 @@ fn con_018_flt_007_control_frames_are_counted_for_each_peer_and_from_look_to_loo
     });
 }
 
+/// Requirements: CON-017, CON-018.
 #[test]
-fn con_017_con_018_a_listener_that_says_what_nobody_says_is_left() {
+fn a_listener_that_says_what_nobody_says_is_left() {
     let world = World::new();
     let request = Control::Request { data: Vec::new() };
     let message = vec![(Head::default(), vec![1; 8])];

@@ -20,8 +20,9 @@ fn stuck() -> (Domain, Arc<Stuck>, Region, std::sync::Weak<[u8]>) {
     (domain, peer, region, weak)
 }
 
+/// Requirements: REV-002.
 #[test]
-fn rev_002_parked_memory_is_freed_by_an_endpoint_that_makes_progress() {
+fn parked_memory_is_freed_by_an_endpoint_that_makes_progress() {
     let (domain, peer, region, memory) = stuck();
     let vector = domain.address_vector().build().unwrap();
     let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0").unwrap();
@@ -34,8 +35,9 @@ fn rev_002_parked_memory_is_freed_by_an_endpoint_that_makes_progress() {
     assert!(memory.upgrade().is_none(), "parked memory is kept though its peer retired");
 }
 
+/// Requirements: MW-050, REV-002.
 #[test]
-fn mw_050_rev_002_a_domain_ends_while_a_peer_is_in_a_window() {
+fn a_domain_ends_while_a_peer_is_in_a_window() {
     let network = Network::new(1, SimOptions::default());
     let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap();
     let memory = Arc::<[u8]>::from([7; 16]);
@@ -52,8 +54,9 @@ fn mw_050_rev_002_a_domain_ends_while_a_peer_is_in_a_window() {
     assert!(weak.upgrade().is_some(), "memory was freed while a peer was at a part of it");
 }
 
+/// Requirements: REV-002.
 #[test]
-fn rev_002_parked_memory_is_freed_when_another_region_comes_or_goes() {
+fn parked_memory_is_freed_when_another_region_comes_or_goes() {
     for comes in [true, false] {
         let (domain, peer, region, memory) = stuck();
         let other = domain.register(vec![0; 8], Access::REMOTE_READ).unwrap();

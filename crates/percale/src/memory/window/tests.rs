@@ -78,8 +78,9 @@ fn invalidate((endpoint, me): &(Endpoint, PeerAddress), key: u64) -> Result<(), 
 
 const REFUSED: i32 = ErrorCode::KeyRejected.errno();
 
+/// Requirements: MW-002, MW-034.
 #[test]
-fn mw_002_mw_034_a_domain_has_type_1_and_one_type_2() {
+fn a_domain_has_type_1_and_one_type_2() {
     for (two, has, lacks) in
         [(TypeTwo::A, WindowType::TwoA, WindowType::TwoB), (TypeTwo::B, WindowType::TwoB, WindowType::TwoA)]
     {
@@ -91,8 +92,9 @@ fn mw_002_mw_034_a_domain_has_type_1_and_one_type_2() {
     }
 }
 
+/// Requirements: MW-007, MW-029.
 #[test]
-fn mw_007_mw_029_a_bind_changes_the_lower_byte_and_every_other_key_is_refused() {
+fn a_bind_changes_the_lower_byte_and_every_other_key_is_refused() {
     let domain = domain();
     let (endpoint, me) = me(&domain);
     let region = region(&domain);
@@ -119,8 +121,9 @@ fn mw_007_mw_029_a_bind_changes_the_lower_byte_and_every_other_key_is_refused() 
     }
 }
 
+/// Requirements: MW-016, MW-020.
 #[test]
-fn mw_016_mw_020_amb_047_a_bind_that_cannot_be_changes_nothing() {
+fn amb_047_a_bind_that_cannot_be_changes_nothing() {
     let (domain, other) = (domain(), domain());
     let (endpoint, me) = me(&domain);
     let region = region(&domain);
@@ -150,8 +153,9 @@ fn mw_016_mw_020_amb_047_a_bind_that_cannot_be_changes_nothing() {
     );
 }
 
+/// Requirements: MW-004, MW-030.
 #[test]
-fn mw_004_mw_030_a_region_is_not_closed_while_a_window_is_bound() {
+fn a_region_is_not_closed_while_a_window_is_bound() {
     let domain = domain();
     let (endpoint, me) = me(&domain);
     let region = region(&domain);
@@ -171,8 +175,9 @@ fn mw_004_mw_030_a_region_is_not_closed_while_a_window_is_bound() {
     assert_eq!(region.close().unwrap().into_vec().len(), 100);
 }
 
+/// Requirements: MW-004.
 #[test]
-fn mw_004_memory_of_a_dropped_region_stays_while_a_window_is_bound() {
+fn memory_of_a_dropped_region_stays_while_a_window_is_bound() {
     let domain = domain();
     let (endpoint, me) = me(&domain);
     let memory = Arc::<[u8]>::from([7; 16]);
@@ -188,8 +193,9 @@ fn mw_004_memory_of_a_dropped_region_stays_while_a_window_is_bound() {
     assert!(weak.upgrade().is_none(), "memory is kept for nobody");
 }
 
+/// Requirements: MW-024, MW-025, MW-031.
 #[test]
-fn mw_024_mw_025_mw_031_each_type_is_bound_its_own_way() {
+fn each_type_is_bound_its_own_way() {
     let domain = domain();
     let us = me(&domain);
     let region = region(&domain);
@@ -201,8 +207,9 @@ fn mw_024_mw_025_mw_031_each_type_is_bound_its_own_way() {
     assert_eq!(read(&us.0, us.1, name).unwrap().len(), 8);
 }
 
+/// Requirements: MW-035, MW-036, MW-037, MW-043.
 #[test]
-fn mw_035_mw_036_mw_037_mw_043_a_type_2_window_is_bound_with_a_byte_and_invalidated() {
+fn a_type_2_window_is_bound_with_a_byte_and_invalidated() {
     let domain = domain();
     let us = me(&domain);
     let region = region(&domain);
@@ -228,8 +235,9 @@ fn mw_035_mw_036_mw_037_mw_043_a_type_2_window_is_bound_with_a_byte_and_invalida
     assert_eq!(read(&us.0, us.1, name), Ok((0..10).collect()));
 }
 
+/// Requirements: MW-041.
 #[test]
-fn mw_041_a_2b_window_ends_with_its_endpoint() {
+fn a_2b_window_ends_with_its_endpoint() {
     let domain = domain();
     let us = me(&domain);
     let region = region(&domain);
@@ -241,8 +249,9 @@ fn mw_041_a_2b_window_ends_with_its_endpoint() {
     assert!(window.close().is_ok());
 }
 
+/// Requirements: MW-007.
 #[test]
-fn mw_007_amb_051_a_window_owns_256_keys() {
+fn amb_051_a_window_owns_256_keys() {
     let domain = domain();
     let window = domain.window(WindowType::One).unwrap();
     let with_key = |key| domain.registration(Access::REMOTE_READ).key(key).own(vec![0; 8]);
@@ -270,8 +279,9 @@ fn stuck_in(domain: &Domain, key: u64, via: Via) -> Arc<Stuck> {
     Stuck::at(&domain.inner.keys, key, via)
 }
 
+/// Requirements: MW-050.
 #[test]
-fn mw_050_a_rebind_waits_for_a_peer_that_is_at_it_and_says_busy_if_that_does_not_move() {
+fn a_rebind_waits_for_a_peer_that_is_at_it_and_says_busy_if_that_does_not_move() {
     let domain = domain();
     let region = region(&domain);
     let mut window = domain.window(WindowType::One).unwrap();
@@ -292,8 +302,9 @@ fn mw_050_a_rebind_waits_for_a_peer_that_is_at_it_and_says_busy_if_that_does_not
     region.close().unwrap();
 }
 
+/// Requirements: MW-050.
 #[test]
-fn mw_050_an_invalidation_completes_when_nobody_is_at_the_window() {
+fn an_invalidation_completes_when_nobody_is_at_the_window() {
     let domain = domain();
     let us = me(&domain);
     let region = region(&domain);
@@ -315,8 +326,9 @@ fn mw_050_an_invalidation_completes_when_nobody_is_at_the_window() {
     assert_eq!(read(&us.0, us.1, next), Ok((8..16).collect()));
 }
 
+/// Requirements: MW-044.
 #[test]
-fn mw_044_a_fence_waits_for_an_invalidation_from_before_the_connection_was_lost() {
+fn a_fence_waits_for_an_invalidation_from_before_the_connection_was_lost() {
     let network = Network::new(1, SimOptions::default());
     let open = || {
         let builder = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network);
@@ -355,8 +367,10 @@ fn mw_044_a_fence_waits_for_an_invalidation_from_before_the_connection_was_lost(
 }
 
 /// Tests every 64th key, and all keys of windows. With `PERCALE_LONG` it tests every 32-bit key.
+///
+/// Requirements: MW-008.
 #[test]
-fn mw_008_no_key_is_accepted_but_those_that_are_live() {
+fn no_key_is_accepted_but_those_that_are_live() {
     let long = std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0");
     let domain = domain();
     let region = region(&domain);

@@ -3,8 +3,9 @@
 use super::*;
 use crate::cache::grace::Grace;
 
+/// Requirements: RCACHE-010.
 #[test]
-fn rcache_010_without_a_fence_each_lane_is_waited_for_that_has_not_had_the_lock_since() {
+fn without_a_fence_each_lane_is_waited_for_that_has_not_had_the_lock_since() {
     let epoch = AtomicU64::new(0);
     let mut grace = Grace::with(|| false);
     let ended = |grace: &mut Grace, epoch: &crate::sync::AtomicU64| {

@@ -12,8 +12,9 @@ fn register(cache: &Cache<Arc<Memory>>, range: Range) -> Registration {
     registration
 }
 
+/// Requirements: MON-036, MON-038, MON-039.
 #[test]
-fn mon_036_mon_038_mon_039_registering_gives_a_handle_and_keys_and_overlaps_are_apart() {
+fn registering_gives_a_handle_and_keys_and_overlaps_are_apart() {
     let (memory, cache, notifier) = cache();
     let one = register(&cache, bytes(0x1_0000, 100));
     let other = register(&cache, bytes(0x1_0010, 8000));
@@ -30,8 +31,9 @@ fn mon_036_mon_038_mon_039_registering_gives_a_handle_and_keys_and_overlaps_are_
     assert!(again.handle != one.handle && again.handle != other.handle, "no handle is used twice");
 }
 
+/// Requirements: MON-004, MON-005, MON-043, MON-044.
 #[test]
-fn mon_004_mon_005_mon_043_mon_044_each_that_changed_is_told_once() {
+fn each_that_changed_is_told_once() {
     let (_memory, cache, notifier) = cache();
     // Figure 4: three registrations of three pages. Two of them contain the middle page.
     let figure_4 = [pages(10, 2), pages(11, 2), pages(12, 1)].map(|range| register(&cache, range));
@@ -52,8 +54,9 @@ fn mon_004_mon_005_mon_043_mon_044_each_that_changed_is_told_once() {
     assert_eq!(cache.check(), None, "neighbours");
 }
 
+/// Requirements: MON-047.
 #[test]
-fn mon_047_no_burst_loses_a_handle() {
+fn no_burst_loses_a_handle() {
     let (_memory, cache, notifier) = cache();
     let all: Vec<_> = (0..3000).map(|n| register(&cache, pages(10 * n, 1)).handle).collect();
     for n in 0..3000 {
@@ -65,8 +68,9 @@ fn mon_047_no_burst_loses_a_handle() {
     assert_eq!(told, all);
 }
 
+/// Requirements: MON-048, MON-049.
 #[test]
-fn mon_048_mon_049_a_wait_is_woken_by_a_change_and_finds_what_was_told_before() {
+fn a_wait_is_woken_by_a_change_and_finds_what_was_told_before() {
     let (_memory, cache, notifier) = cache();
     let registrations = [pages(1, 1), pages(5, 1)].map(|range| register(&cache, range));
     notifier.changed(pages(1, 1));
@@ -82,8 +86,9 @@ fn mon_048_mon_049_a_wait_is_woken_by_a_change_and_finds_what_was_told_before() 
     });
 }
 
+/// Requirements: MON-051.
 #[test]
-fn mon_051_a_wait_can_be_interrupted() {
+fn a_wait_can_be_interrupted() {
     let (_memory, cache, _notifier) = cache();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| cache.wait(SOON).expect("waited"));
@@ -92,8 +97,9 @@ fn mon_051_a_wait_can_be_interrupted() {
     });
 }
 
+/// Requirements: RCACHE-027, MON-040, MON-041.
 #[test]
-fn rcache_027_mon_040_mon_041_they_are_the_applications_to_close() {
+fn they_are_the_applications_to_close() {
     let memory = Arc::new(Memory { limit: Some(2), ..Memory::default() });
     let (cache, notifier) = open(&memory, 64, u64::MAX);
     let one = register(&cache, pages(1, 1));
@@ -132,8 +138,9 @@ impl Registrar for Wide {
     fn unpin(&self, (): ()) {}
 }
 
+/// Requirements: MON-065.
 #[test]
-fn mon_065_keys_and_handles_have_64_bits_and_handles_are_not_used_again() {
+fn keys_and_handles_have_64_bits_and_handles_are_not_used_again() {
     let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let cache = Cache::builder(Wide).monitor(Choice::Imported(imported)).open().expect("opens");
     let lane = cache.lane();

@@ -2,8 +2,9 @@
 
 use super::*;
 
+/// Requirements: RCACHE-023.
 #[test]
-fn rcache_023_at_the_registrars_limit_idle_registrations_go_beside_some_in_use() {
+fn at_the_registrars_limit_idle_registrations_go_beside_some_in_use() {
     let memory = Arc::new(Memory { limit: Some(8), ..Memory::default() });
     let (cache, _notifier) = open(&memory, 64, u64::MAX);
     let lane = cache.lane();
@@ -20,8 +21,9 @@ fn rcache_023_at_the_registrars_limit_idle_registrations_go_beside_some_in_use()
     let _ = key(&lane, pages(2000, 1), READ);
 }
 
+/// Requirements: RCACHE-010.
 #[test]
-fn rcache_010_what_is_held_stays_pinned_and_holds_up_nothing_else() {
+fn what_is_held_stays_pinned_and_holds_up_nothing_else() {
     let (memory, cache, notifier) = cache();
     let lane = cache.lane();
     let is_pinned = |used: &Use| memory.pins.lock().expect("whole").contains_key(&used.local_key());
@@ -51,8 +53,9 @@ fn rcache_010_what_is_held_stays_pinned_and_holds_up_nothing_else() {
     assert_eq!(cache.stats().retired, 0);
 }
 
+/// Requirements: RCACHE-008, RCACHE-009.
 #[test]
-fn rcache_008_rcache_009_what_is_held_is_counted_and_not_dropped_for_room() {
+fn what_is_held_is_counted_and_not_dropped_for_room() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 32, 64 * page_size());
     let lane = cache.lane();

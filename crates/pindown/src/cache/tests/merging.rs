@@ -15,8 +15,9 @@ fn pinned(memory: &Memory) -> Vec<Range> {
     all
 }
 
+/// Requirements: RCACHE-003.
 #[test]
-fn rcache_003_neighbours_become_one_registration_only_where_that_is_asked_for() {
+fn neighbours_become_one_registration_only_where_that_is_asked_for() {
     let (memory, cache, _notifier) = cache();
     let lane = cache.lane();
     let apart = [pages(10, 1), pages(11, 1)].map(|range| key(&lane, range, READ));
@@ -45,8 +46,9 @@ fn rcache_003_neighbours_become_one_registration_only_where_that_is_asked_for() 
     assert_eq!(cache.stats().merged, 3);
 }
 
+/// Requirements: RCACHE-026.
 #[test]
-fn rcache_026_what_was_merged_stays_pinned_until_its_last_use_ends() {
+fn what_was_merged_stays_pinned_until_its_last_use_ends() {
     let memory = Arc::new(Memory::default());
     let (cache, notifier) = merging(&memory, 64, u64::MAX);
     let (one, other) = (cache.lane(), cache.lane());
@@ -73,8 +75,9 @@ fn rcache_026_what_was_merged_stays_pinned_until_its_last_use_ends() {
     assert!(pinned(&memory).is_empty());
 }
 
+/// Requirements: RCACHE-022.
 #[test]
-fn rcache_022_a_buffer_sent_from_page_by_page_is_not_registered_quadratically() {
+fn a_buffer_sent_from_page_by_page_is_not_registered_quadratically() {
     for order in [0_u64, 1] {
         let memory = Arc::new(Memory::default());
         let (cache, _notifier) = merging(&memory, 1024, u64::MAX);
@@ -123,8 +126,9 @@ fn where_the_larger_one_cannot_be_pinned_or_watched_the_pages_alone_are() {
     assert_eq!(cache.stats().failures, 0);
 }
 
+/// Requirements: RCACHE-005.
 #[test]
-fn rcache_005_merging_keeps_to_the_limits() {
+fn merging_keeps_to_the_limits() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = merging(&memory, 8, 32 * page_size());
     let lane = cache.lane();
@@ -182,8 +186,9 @@ impl List {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
+    /// Requirements: RCACHE-003, RCACHE-021.
     #[test]
-    fn rcache_003_rcache_021_it_merges_as_the_rules_say(
+    fn it_merges_as_the_rules_say(
         steps in prop::collection::vec((0..5_u8, 0..80_u64, 1..9_u64, any::<bool>()), 1..200),
     ) {
         let memory = Arc::new(Memory::default());

@@ -122,8 +122,9 @@ fn key(lane: &Lane<Arc<Memory>>, range: Range, access: Access) -> u64 {
     key
 }
 
+/// Requirements: RCACHE-001, RCACHE-003, RCACHE-004.
 #[test]
-fn rcache_001_rcache_003_rcache_004_two_transfers_are_one_registration_and_parts_are_served_too() {
+fn two_transfers_are_one_registration_and_parts_are_served_too() {
     let (memory, cache, _notifier) = cache();
     let lane = cache.lane();
     let whole = key(&lane, bytes(0x1_0010, 3 * page_size()), READ);
@@ -151,8 +152,9 @@ fn rights_that_a_registration_lacks_need_another() {
     assert_eq!(memory.pinned.load(Ordering::Relaxed), 2);
 }
 
+/// Requirements: MON-004, RCACHE-021.
 #[test]
-fn mon_004_rcache_021_a_change_takes_out_what_overlaps_and_nothing_else() {
+fn a_change_takes_out_what_overlaps_and_nothing_else() {
     let (memory, cache, notifier) = cache();
     let lane = cache.lane();
     let ranges = [pages(10, 2), pages(11, 2), pages(12, 1), pages(10, 1)];
@@ -170,8 +172,9 @@ fn mon_004_rcache_021_a_change_takes_out_what_overlaps_and_nothing_else() {
     assert_eq!(memory.unpinned.load(Ordering::Relaxed), 2);
 }
 
+/// Requirements: RCACHE-020, RCACHE-021.
 #[test]
-fn rcache_020_rcache_021_a_change_of_no_known_range_is_a_change_of_everything() {
+fn a_change_of_no_known_range_is_a_change_of_everything() {
     let (_memory, cache, notifier) = cache();
     let lane = cache.lane();
     let own = cache.register(pages(40, 1), READ).expect("registered");
@@ -188,8 +191,9 @@ fn rcache_020_rcache_021_a_change_of_no_known_range_is_a_change_of_everything() 
     assert!(before[0] == after[0] && before[1] != after[1]);
 }
 
+/// Requirements: RCACHE-026, MON-050.
 #[test]
-fn rcache_026_mon_050_what_is_in_use_stays_pinned_until_its_use_ends() {
+fn what_is_in_use_stays_pinned_until_its_use_ends() {
     let (memory, cache, notifier) = cache();
     let (one, other) = (cache.lane(), cache.lane());
     let used = one.get(pages(5, 1), READ).expect("registered");
@@ -225,8 +229,9 @@ fn a_lane_that_is_never_idle_does_not_hold_up_unpinning() {
     lane.end(under_way);
 }
 
+/// Requirements: RCACHE-005, RCACHE-010.
 #[test]
-fn rcache_005_rcache_010_what_waited_for_a_long_use_goes_with_the_next_miss() {
+fn what_waited_for_a_long_use_goes_with_the_next_miss() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 64, 4 * page_size());
     let (one, other) = (cache.lane(), cache.lane());
@@ -241,8 +246,9 @@ fn rcache_005_rcache_010_what_waited_for_a_long_use_goes_with_the_next_miss() {
     assert!(stats.bytes + stats.retired_bytes <= 4 * page_size(), "{stats:?}");
 }
 
+/// Requirements: RCACHE-005, RCACHE-007, RCACHE-022.
 #[test]
-fn rcache_005_rcache_007_rcache_022_limits_hold_for_what_is_pinned_and_the_least_lately_used_goes() {
+fn limits_hold_for_what_is_pinned_and_the_least_lately_used_goes() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 16, 40 * page_size());
     let lane = cache.lane();
@@ -264,8 +270,9 @@ fn rcache_005_rcache_007_rcache_022_limits_hold_for_what_is_pinned_and_the_least
     assert_eq!(memory.pins.lock().expect("whole").len() as u64, cache.stats().entries + cache.stats().retired);
 }
 
+/// Requirements: RCACHE-006.
 #[test]
-fn rcache_006_without_a_limit_of_bytes_everything_is_kept() {
+fn without_a_limit_of_bytes_everything_is_kept() {
     let memory = Arc::new(Memory::default());
     let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let builder = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported));
@@ -281,8 +288,9 @@ fn rcache_006_without_a_limit_of_bytes_everything_is_kept() {
     assert_eq!(memory.unpinned.load(Ordering::Relaxed), 0);
 }
 
+/// Requirements: MON-058.
 #[test]
-fn mon_058_a_program_that_changes_nothing_may_say_so_and_nothing_is_ever_dropped() {
+fn a_program_that_changes_nothing_may_say_so_and_nothing_is_ever_dropped() {
     // An application whose callback accepts all memory and that then reports nothing gets a cache that never
     // deregisters. This mode is never the default.
     let (memory, cache, _notifier) = cache();
@@ -298,8 +306,9 @@ fn mon_058_a_program_that_changes_nothing_may_say_so_and_nothing_is_ever_dropped
     assert_ne!(unasked.monitor(), cache.monitor());
 }
 
+/// Requirements: RCACHE-008, RCACHE-009.
 #[test]
-fn rcache_008_rcache_009_a_limit_of_none_registers_each_time() {
+fn a_limit_of_none_registers_each_time() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 0, u64::MAX);
     let lane = cache.lane();
@@ -311,8 +320,9 @@ fn rcache_008_rcache_009_a_limit_of_none_registers_each_time() {
     assert_eq!(cache.stats().single_uses_for(Refusal::NotCaching), 5);
 }
 
+/// Requirements: RCACHE-010, RCACHE-023.
 #[test]
-fn rcache_010_rcache_023_at_the_registrars_limit_idle_registrations_go_and_used_ones_stay() {
+fn at_the_registrars_limit_idle_registrations_go_and_used_ones_stay() {
     let memory = Arc::new(Memory { limit: Some(8), ..Memory::default() });
     let (cache, _notifier) = open(&memory, 64, u64::MAX);
     let lane = cache.lane();
@@ -343,8 +353,9 @@ fn the_last_page_of_the_address_space_is_not_kept() {
     assert_eq!(cache.stats().single_uses_for(Refusal::TooLarge), 3);
 }
 
+/// Requirements: MON-041.
 #[test]
-fn mon_041_closing_unpins_everything_once() {
+fn closing_unpins_everything_once() {
     let (memory, cache, notifier) = cache();
     let lane = cache.lane();
     for n in 0..20 {
@@ -404,8 +415,10 @@ proptest! {
 
     /// Compares the cache with the model of memory: nothing that is served is stale, limits hold, and at the end
     /// nothing remains pinned.
+    ///
+    /// Requirements: RCACHE-021.
     #[test]
-    fn rcache_021_nothing_stale_is_ever_served(
+    fn nothing_stale_is_ever_served(
         steps in prop::collection::vec((0..7_u8, 0..60_u64, 1..6_u64, any::<bool>()), 1..400),
         count in 1..24_u32,
         merges in any::<bool>(),

@@ -58,8 +58,9 @@ fn transfer(lane: &Lane<Arc<Twisted>>, range: Range) {
     lane.end(lane.get(range, READ).expect("registered"));
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_an_unpin_that_panics_leaves_no_other_registration_pinned() {
+fn an_unpin_that_panics_leaves_no_other_registration_pinned() {
     let (registrar, cache, _notifier) = twisted();
     registrar.at_unpin(|_| panic!("a registrar that always panics"));
     let lane = cache.lane();
@@ -79,8 +80,9 @@ fn rcache_021_an_unpin_that_panics_leaves_no_other_registration_pinned() {
     assert_eq!(registrar.pinned(), 0, "by the end of the cache");
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_an_unpin_of_one_use_that_panics_ends_the_use() {
+fn an_unpin_of_one_use_that_panics_ends_the_use() {
     let registrar = Arc::new(Twisted::default());
     registrar.at_unpin(|_| panic!("a registrar that always panics"));
     let cache = Cache::builder(Arc::clone(&registrar)).monitor(Choice::None).open().expect("opens");
@@ -89,8 +91,9 @@ fn rcache_021_an_unpin_of_one_use_that_panics_ends_the_use() {
     assert_eq!((registrar.pinned(), cache.stats().failures), (0, 0));
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_a_pin_that_panics_is_the_callers_panic_and_leaves_nothing_begun() {
+fn a_pin_that_panics_is_the_callers_panic_and_leaves_nothing_begun() {
     let (registrar, cache, notifier) = twisted();
     registrar.at_pin(|range| assert!(range.start() != 0, "a registrar that panics at one address"));
     let lane = cache.lane();
@@ -108,8 +111,9 @@ fn rcache_021_a_pin_that_panics_is_the_callers_panic_and_leaves_nothing_begun() 
     assert!(lane.is_idle() && registrar.pinned() == 0);
 }
 
+/// Requirements: MON-004.
 #[test]
-fn mon_004_an_application_that_panics_when_it_is_asked_what_it_watches_leaves_nothing_begun() {
+fn an_application_that_panics_when_it_is_asked_what_it_watches_leaves_nothing_begun() {
     let (_notifier, imported) = Notifier::new(|range, _| range.start() != 0 || panic!("asked")).expect("a descriptor");
     let memory = Arc::new(Memory::default());
     let cache = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported)).open().expect("opens");
@@ -120,8 +124,9 @@ fn mon_004_an_application_that_panics_when_it_is_asked_what_it_watches_leaves_no
     assert_eq!(cache.stats().entries, 1);
 }
 
+/// Requirements: RCACHE-023.
 #[test]
-fn rcache_023_a_pin_that_fails_leaves_nothing_pinned_and_is_tried_again_by_the_next() {
+fn a_pin_that_fails_leaves_nothing_pinned_and_is_tried_again_by_the_next() {
     let memory = Arc::new(Memory { limit: Some(0), ..Memory::default() });
     let (cache, _notifier) = open(&memory, 64, u64::MAX);
     let lane = cache.lane();
@@ -135,8 +140,9 @@ fn rcache_023_a_pin_that_fails_leaves_nothing_pinned_and_is_tried_again_by_the_n
     assert!(lane.is_idle());
 }
 
+/// Requirements: RCACHE-010.
 #[test]
-fn rcache_010_while_a_registrar_blocks_others_use_the_cache() {
+fn while_a_registrar_blocks_others_use_the_cache() {
     let (registrar, cache, notifier) = twisted();
     // The registrar blocks at two addresses: when it pins one, and when it unpins the other.
     let (in_call, go_on) = (Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3)));
@@ -174,8 +180,9 @@ fn rcache_010_while_a_registrar_blocks_others_use_the_cache() {
     assert_eq!(registrar.pinned(), 0);
 }
 
+/// Requirements: RCACHE-010.
 #[test]
-fn rcache_010_registrars_may_call_the_cache() {
+fn registrars_may_call_the_cache() {
     let (registrar, cache, notifier) = twisted();
     let (calls, called) = mpsc::channel();
     let reaches = |cache: &Cache<Arc<Twisted>>, calls: &mpsc::Sender<u64>, range: Range| {

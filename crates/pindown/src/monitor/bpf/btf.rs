@@ -259,21 +259,24 @@ mod tests {
         made
     }
 
+    /// Requirements: MON-033.
     #[test]
-    fn mon_033_older_arguments_are_known() {
+    fn older_arguments_are_known() {
         let hooks = old_kernel().check().expect("all hooks are there");
         assert_eq!(hooks, Hooks { memcg_path: true, starts: false, submit: Some("io_uring_submit_sqe") });
     }
 
+    /// Requirements: MON-033.
     #[test]
-    fn mon_033_a_missing_tracepoint_is_named() {
+    fn a_missing_tracepoint_is_named() {
         let mut made = Made::new();
         made.hook("mmap_lock_released", &["mm_struct*", "bool"]);
         assert!(matches!(made.check(), Err(Unavailable::HookMissing("rss_stat"))));
     }
 
+    /// Requirements: MON-033.
     #[test]
-    fn mon_033_unknown_arguments_are_refused() {
+    fn unknown_arguments_are_refused() {
         let mut made = Made::new();
         made.hook("mmap_lock_released", &["mm_struct*", "int", "bool"]);
         let error = made.check().expect_err("the second argument is none that is known");
@@ -283,8 +286,9 @@ mod tests {
         );
     }
 
+    /// Requirements: MON-033.
     #[test]
-    fn mon_033_a_kernel_that_frees_page_tables_early_needs_both_ends_of_system_calls() {
+    fn a_kernel_that_frees_page_tables_early_needs_both_ends_of_system_calls() {
         let mut made = old_kernel();
         let (name, member) = (made.name("zap_details"), made.name("reclaim_pt"));
         made.push(name, STRUCT, 1, 0, &[member, 0, 0]);

@@ -91,8 +91,9 @@ mod tests {
 
     use super::*;
 
+    /// Requirements: MON-034.
     #[test]
-    fn mon_034_the_socket_is_everybodys_and_what_is_no_socket_stays() {
+    fn the_socket_is_everybodys_and_what_is_no_socket_stays() {
         let place = std::env::temp_dir().join(format!("pindown-listen-{}", std::process::id()));
         fs::create_dir(&place).expect("a directory");
         let [socket, file, link] = ["socket", "file", "link"].map(|name| place.join(name));

@@ -83,8 +83,9 @@ impl<K: Eq + Hash> Quota<K> {
 mod tests {
     use super::*;
 
+    /// Requirements: MON-034.
     #[test]
-    fn mon_034_what_one_user_takes_is_not_taken_from_another() {
+    fn what_one_user_takes_is_not_taken_from_another() {
         let mut quota = Quota::new(2, 3);
         let first = [quota.take(1), quota.take(1)].map(|taken| taken.expect("within both limits"));
         assert_eq!(quota.take(1).expect_err("a third of one user"), Reached::Each);

@@ -141,8 +141,9 @@ pub(super) fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
 mod tests {
     use super::*;
 
+    /// Requirements: MON-034.
     #[test]
-    fn mon_034_messages_come_back_as_sent() {
+    fn messages_come_back_as_sent() {
         let all = [
             Message::Hello { version: 1 },
             Message::Challenge { start: 1 << 56, len: 4096 },

@@ -99,8 +99,9 @@ impl Pages {
     }
 }
 
+/// Requirements: MON-001, MON-013.
 #[test]
-fn mon_001_mon_013_unmapped_and_mapped_again_is_registered_again() {
+fn unmapped_and_mapped_again_is_registered_again() {
     let _alone = alone();
     for settings in BOTH {
         let Some(cache) = cache(settings) else { continue };
@@ -130,8 +131,9 @@ fn mon_001_mon_013_unmapped_and_mapped_again_is_registered_again() {
     }
 }
 
+/// Requirements: MON-009, MON-010.
 #[test]
-fn mon_009_mon_010_what_moves_is_invalidated_and_the_rest_stays() {
+fn what_moves_is_invalidated_and_the_rest_stays() {
     let _alone = alone();
     for settings in BOTH {
         let Some(cache) = cache(settings) else { continue };
@@ -156,8 +158,9 @@ fn mon_009_mon_010_what_moves_is_invalidated_and_the_rest_stays() {
     }
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_dropped_pages_are_used_once_from_then_on() {
+fn dropped_pages_are_used_once_from_then_on() {
     let _alone = alone();
     for settings in BOTH {
         let Some(cache) = cache(settings) else { continue };
@@ -218,8 +221,9 @@ fn protect(range: Range, rights: libc::c_int) {
     assert_eq!(unsafe { libc::mprotect(start, range.len() as usize, rights) }, 0);
 }
 
+/// Requirements: MON-014.
 #[test]
-fn mon_014_a_right_that_was_lost_is_lost_to_hits_that_ask() {
+fn a_right_that_was_lost_is_lost_to_hits_that_ask() {
     let _alone = alone();
     for settings in BOTH.map(Settings::check_rights) {
         let Some(cache) = cache(settings) else { continue };
@@ -254,8 +258,9 @@ fn mon_014_a_right_that_was_lost_is_lost_to_hits_that_ask() {
     }
 }
 
+/// Requirements: MON-014.
 #[test]
-fn mon_014_memory_mapped_anew_as_read_only_is_not_written_through_an_older_registration() {
+fn memory_mapped_anew_as_read_only_is_not_written_through_an_older_registration() {
     let _alone = alone();
     for settings in BOTH.into_iter().chain(BOTH.map(Settings::check_rights)) {
         let Some(cache) = cache(settings) else { continue };
@@ -271,8 +276,9 @@ fn mon_014_memory_mapped_anew_as_read_only_is_not_written_through_an_older_regis
     }
 }
 
+/// Requirements: RCACHE-011.
 #[test]
-fn rcache_011_the_older_way_of_watching_has_a_name_and_keeps_as_much() {
+fn the_older_way_of_watching_has_a_name_and_keeps_as_much() {
     let _alone = alone();
     for (settings, name) in BOTH.into_iter().zip(["userfaultfd", "userfaultfd-plain"]) {
         let Some(cache) = cache(settings) else { continue };
@@ -294,8 +300,9 @@ fn write_protect(shared: &Shared, range: Range) {
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }
 
+/// Requirements: MON-031.
 #[test]
-fn mon_031_a_write_protection_of_somebody_elses_is_taken_back_when_it_faults() {
+fn a_write_protection_of_somebody_elses_is_taken_back_when_it_faults() {
     let _alone = alone();
     for settings in BOTH {
         let monitor = match UserfaultfdMonitor::open(settings) {
@@ -334,8 +341,9 @@ fn advise(range: Range, advice: libc::c_int) -> i32 {
     }
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_guard_pages_are_refused_where_memory_is_locked() {
+fn guard_pages_are_refused_where_memory_is_locked() {
     const MADV_GUARD_INSTALL: libc::c_int = 102;
     let _alone = alone();
     for settings in [Settings::new(Unseen::GuardsRefused), Settings::new(Unseen::GuardsRefused).plain()] {

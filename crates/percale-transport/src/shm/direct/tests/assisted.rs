@@ -28,8 +28,9 @@ fn write(two: &mut Two, grant: GrantIndex, from: &Lent) -> Result<bool, DirectEr
     two.initiator.direct_long(&LongAccess { grant, key: KEY, address: 0, local, writes: true, token: 1 })
 }
 
+/// Requirements: REV-004.
 #[test]
-fn rev_004_a_key_of_another_region_is_asked_for_anew_before_the_target_is_asked_to_help() {
+fn a_key_of_another_region_is_asked_for_anew_before_the_target_is_asked_to_help() {
     let mut two = Two::new(true);
     let old = region(&two, 0);
     let grant = two.grant(KEY);
@@ -43,8 +44,9 @@ fn rev_004_a_key_of_another_region_is_asked_for_anew_before_the_target_is_asked_
     assert_eq!(bytes_of(&new), [0; LEN]);
 }
 
+/// Requirements: REV-004.
 #[test]
-fn rev_004_a_target_does_not_help_with_another_region_than_the_initiator_copies() {
+fn a_target_does_not_help_with_another_region_than_the_initiator_copies() {
     for again in [false, true] {
         let mut two = Two::new(true);
         let mut region_now = region(&two, 0);

@@ -10,8 +10,9 @@ use crate::shm::direct::ENTRIES;
 
 const MAPPED_AND_NOT: [bool; 2] = [true, false];
 
+/// Requirements: MR-051, MR-053.
 #[test]
-fn mr_051_mr_053_bytes_go_both_ways_whole_and_in_pieces() {
+fn bytes_go_both_ways_whole_and_in_pieces() {
     for mapped in MAPPED_AND_NOT {
         let mut two = Two::new(true);
         let region = two.region(600_000, mapped, BOTH);
@@ -50,8 +51,9 @@ fn mr_051_mr_053_bytes_go_both_ways_whole_and_in_pieces() {
     }
 }
 
+/// Requirements: MR-014.
 #[test]
-fn mr_014_no_access_leaves_a_region() {
+fn no_access_leaves_a_region() {
     for mapped in MAPPED_AND_NOT {
         let mut two = Two::new(true);
         let memory: crate::local_memory::buffer::Buffer =
@@ -81,8 +83,9 @@ fn mr_014_no_access_leaves_a_region() {
     }
 }
 
+/// Requirements: MR-050, MR-052.
 #[test]
-fn mr_050_mr_052_rights_are_kept() {
+fn rights_are_kept() {
     for mapped in MAPPED_AND_NOT {
         let mut two = Two::new(true);
         let readable = two.region(64, mapped, Access::REMOTE_READ);
@@ -115,8 +118,9 @@ fn mappings(two: &Two, key: u64) -> Vec<String> {
     rights
 }
 
+/// Requirements: MR-052.
 #[test]
-fn mr_052_memory_that_peers_may_not_write_is_mapped_for_reading_only() {
+fn memory_that_peers_may_not_write_is_mapped_for_reading_only() {
     let mut two = Two::new(false);
     // Large, so that it has an arena of its own.
     let region = two.region(1 << 20, true, Access::REMOTE_READ);
@@ -229,8 +233,9 @@ fn what_cannot_be_reached_is_executed() {
     assert_eq!((two.look_up(region.key()), two.look_up(1)), (Lookup::Executed, Lookup::Executed));
 }
 
+/// Requirements: MR-028.
 #[test]
-fn mr_028_memory_that_is_not_there_is_an_error() {
+fn memory_that_is_not_there_is_an_error() {
     let mut two = Two::new(true);
     // SAFETY: only the kernel uses this address, and it refuses the copy.
     let nowhere = unsafe { Segment::new(std::ptr::without_provenance_mut(4096), 4096) };

@@ -10,8 +10,9 @@ use crate::region::{CloseError, Grantee, Registered};
 use crate::shm::direct::grantee::ShmGrantee;
 use crate::shm::pair::{Pair, pair_memory};
 
+/// Requirements: MR-067.
 #[test]
-fn mr_067_a_closed_region_is_not_reached() {
+fn a_closed_region_is_not_reached() {
     for mapped in [true, false] {
         let mut two = Two::new(true);
         let region = two.region(100_000, mapped, BOTH);
@@ -39,8 +40,10 @@ fn mr_067_a_closed_region_is_not_reached() {
 
 /// The initiator's entry of a key may belong to a region that is closed. It must not cause the refusal of an access
 /// that the new region allows.
+///
+/// Requirements: MR-067.
 #[test]
-fn mr_067_a_key_that_is_used_again_has_the_new_rights_and_length() {
+fn a_key_that_is_used_again_has_the_new_rights_and_length() {
     for mapped in [true, false] {
         let mut two = Two::new(true);
         let region = two.region(16, mapped, Access::REMOTE_READ);
@@ -163,13 +166,15 @@ impl Drop for Stop<'_> {
     }
 }
 
+/// Requirements: MR-069.
 #[test]
-fn mr_069_nothing_is_written_after_close_through_a_mapping() {
+fn nothing_is_written_after_close_through_a_mapping() {
     hammer(true, 300);
 }
 
+/// Requirements: MR-069.
 #[test]
-fn mr_069_nothing_is_written_after_close_by_the_kernel() {
+fn nothing_is_written_after_close_by_the_kernel() {
     hammer(false, 300);
 }
 

@@ -4,8 +4,9 @@
 use super::*;
 use crate::local_memory::volatile::ViewExt as _;
 
+/// Requirements: MW-044, MW-048, REV-001.
 #[test]
-fn mw_044_mw_048_rev_001_what_is_revoked_is_dead_and_other_windows_live() {
+fn what_is_revoked_is_dead_and_other_windows_live() {
     for how in EVERY {
         let Some(mut bench) = bench(how) else { continue };
         let mut memory = vec![0; LEN];
@@ -33,8 +34,9 @@ fn mw_044_mw_048_rev_001_what_is_revoked_is_dead_and_other_windows_live() {
     }
 }
 
+/// Requirements: REV-001, MW-044.
 #[test]
-fn rev_001_mw_044_more_windows_than_requests_are_taken_back_together() {
+fn more_windows_than_requests_are_taken_back_together() {
     for how in EVERY {
         let Some(mut bench) = bench(how) else { continue };
         let mut memory = vec![0; LEN];
@@ -62,8 +64,9 @@ fn rev_001_mw_044_more_windows_than_requests_are_taken_back_together() {
     }
 }
 
+/// Requirements: MW-041, FLT-001.
 #[test]
-fn mw_041_flt_001_a_queue_pair_in_error_holds_up_nobody() {
+fn a_queue_pair_in_error_holds_up_nobody() {
     for how in EVERY {
         let Some(bench) = bench(how) else { continue };
         let mut memory = vec![3; LEN];
@@ -93,8 +96,9 @@ fn mw_041_flt_001_a_queue_pair_in_error_holds_up_nobody() {
     }
 }
 
+/// Requirements: FLT-001.
 #[test]
-fn flt_001_a_request_that_is_never_answered_is_not_waited_for() {
+fn a_request_that_is_never_answered_is_not_waited_for() {
     let Some(adapter) = adapter() else { return };
     let (_, near, _far) = pairs(&adapter, adapter.domain());
     let begun = Instant::now();
@@ -103,8 +107,10 @@ fn flt_001_a_request_that_is_never_answered_is_not_waited_for() {
 }
 
 /// A peer writes continuously, and does not stop when its window is revoked.
+///
+/// Requirements: MW-050, REV-001.
 #[test]
-fn mw_050_rev_001_nothing_lands_after_a_window_was_taken_back() {
+fn nothing_lands_after_a_window_was_taken_back() {
     const OWNERS: u8 = 200;
     for how in EVERY {
         let Some(mut bench) = bench(how) else { continue };

@@ -15,8 +15,10 @@ fn other(bench: &Bench, using: Using) -> Bench {
 }
 
 /// The number of a grant that is gone does not affect the next grant in its slot, in any state of that grant.
+///
+/// Requirements: REV-001.
 #[test]
-fn rev_001_a_late_number_takes_nothing_from_the_next_grant() {
+fn a_late_number_takes_nothing_from_the_next_grant() {
     const TAKES: Duration = Duration::from_millis(500);
     double::on("device double0; delay double0 invalidate 500", || {
         for how in [(WindowKind::Two, Extent::Region), (WindowKind::Two, Extent::Window)] {
@@ -70,8 +72,10 @@ fn rev_001_a_late_number_takes_nothing_from_the_next_grant() {
 }
 
 /// A failing request disables windows for one peer for a while.
+///
+/// Requirements: FLT-002.
 #[test]
-fn flt_002_a_request_that_fails_costs_no_other_peer_its_windows() {
+fn a_request_that_fails_costs_no_other_peer_its_windows() {
     double::on("device double0 windows=6", || {
         let adapter = adapter().expect("a device");
         let using = *adapter.windows().expect("it has windows");
@@ -102,8 +106,10 @@ fn flt_002_a_request_that_fails_costs_no_other_peer_its_windows() {
 }
 
 /// Soft-RoCE executes an invalidation by any peer's message for any window of type 2.
+///
+/// Requirements: MW-044.
 #[test]
-fn mw_044_a_peer_invalidates_no_window_of_another() {
+fn a_peer_invalidates_no_window_of_another() {
     double::on("device double0 vendor=16777215 lax=1", || {
         let adapter = adapter().expect("a device");
         let using = *adapter.windows().expect("it has windows");

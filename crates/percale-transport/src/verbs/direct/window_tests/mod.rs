@@ -142,8 +142,9 @@ fn bytes_of(region: &Registered) -> Vec<u8> {
     bytes
 }
 
+/// Requirements: MW-015, MW-017, MW-018, MW-049.
 #[test]
-fn mw_015_mw_017_mw_018_mw_049_the_device_gives_a_window_its_own_rights() {
+fn the_device_gives_a_window_its_own_rights() {
     for how in EVERY {
         let Some(mut bench) = bench(how) else { continue };
         let mut memory = vec![5; LEN];
@@ -174,8 +175,9 @@ fn mw_015_mw_017_mw_018_mw_049_the_device_gives_a_window_its_own_rights() {
     }
 }
 
+/// Requirements: MW-019.
 #[test]
-fn mw_019_a_window_of_the_devices_is_exactly_its_range() {
+fn a_window_of_the_devices_is_exactly_its_range() {
     for how in EVERY {
         let Some(mut bench) = bench(how) else { continue };
         let mut memory = vec![5; LEN];
@@ -210,8 +212,9 @@ fn mw_019_a_window_of_the_devices_is_exactly_its_range() {
     }
 }
 
+/// Requirements: MW-021, MW-043, REV-001.
 #[test]
-fn mw_021_mw_043_rev_001_no_key_is_bound_again_before_the_peer_forgot_it() {
+fn no_key_is_bound_again_before_the_peer_forgot_it() {
     for how in EVERY {
         let Some(bench) = bench(how) else { continue };
         let mut memory = vec![0; LEN];
@@ -245,8 +248,9 @@ fn mw_021_mw_043_rev_001_no_key_is_bound_again_before_the_peer_forgot_it() {
     }
 }
 
+/// Requirements: MW-003, MW-004.
 #[test]
-fn mw_003_mw_004_a_region_stays_registered_while_windows_are_bound() {
+fn a_region_stays_registered_while_windows_are_bound() {
     for how in EVERY {
         let Some(bench) = bench(how) else { continue };
         let mut memory = vec![3; LEN];
@@ -277,8 +281,9 @@ fn mw_003_mw_004_a_region_stays_registered_while_windows_are_bound() {
     }
 }
 
+/// Requirements: MW-034.
 #[test]
-fn mw_034_devices_without_windows_grant_none() {
+fn devices_without_windows_grant_none() {
     let Some(adapter) = adapter() else { return };
     let limits = adapter.domain().context().limits().expect("limits");
     let using = |windows, window_count, vendor| {
@@ -305,8 +310,10 @@ fn mw_034_devices_without_windows_grant_none() {
 }
 
 /// Prints the times, and asserts nothing about them.
+///
+/// Requirements: MW-027.
 #[test]
-fn mw_027_what_binding_and_registering_cost_a_peer_is_printed() {
+fn what_binding_and_registering_cost_a_peer_is_printed() {
     const ROUNDS: u32 = 300;
     for how in EVERY {
         let Some(bench) = bench(how) else { continue };

@@ -308,8 +308,10 @@ fn members_that_join_agree_on_a_tag() {
 }
 
 /// Any peer that may connect can claim that a group was given up before the group exists here; only the claim of a member counts.
+///
+/// Requirements: FLT-003.
 #[test]
-fn flt_003_who_is_no_member_breaks_no_group_to_come() {
+fn who_is_no_member_breaks_no_group_to_come() {
     let open = |all: &mut Groups| {
         let index = all.open(1, Box::new([0, 1]), 0);
         all.name(index, TAG);
@@ -330,8 +332,10 @@ fn flt_003_who_is_no_member_breaks_no_group_to_come() {
 }
 
 /// A connection to a member that broke before the group had its tag may have carried that member's notice that the group is given up.
+///
+/// Requirements: FLT-003.
 #[test]
-fn flt_003_a_group_that_lost_a_member_before_it_was_agreed_on_is_broken() {
+fn a_group_that_lost_a_member_before_it_was_agreed_on_is_broken() {
     let (list, member) = (1, 1);
     // What ended the connection; whether the group was being joined; whether it is broken then.
     let cases =

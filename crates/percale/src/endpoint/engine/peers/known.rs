@@ -134,8 +134,10 @@ mod tests {
     }
 
     /// 100 nodes with 100 endpoints each; every endpoint uses 64 others of one symmetric vector.
+    ///
+    /// Requirements: AV-009.
     #[test]
-    fn av_009_a_job_of_ten_thousand_endpoints_keeps_a_kilobyte_for_each() {
+    fn a_job_of_ten_thousand_endpoints_keeps_a_kilobyte_for_each() {
         let vector = crate::AddressVector::new(crate::address_vector::vector::VectorOptions::default()).unwrap();
         vector.insert_symmetric("10.0.0.1", 100, "5000", 100).unwrap();
         let (mut bytes, mut state) = (0, 1u64);

@@ -26,8 +26,9 @@ fn end_with_one_look(a: &Station, b: &Station, peer: PeerAddress, region: &crate
     enough
 }
 
+/// Requirements: RMA-005.
 #[test]
-fn rma_005_answers_leave_with_the_look_that_gives_them() {
+fn answers_leave_with_the_look_that_gives_them() {
     let (a, b) = (Station::new("tcp"), Station::new("tcp"));
     let peer = connect(&a, &b);
     let region = b.domain.register(vec![7; 8], Access::REMOTE_READ).unwrap();

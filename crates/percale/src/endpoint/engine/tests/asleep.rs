@@ -17,8 +17,9 @@ use crate::{Counter, SharedEndpoint};
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
+/// Requirements: CMP-015.
 #[test]
-fn cmp_015_who_sleeps_on_the_bell_alone_hears_of_a_connection() {
+fn who_sleeps_on_the_bell_alone_hears_of_a_connection() {
     let (server, client) = (Station::new("shm"), Station::new("shm"));
     let to_server = client.peer(&server);
     std::thread::scope(|threads| {
@@ -91,8 +92,10 @@ fn sleep_on_the_counters_descriptor(_: &SharedEndpoint, counter: &Counter, recei
 
 /// A peer that clears the mark of a sleeper again and again, or dies after it has cleared it, cannot destroy the wake-up for a message of
 /// another peer: every sleep ends.
+///
+/// Requirements: RES-008, FLT-007.
 #[test]
-fn res_008_flt_007_every_sleep_ends_though_a_peer_takes_the_wake_ups() {
+fn every_sleep_ends_though_a_peer_takes_the_wake_ups() {
     let ways: [(&str, Sleep); 5] = [
         ("a task", sleep_as_a_task),
         ("on the endpoint's descriptor", sleep_on_the_endpoint),

@@ -51,8 +51,9 @@ fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> S
     why
 }
 
+/// Requirements: FLT-007, FLT-008.
 #[test]
-fn flt_007_flt_008_whoever_asks_without_taking_answers_is_cut_off() {
+fn whoever_asks_without_taking_answers_is_cut_off() {
     let read = |remote: &RemoteMemory, _| {
         let ask = ReadHead { len: (RMA_EAGER as u64).into(), expected: 0.into() };
         let head = Head { kind: Kind::Read, tag: remote.address, data: remote.key, ..Head::default() };
@@ -61,8 +62,9 @@ fn flt_007_flt_008_whoever_asks_without_taking_answers_is_cut_off() {
     println!("reads: {}", flood(1 << 16, read));
 }
 
+/// Requirements: FLT-007, FLT-008.
 #[test]
-fn flt_007_flt_008_whoever_offers_more_transfers_than_may_be_under_way_is_cut_off() {
+fn whoever_offers_more_transfers_than_may_be_under_way_is_cut_off() {
     let offer = |remote: &RemoteMemory, _| {
         let offer = Offer { len: 8.into(), ..Offer::default() };
         let head = Head { kind: Kind::WriteOffer, tag: remote.address, data: remote.key, ..Head::default() };
@@ -71,8 +73,9 @@ fn flt_007_flt_008_whoever_offers_more_transfers_than_may_be_under_way_is_cut_of
     println!("offers: {}", flood(1 << 16, offer));
 }
 
+/// Requirements: FLT-008.
 #[test]
-fn flt_008_longer_parts_than_any_initiator_asks_for_are_refused() {
+fn longer_parts_than_any_initiator_asks_for_are_refused() {
     let (victim, hostile) = (Station::new("tcp"), Station::new("tcp"));
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let memory = victim.domain.register(vec![0; PART_LIMIT as usize + 64], access).unwrap();
@@ -105,8 +108,9 @@ fn flt_008_longer_parts_than_any_initiator_asks_for_are_refused() {
     assert_eq!(victim.engine(|engine| engine.core.messages.under_way()[1]), 0, "nothing is fetched");
 }
 
+/// Requirements: FLT-008.
 #[test]
-fn flt_008_talk_of_more_groups_than_are_kept_costs_a_peer_its_connection() {
+fn talk_of_more_groups_than_are_kept_costs_a_peer_its_connection() {
     use crate::wire::join::Join;
     for said in [Join::Ready(1), Join::Failed { number: 1, error: libc::ECANCELED as u16 }] {
         let why = flood(64, |_, id| {

@@ -23,8 +23,9 @@ fn break_at_a_pull(stopped: &Station, victim: &Station) -> u64 {
     ended
 }
 
+/// Requirements: FLT-009.
 #[test]
-fn flt_009_memory_that_a_peer_may_be_copying_to_is_kept_until_that_lets_go() {
+fn memory_that_a_peer_may_be_copying_to_is_kept_until_that_lets_go() {
     let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
     let peer = connect(&stopped, &victim);
     let receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
@@ -43,8 +44,9 @@ fn flt_009_memory_that_a_peer_may_be_copying_to_is_kept_until_that_lets_go() {
     connect(&victim, &stopped);
 }
 
+/// Requirements: FLT-009.
 #[test]
-fn flt_009_a_closed_endpoint_gives_back_no_memory_that_a_peer_may_be_copying_to() {
+fn a_closed_endpoint_gives_back_no_memory_that_a_peer_may_be_copying_to() {
     let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
     let peer = connect(&stopped, &victim);
     let mut memory = victim.domain.allocate(LEN).unwrap();
@@ -61,8 +63,9 @@ fn flt_009_a_closed_endpoint_gives_back_no_memory_that_a_peer_may_be_copying_to(
     drop(send);
 }
 
+/// Requirements: FLT-009.
 #[test]
-fn flt_009_what_a_process_keeps_of_ended_connections_is_bounded() {
+fn what_a_process_keeps_of_ended_connections_is_bounded() {
     use crate::endpoint::engine::residue::KEPT;
     let victim = Station::new("shm");
     let mut stopped = Vec::new();
@@ -142,8 +145,9 @@ fn who_waits_for_a_peer_that_does_not_move_sleeps_between_looks() {
     assert_eq!(naps(&victim), crate::endpoint::engine::sleep::SLEEP, "nothing is waited for any more");
 }
 
+/// Requirements: FLT-009.
 #[test]
-fn flt_009_memory_of_a_closed_endpoint_is_kept_until_every_peer_has_let_go() {
+fn memory_of_a_closed_endpoint_is_kept_until_every_peer_has_let_go() {
     let [victim, first, second] = [(); 3].map(|()| Station::new("shm"));
     let (mut places, mut receives, mut sends) = (Vec::new(), Vec::new(), Vec::new());
     for (tag, stopped) in [(5, &first), (6, &second)] {
@@ -172,8 +176,9 @@ fn flt_009_memory_of_a_closed_endpoint_is_kept_until_every_peer_has_let_go() {
     drop(sends);
 }
 
+/// Requirements: FLT-001.
 #[test]
-fn flt_001_a_receive_from_a_peer_that_is_gone_already_ends_as_well() {
+fn a_receive_from_a_peer_that_is_gone_already_ends_as_well() {
     for transport in ["shm", "tcp"] {
         let (left, gone) = (Station::new(transport), Station::new(transport));
         connect(&gone, &left);
@@ -187,8 +192,9 @@ fn flt_001_a_receive_from_a_peer_that_is_gone_already_ends_as_well() {
     }
 }
 
+/// Requirements: FLT-009.
 #[test]
-fn flt_009_however_many_closed_endpoints_are_kept_each_operation_is_reported() {
+fn however_many_closed_endpoints_are_kept_each_operation_is_reported() {
     use crate::completion::entry::{Entry, ErrorEntry};
     use crate::endpoint::engine::aside::{self, Aside, Late, LatePlace};
     use crate::transport::any::AnyLink;

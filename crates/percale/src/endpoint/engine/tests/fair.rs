@@ -2,8 +2,9 @@
 
 use super::*;
 
+/// Requirements: FLT-009.
 #[test]
-fn flt_009_a_peer_that_never_pauses_keeps_nobody_else_waiting() {
+fn a_peer_that_never_pauses_keeps_nobody_else_waiting() {
     let [busy, other, target] = [(); 3].map(|()| Station::new("tcp"));
     let from_other = connect(&other, &target);
     // The last one that was heard of is looked at first.

@@ -8,8 +8,10 @@ use crate::wire::head::{Flags, Kind, Offer};
 use crate::{Buffer, ErrorCode};
 
 /// A message that was given up by its sender ends with the same code as a cancelled receive, but is reported as a message.
+///
+/// Requirements: MSG-005.
 #[test]
-fn msg_005_a_message_that_its_sender_gave_up_is_in_what_finishing_gives() {
+fn a_message_that_its_sender_gave_up_is_in_what_finishing_gives() {
     const LEN: usize = 100_000;
     for transport in ["tcp", "shm"] {
         let (a, b) = (Station::new(transport), Station::new(transport));

@@ -9,8 +9,9 @@ use crate::region::Access;
 const LIMIT: usize = 8;
 const BATCHES: [(&str, usize, u64); 2] = [("shm", 16, 3000), ("tcp", 2048, 20_000)];
 
+/// Requirements: CMP-009.
 #[test]
-fn cmp_009_completion_data_of_peers_does_not_fill_a_queue_that_nobody_reads() {
+fn completion_data_of_peers_does_not_fill_a_queue_that_nobody_reads() {
     for (transport, batch, count) in BATCHES {
         let queue = CompletionQueue::new(1, LIMIT);
         let (writer, target) = (Station::new(transport), Station::reporting(transport, Trust::None, &queue));

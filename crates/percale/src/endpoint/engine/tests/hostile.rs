@@ -163,8 +163,9 @@ fn all(cases: &[(Asks, &[Frame], &str)]) {
     }
 }
 
+/// Requirements: FLT-008.
 #[test]
-fn flt_008_ends_of_accesses_that_cannot_be_end_the_connection() {
+fn ends_of_accesses_that_cannot_be_end_the_connection() {
     use Asks::{Fetch, LongRead, LongWrite, ShortRead, ShortWrite};
     use Frame::Done;
     all(&[
@@ -179,8 +180,9 @@ fn flt_008_ends_of_accesses_that_cannot_be_end_the_connection() {
     ]);
 }
 
+/// Requirements: FLT-008.
 #[test]
-fn flt_008_bytes_that_nobody_reads_end_the_connection() {
+fn bytes_that_nobody_reads_end_the_connection() {
     use Asks::{Fetch, LongRead, LongWrite, Message, ShortRead, ShortWrite};
     use Frame::{ReadData, ReadOffer};
     all(&[
@@ -234,8 +236,9 @@ fn late_numbers_are_ignored_and_reach_no_other_operation() {
     }
 }
 
+/// Requirements: FLT-008.
 #[test]
-fn flt_008_a_second_pull_of_the_same_bytes_ends_the_connection() {
+fn a_second_pull_of_the_same_bytes_ends_the_connection() {
     use Asks::{LongRead, LongWrite, Message, ShortRead};
     use Frame::Pull;
     all(&[

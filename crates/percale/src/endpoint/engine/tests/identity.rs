@@ -22,8 +22,9 @@ fn reaches(from: &Station, name: PeerAddress, value: u8, there: &Station, others
     assert_eq!(receive.wait().unwrap().to_vec(), [value; 8]);
 }
 
+/// Requirements: CON-004.
 #[test]
-fn con_004_a_second_address_of_a_peer_is_its_own_again_when_the_peer_is_gone() {
+fn a_second_address_of_a_peer_is_its_own_again_when_the_peer_is_gone() {
     for transport in ["tcp", "shm"] {
         for used in [&[1, 0][..], &[0, 1], &[0], &[1]] {
             let sender = at(transport, "127.0.0.1:0");
@@ -44,8 +45,9 @@ fn con_004_a_second_address_of_a_peer_is_its_own_again_when_the_peer_is_gone() {
     }
 }
 
+/// Requirements: CON-004.
 #[test]
-fn con_004_messages_of_a_peer_that_has_left_are_received_by_either_of_its_addresses() {
+fn messages_of_a_peer_that_has_left_are_received_by_either_of_its_addresses() {
     for transport in ["tcp", "shm"] {
         for directed in [[0, 1, 0, 1], [1, 0, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0]] {
             let receiver = at(transport, "127.0.0.1:0");
@@ -78,8 +80,9 @@ fn con_004_messages_of_a_peer_that_has_left_are_received_by_either_of_its_addres
     }
 }
 
+/// Requirements: CON-004.
 #[test]
-fn con_004_receives_directed_at_an_address_take_nothing_of_whoever_had_it_before() {
+fn receives_directed_at_an_address_take_nothing_of_whoever_had_it_before() {
     let receiver = at("tcp", "127.0.0.1:0");
     let peer = at("tcp", "0.0.0.0:0");
     let port = peer.endpoint.address().port();

@@ -6,8 +6,9 @@ use super::*;
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_micros(10);
 
+/// Requirements: CMP-008.
 #[test]
-fn cmp_008_lingering_sees_what_comes_over_shared_memory_and_leaves_it_to_the_next_poll() {
+fn lingering_sees_what_comes_over_shared_memory_and_leaves_it_to_the_next_poll() {
     let (a, b) = (Station::new("shm"), Station::new("shm"));
     let peer = connect(&a, &b);
     until(&[&a, &b], || (!a.endpoint.progress() && !b.endpoint.progress()).then_some(()));
@@ -26,8 +27,9 @@ fn cmp_008_lingering_sees_what_comes_over_shared_memory_and_leaves_it_to_the_nex
     assert_eq!(receive.wait().unwrap().to_vec(), [7; 8]);
 }
 
+/// Requirements: CMP-008.
 #[test]
-fn cmp_008_lingering_keeps_no_socket_waiting() {
+fn lingering_keeps_no_socket_waiting() {
     let (a, b) = (Station::new("tcp"), Station::new("tcp"));
     let peer = connect(&a, &b);
     let start = Instant::now();

@@ -69,8 +69,9 @@ impl Scene {
     }
 }
 
+/// Requirements: RMA-003, BIND-001.
 #[test]
-fn rma_003_bind_001_a_direct_writes_notice_is_for_the_region_that_was_written() {
+fn a_direct_writes_notice_is_for_the_region_that_was_written() {
     let scene = Scene::new("shm");
     let (Scene { a, b, to_b, .. }, (region, counter)) = (&scene, scene.region());
     let remote: RemoteMemory = region.remote().slice(0..8);
@@ -88,8 +89,9 @@ fn rma_003_bind_001_a_direct_writes_notice_is_for_the_region_that_was_written() 
     assert_eq!(counter.read(), 1);
 }
 
+/// Requirements: RMA-003, BIND-001.
 #[test]
-fn rma_003_bind_001_an_executed_accesses_notice_is_for_the_region_that_was_written() {
+fn an_executed_accesses_notice_is_for_the_region_that_was_written() {
     let scene = Scene::new("tcp");
     let Scene { a, to_b, .. } = &scene;
     let (region, counter) = scene.region();

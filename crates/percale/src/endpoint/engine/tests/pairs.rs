@@ -17,8 +17,9 @@ pub(super) fn connected() -> Option<(Station, Station, PeerAddress)> {
     Some((a, b, peer))
 }
 
+/// Requirements: FLT-001.
 #[test]
-fn flt_001_a_queue_pair_in_error_ends_all_that_waits_on_both_sides() {
+fn a_queue_pair_in_error_ends_all_that_waits_on_both_sides() {
     let Some((a, b, to_b)) = connected() else { return };
     let to_a = b.peer(&a);
     let long = || vec![1; 2 << 20];
@@ -41,8 +42,9 @@ fn flt_001_a_queue_pair_in_error_ends_all_that_waits_on_both_sides() {
     connect(&a, &b);
 }
 
+/// Requirements: FLT-001.
 #[test]
-fn flt_001_who_sleeps_hears_of_a_queue_pair_in_error() {
+fn who_sleeps_hears_of_a_queue_pair_in_error() {
     let Some((a, b, to_b)) = connected() else { return };
     until(&[&a, &b], || (!a.endpoint.progress() && !b.endpoint.progress()).then_some(()));
     let slot = b.slot(&a);

@@ -20,8 +20,9 @@ fn visit(transport: &str, server: &Station, then: impl FnOnce(&Station, PeerAddr
     name
 }
 
+/// Requirements: RES-001.
 #[test]
-fn res_001_who_serves_many_one_after_the_other_remembers_few() {
+fn who_serves_many_one_after_the_other_remembers_few() {
     for transport in ["tcp", "shm"] {
         let server = Station::new(transport);
         for _ in 0..40 {
@@ -32,8 +33,9 @@ fn res_001_who_serves_many_one_after_the_other_remembers_few() {
     }
 }
 
+/// Requirements: RES-001.
 #[test]
-fn res_001_a_server_with_many_receives_and_messages_remembers_few_too() {
+fn a_server_with_many_receives_and_messages_remembers_few_too() {
     let server = Station::new("tcp");
     let receives: Vec<_> =
         (0..400).map(|tag| server.endpoint.tagged_recv(1000 + tag, 0, vec![0; 8]).start().unwrap()).collect();
@@ -59,8 +61,9 @@ fn unreachable_peer(server: &Station) -> PeerAddress {
     name
 }
 
+/// Requirements: RES-001.
 #[test]
-fn res_001_peers_that_were_never_reached_keep_no_slots() {
+fn peers_that_were_never_reached_keep_no_slots() {
     let server = Station::new("tcp");
     for _ in 0..40 {
         let name = unreachable_peer(&server);
@@ -69,8 +72,9 @@ fn res_001_peers_that_were_never_reached_keep_no_slots() {
     assert!(slots(&server) < 8, "{} slots for one peer at a time", slots(&server));
 }
 
+/// Requirements: MSG-001.
 #[test]
-fn msg_001_a_receive_from_a_peer_that_was_never_reached_takes_nothing_of_another() {
+fn a_receive_from_a_peer_that_was_never_reached_takes_nothing_of_another() {
     let mut server = Station::new("tcp");
     let Station { domain, vector, events, .. } = &server;
     server.endpoint = domain.endpoint().vector(vector).event_queue(events).bind("127.0.0.1:0").unwrap();
@@ -100,8 +104,9 @@ fn msg_001_a_receive_from_a_peer_that_was_never_reached_takes_nothing_of_another
     assert_eq!(buffer.into_vec(), [0; 8]);
 }
 
+/// Requirements: RES-001.
 #[test]
-fn res_001_those_whom_the_vector_names_keep_their_slots() {
+fn those_whom_the_vector_names_keep_their_slots() {
     let server = Station::new("tcp");
     let slot = |name| server.engine(|engine| engine.core.peers.resolve(name).unwrap());
     let mut slots = Vec::new();
@@ -113,8 +118,9 @@ fn res_001_those_whom_the_vector_names_keep_their_slots() {
     }
 }
 
+/// Requirements: MSG-001.
 #[test]
-fn msg_001_a_message_of_one_who_left_is_never_taken_for_anothers() {
+fn a_message_of_one_who_left_is_never_taken_for_anothers() {
     for transport in ["tcp", "shm"] {
         let server = Station::new(transport);
         let left = visit(transport, &server, |client, _| {
@@ -138,8 +144,9 @@ fn msg_001_a_message_of_one_who_left_is_never_taken_for_anothers() {
     }
 }
 
+/// Requirements: RES-001.
 #[test]
-fn res_001_slots_that_are_used_again_lead_to_whom_the_vector_names() {
+fn slots_that_are_used_again_lead_to_whom_the_vector_names() {
     let server = Station::new("tcp");
     for _ in 0..20 {
         let name = visit("tcp", &server, |_, _| {});

@@ -102,8 +102,9 @@ pub(super) fn bytes_of(region: &Region) -> Vec<u8> {
     bytes
 }
 
+/// Requirements: RMA-012.
 #[test]
-fn rma_012_regions_are_accessed_by_rdma_while_their_target_makes_no_progress() {
+fn regions_are_accessed_by_rdma_while_their_target_makes_no_progress() {
     let Some((a, b, peer)) = connected() else { return };
     let mut allocation = b.domain.allocate(LEN).unwrap();
     allocation.write(0, &[7; LEN]);
@@ -122,8 +123,9 @@ fn rma_012_regions_are_accessed_by_rdma_while_their_target_makes_no_progress() {
     }
 }
 
+/// Requirements: RMA-004.
 #[test]
-fn rma_004_several_pieces_of_several_regions_are_one_access_by_rdma() {
+fn several_pieces_of_several_regions_are_one_access_by_rdma() {
     let Some((a, b, peer)) = connected() else { return };
     let regions = [0, 1].map(|number| b.domain.register(vec![number; LEN], ALL).unwrap());
     regions.iter().for_each(|region| reach(&a, &b, peer, region));
@@ -157,8 +159,9 @@ fn rma_004_several_pieces_of_several_regions_are_one_access_by_rdma() {
     assert!(room == expected, "what was read");
 }
 
+/// Requirements: REV-001, MR-068.
 #[test]
-fn rev_001_mr_068_a_late_access_is_refused_and_others_are_made() {
+fn a_late_access_is_refused_and_others_are_made() {
     let Some((a, b, peer)) = connected() else { return };
     let other = b.domain.register(vec![0; LEN], ALL).unwrap();
     for round in 1..=5 {
@@ -182,8 +185,9 @@ fn rev_001_mr_068_a_late_access_is_refused_and_others_are_made() {
     assert_eq!(bytes_of(&elsewhere), vec![1; LEN]);
 }
 
+/// Requirements: REV-001.
 #[test]
-fn rev_001_nothing_is_written_by_rdma_after_a_region_is_closed() {
+fn nothing_is_written_by_rdma_after_a_region_is_closed() {
     let Some((mut a, b, peer)) = connected() else { return };
     for round in 1..=20 {
         let region = b.domain.registration(ALL).key(5).own(vec![0; LEN]).unwrap();
@@ -232,8 +236,9 @@ fn storm(a: &Station, peer: PeerAddress, name: RemoteMemory, byte: u8, over: &At
     refused
 }
 
+/// Requirements: RMA-005.
 #[test]
-fn rma_005_accesses_by_both_ways_keep_their_order() {
+fn accesses_by_both_ways_keep_their_order() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![0; LEN], ALL).unwrap();
     reach(&a, &b, peer, &region);
@@ -258,8 +263,9 @@ fn rma_005_accesses_by_both_ways_keep_their_order() {
     }
 }
 
+/// Requirements: RMA-006.
 #[test]
-fn rma_006_a_message_comes_after_the_writes_by_rdma_before_it() {
+fn a_message_comes_after_the_writes_by_rdma_before_it() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![0; 4 << 20], ALL).unwrap();
     reach(&a, &b, peer, &region);
@@ -276,8 +282,9 @@ fn rma_006_a_message_comes_after_the_writes_by_rdma_before_it() {
     }
 }
 
+/// Requirements: FLT-001.
 #[test]
-fn flt_001_a_queue_pair_for_accesses_in_error_ends_the_connection() {
+fn a_queue_pair_for_accesses_in_error_ends_the_connection() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![0; LEN], ALL).unwrap();
     reach(&a, &b, peer, &region);
@@ -305,8 +312,9 @@ impl Registers for NoCache {
     }
 }
 
+/// Requirements: RMA-001, RMA-005.
 #[test]
-fn rma_001_rma_005_what_cannot_be_registered_travels_in_frames() {
+fn what_cannot_be_registered_travels_in_frames() {
     let Some((a, b, _)) = connected() else { return };
     drop(a);
     let a = Station::new("verbs");
@@ -331,8 +339,9 @@ fn rma_001_rma_005_what_cannot_be_registered_travels_in_frames() {
     assert!(read.wait().unwrap().into_vec() == expected);
 }
 
+/// Requirements: FLT-007.
 #[test]
-fn flt_007_whatever_a_peer_says_about_regions_harms_only_its_own_connection() {
+fn whatever_a_peer_says_about_regions_harms_only_its_own_connection() {
     let Some((a, b, _)) = connected() else { return };
     let region = b.domain.register(vec![5; LEN], ALL).unwrap();
     let key = region.key();
@@ -359,8 +368,9 @@ fn flt_007_whatever_a_peer_says_about_regions_harms_only_its_own_connection() {
     assert_eq!(bytes_of(&region), vec![5; LEN]);
 }
 
+/// Requirements: FLT-007.
 #[test]
-fn flt_007_nor_does_what_those_say_who_have_grants() {
+fn nor_does_what_those_say_who_have_grants() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![5; LEN], ALL).unwrap();
     let good = |kind| Head { kind, flags: Flags::ID, ..Head::default() };
@@ -396,8 +406,9 @@ fn flt_007_nor_does_what_those_say_who_have_grants() {
     assert_eq!(bytes_of(&region), vec![5; LEN]);
 }
 
+/// Requirements: FLT-007.
 #[test]
-fn flt_007_who_says_that_its_queue_pair_is_in_error_costs_accesses_to_itself_alone() {
+fn who_says_that_its_queue_pair_is_in_error_costs_accesses_to_itself_alone() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![5; LEN], ALL).unwrap();
     let over = Head { kind: Kind::Revoked, flags: Flags::ID, tag: 2, ..Head::default() };

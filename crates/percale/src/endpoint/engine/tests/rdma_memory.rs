@@ -97,8 +97,9 @@ fn memories(count: usize, len: usize) -> Vec<Memory> {
     (0..count).map(|_| Memory::new(len)).collect()
 }
 
+/// Requirements: RCACHE-001, RCACHE-002.
 #[test]
-fn rcache_001_rcache_002_memory_that_is_written_from_again_is_registered_once() {
+fn memory_that_is_written_from_again_is_registered_once() {
     let Some(world) = World::open(CacheSettings::default()) else { return };
     let memory = Memory::new(LEN);
     for byte in 1..=20 {
@@ -111,8 +112,9 @@ fn rcache_001_rcache_002_memory_that_is_written_from_again_is_registered_once() 
     assert_eq!(world.made(), 1);
 }
 
+/// Requirements: RCACHE-021.
 #[test]
-fn rcache_021_memory_that_changed_is_registered_anew_before_it_is_written_from() {
+fn memory_that_changed_is_registered_anew_before_it_is_written_from() {
     let Some(world) = World::open(CacheSettings::default()) else { return };
     let (changing, lasting) = (Memory::new(LEN), Memory::new(LEN));
     for byte in 1..=20 {
@@ -123,8 +125,9 @@ fn rcache_021_memory_that_changed_is_registered_anew_before_it_is_written_from()
     assert_eq!(world.made(), 21, "one in each round, and none of what did not change");
 }
 
+/// Requirements: RCACHE-005, RCACHE-007, RCACHE-022.
 #[test]
-fn rcache_005_rcache_007_rcache_022_a_domains_limits_hold_for_memory_of_operations() {
+fn a_domains_limits_hold_for_memory_of_operations() {
     let bytes = 4 * LEN as u64;
     for settings in [CacheSettings::default().max_count(4), CacheSettings::default().max_bytes(bytes)] {
         let Some(world) = World::open(settings) else { return };
@@ -139,8 +142,9 @@ fn rcache_005_rcache_007_rcache_022_a_domains_limits_hold_for_memory_of_operatio
     }
 }
 
+/// Requirements: RCACHE-006, RCACHE-008.
 #[test]
-fn rcache_006_rcache_008_without_limits_a_domain_keeps_a_number_of_registrations_of_any_size() {
+fn without_limits_a_domain_keeps_a_number_of_registrations_of_any_size() {
     let Some(world) = World::open(CacheSettings::default()) else { return };
     let memories = memories(100, LEN);
     for (byte, memory) in (0..).zip(memories.iter().chain(&memories)) {
@@ -162,8 +166,9 @@ fn rcache_006_rcache_008_without_limits_a_domain_keeps_a_number_of_registrations
     assert!(domain.made() == 1040 && domain.stats().evictions > 0, "{:?}", domain.stats());
 }
 
+/// Requirements: RCACHE-009.
 #[test]
-fn rcache_009_a_domain_that_keeps_nothing_registers_each_time() {
+fn a_domain_that_keeps_nothing_registers_each_time() {
     let Some(world) = World::open(CacheSettings::default().max_count(0)) else { return };
     let memory = Memory::new(LEN);
     for byte in 1..=20 {
@@ -175,8 +180,9 @@ fn rcache_009_a_domain_that_keeps_nothing_registers_each_time() {
     }
 }
 
+/// Requirements: RCACHE-010.
 #[test]
-fn rcache_010_what_an_operation_uses_stays_registered_until_it_ends() {
+fn what_an_operation_uses_stays_registered_until_it_ends() {
     let Some(world) = World::open(CacheSettings::default().max_count(2)) else { return };
     let World { a, b, peer, region, .. } = &world;
     let memories = memories(12, LEN);
@@ -200,8 +206,9 @@ fn rcache_010_what_an_operation_uses_stays_registered_until_it_ends() {
     assert!(stats.entries <= 2 && stats.failures == 0, "{stats:?}");
 }
 
+/// Requirements: RCACHE-024.
 #[test]
-fn rcache_024_any_memory_is_written_from_and_read_into() {
+fn any_memory_is_written_from_and_read_into() {
     static READ_ONLY: [u8; 5 * PAGE] = [7; 5 * PAGE];
     let Some(world) = World::open(CacheSettings::default()) else { return };
     let mut stack = [3_u8; 3 * PAGE + 77];

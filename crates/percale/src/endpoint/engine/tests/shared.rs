@@ -54,8 +54,9 @@ impl Shared {
     }
 }
 
+/// Requirements: CTX-009.
 #[test]
-fn ctx_009_a_shared_receive_may_name_any_address_at_which_its_peer_was_met() {
+fn a_shared_receive_may_name_any_address_at_which_its_peer_was_met() {
     for before in [false, true] {
         for calls in [&[(0, 0), (0, 1)][..], &[(0, 1), (0, 0)], &[(0, 0), (1, 1)], &[(1, 0), (0, 1)]] {
             let world = Shared::new();
@@ -73,8 +74,9 @@ fn ctx_009_a_shared_receive_may_name_any_address_at_which_its_peer_was_met() {
     }
 }
 
+/// Requirements: CTX-009.
 #[test]
-fn ctx_009_a_shared_receive_takes_messages_of_a_peer_that_has_left_by_either_of_its_addresses() {
+fn a_shared_receive_takes_messages_of_a_peer_that_has_left_by_either_of_its_addresses() {
     for directed in [[0, 1], [1, 0], [1, 1], [0, 0]] {
         let world = Shared::new();
         (0..2).for_each(|name| world.call(0, name));
@@ -94,8 +96,9 @@ fn ctx_009_a_shared_receive_takes_messages_of_a_peer_that_has_left_by_either_of_
     }
 }
 
+/// Requirements: CTX-009.
 #[test]
-fn ctx_009_a_shared_receive_waits_while_any_endpoint_is_connected_to_its_peer() {
+fn a_shared_receive_waits_while_any_endpoint_is_connected_to_its_peer() {
     let world = Shared::new();
     world.call(0, 0);
     world.call(1, 0);
@@ -163,8 +166,9 @@ fn reporting(shared: &SharedReceive, domain: &Domain) -> ([Station; 2], [Complet
     (members, queues)
 }
 
+/// Requirements: CTX-008, FLT-009.
 #[test]
-fn ctx_008_flt_009_a_buffer_for_many_is_not_released_while_a_peer_may_be_copying_to_a_part() {
+fn a_buffer_for_many_is_not_released_while_a_peer_may_be_copying_to_a_part() {
     // The part that a peer may be copying to belongs to a member that reports to a queue, or to a member with a queue of its own that is
     // closed with it.
     for queued in [true, false] {
@@ -208,8 +212,9 @@ fn ctx_008_flt_009_a_buffer_for_many_is_not_released_while_a_peer_may_be_copying
     }
 }
 
+/// Requirements: CTX-008, CTX-009.
 #[test]
-fn ctx_008_ctx_009_a_directed_buffer_for_many_is_released_by_its_last_part_when_its_peer_closes() {
+fn a_directed_buffer_for_many_is_released_by_its_last_part_when_its_peer_closes() {
     let domain = Info::discover().unwrap().domain().transport("tcp".parse().unwrap()).open().unwrap();
     let shared = domain.shared_receive();
     let ([first, second], queues) = reporting(&shared, &domain);

@@ -29,8 +29,9 @@ fn linger(stream: &TcpStream, seconds: i32) {
     assert_eq!(set, 0);
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_a_descriptor_that_is_slow_to_close_is_closed_aside() {
+fn a_descriptor_that_is_slow_to_close_is_closed_aside() {
     let _alone = alone();
     if monitor().is_none() {
         return;

@@ -136,8 +136,9 @@ fn touched(changes: &[Change], range: &Range<u64>) -> bool {
     })
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_nobody_writes_to_a_page_but_the_kernel() {
+fn nobody_writes_to_a_page_but_the_kernel() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let source = monitor.source();
@@ -155,8 +156,9 @@ fn mon_034_nobody_writes_to_a_page_but_the_kernel() {
     done(libc::SYS_munmap, [at, PAGE, 0, 0, 0, 0]);
 }
 
+/// Requirements: MON-043.
 #[test]
-fn mon_043_nothing_happened_nothing_is_reported() {
+fn nothing_happened_nothing_is_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let head = monitor.page().head();
@@ -165,8 +167,9 @@ fn mon_043_nothing_happened_nothing_is_reported() {
     assert_eq!(drain.head(), head);
 }
 
+/// Requirements: MON-045.
 #[test]
-fn mon_045_a_monitor_opens_while_memory_changes() {
+fn a_monitor_opens_while_memory_changes() {
     let _alone = alone();
     if monitor().is_none() {
         return;
@@ -190,8 +193,9 @@ fn mon_045_a_monitor_opens_while_memory_changes() {
     });
 }
 
+/// Requirements: MON-047.
 #[test]
-fn mon_047_a_burst_beyond_the_ring_is_reported_as_everything() {
+fn a_burst_beyond_the_ring_is_reported_as_everything() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let memory = Memory::anonymous(1);

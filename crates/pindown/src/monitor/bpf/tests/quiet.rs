@@ -13,8 +13,9 @@ fn quiet(what: &str, memory: &Memory, work: impl FnOnce()) {
     assert!(!touched(&changes, &memory.all()), "{what}: {changes:x?}");
 }
 
+/// Requirements: MON-006, MON-007.
 #[test]
-fn mon_006_mon_007_neighbours_of_what_was_unmapped() {
+fn neighbours_of_what_was_unmapped() {
     let _alone = alone();
     let memory = Memory::anonymous(8);
     let other = Memory { start: memory.at(3), pages: 1 };
@@ -25,8 +26,9 @@ fn mon_006_mon_007_neighbours_of_what_was_unmapped() {
     std::mem::forget(other);
 }
 
+/// Requirements: MON-008.
 #[test]
-fn mon_008_growth_in_place() {
+fn growth_in_place() {
     let _alone = alone();
     // Opened before, since the mappings that opening makes might otherwise lie in the hole.
     if monitor().is_none() {
@@ -39,8 +41,9 @@ fn mon_008_growth_in_place() {
     });
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_advice_that_leaves_pages() {
+fn advice_that_leaves_pages() {
     let _alone = alone();
     let memory = Memory::anonymous(512);
     // NORMAL RANDOM SEQUENTIAL WILLNEED FREE DONTFORK DOFORK MERGEABLE UNMERGEABLE HUGEPAGE NOHUGEPAGE DONTDUMP
@@ -54,8 +57,9 @@ fn mon_012_advice_that_leaves_pages() {
     }
 }
 
+/// Requirements: MON-014, MON-017.
 #[test]
-fn mon_014_mon_017_permissions_given_and_locking() {
+fn permissions_given_and_locking() {
     let _alone = alone();
     let memory = Memory::anonymous(4);
     quiet("mprotect", &memory, || done(libc::SYS_mprotect, [memory.start, 4 * PAGE, READ_WRITE, 0, 0, 0]));
@@ -65,8 +69,9 @@ fn mon_014_mon_017_permissions_given_and_locking() {
     quiet("mbind", &memory, || attempt(libc::SYS_mbind, [memory.start, 4 * PAGE, 0, 0, 0, 0]));
 }
 
+/// Requirements: MON-021, MON-024, MON-025.
 #[test]
-fn mon_021_mon_024_mon_025_an_ordinary_programs_life() {
+fn an_ordinary_programs_life() {
     let _alone = alone();
     let memory = Memory::anonymous(16);
     quiet("new mapping", &memory, || {
@@ -95,8 +100,9 @@ fn mon_021_mon_024_mon_025_an_ordinary_programs_life() {
     quiet("its own pages", &memory, || memory.touch());
 }
 
+/// Requirements: MON-019, MON-020.
 #[test]
-fn mon_019_mon_020_fork_and_exec() {
+fn fork_and_exec() {
     let _alone = alone();
     let memory = Memory::anonymous(4);
     quiet("vfork and exec", &memory, || assert!(Command::new("true").status().expect("it runs").success()));
@@ -117,8 +123,9 @@ fn untouched(pages: u64) -> u64 {
     start
 }
 
+/// Requirements: MON-021.
 #[test]
-fn mon_021_calls_that_bring_pages_in() {
+fn calls_that_bring_pages_in() {
     let _alone = alone();
     if monitor().is_none() {
         return;
@@ -161,8 +168,9 @@ fn mon_021_calls_that_bring_pages_in() {
     }
 }
 
+/// Requirements: MON-022.
 #[test]
-fn mon_022_the_stack_grows() {
+fn the_stack_grows() {
     fn deep(left: usize) -> u8 {
         let room = black_box([1_u8; 4096]);
         if left == 0 { room[0] } else { deep(left - 1).wrapping_add(black_box(room)[1]) }
@@ -174,8 +182,9 @@ fn mon_022_the_stack_grows() {
     });
 }
 
+/// Requirements: MON-034.
 #[test]
-fn mon_034_another_processs_changes_are_not_reported() {
+fn another_processs_changes_are_not_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let mut child =

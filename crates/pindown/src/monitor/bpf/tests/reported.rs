@@ -24,8 +24,9 @@ fn exactly(changes: &[Change], expected: &[std::ops::Range<u64>]) {
     }
 }
 
+/// Requirements: MON-001, MON-002, MON-003, MON-004.
 #[test]
-fn mon_001_mon_002_mon_003_mon_004_munmap_of_a_whole_or_a_part() {
+fn munmap_of_a_whole_or_a_part() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     for (len, part) in [(4, 0..4), (4, 0..1), (4, 3..4), (3, 1..2)] {
@@ -36,8 +37,9 @@ fn mon_001_mon_002_mon_003_mon_004_munmap_of_a_whole_or_a_part() {
     }
 }
 
+/// Requirements: MON-011.
 #[test]
-fn mon_011_mmap_over_existing_memory() {
+fn mmap_over_existing_memory() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let memory = Memory::anonymous(4);
@@ -47,8 +49,9 @@ fn mon_011_mmap_over_existing_memory() {
     exactly(&changes, &[memory.part(1..3)]);
 }
 
+/// Requirements: MON-009, MON-010.
 #[test]
-fn mon_009_mon_010_mremap_in_all_its_forms() {
+fn mremap_in_all_its_forms() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let remap = |from: u64, old: u64, new: u64, flags: u64, to: u64| {
@@ -74,8 +77,9 @@ fn mon_009_mon_010_mremap_in_all_its_forms() {
     must(libc::SYS_munmap, [moved, 3 * PAGE, 0, 0, 0, 0]);
 }
 
+/// Requirements: MON-015.
 #[test]
-fn mon_015_the_break_is_lowered() {
+fn the_break_is_lowered() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let now = must(libc::SYS_brk, [0; 6]).next_multiple_of(PAGE);
@@ -87,8 +91,9 @@ fn mon_015_the_break_is_lowered() {
     assert!(!changes.contains(&Change::Everything), "{changes:x?}");
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_advice_that_takes_pages() {
+fn advice_that_takes_pages() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     const GUARD_INSTALL: i32 = 102;
@@ -131,8 +136,9 @@ fn watched(monitor: &Monitor, memory: &Memory, work: impl FnOnce()) -> (u64, u64
     (before, after)
 }
 
+/// Requirements: MON-012, MON-018, MON-023.
 #[test]
-fn mon_012_mon_018_mon_023_pages_leave_a_shared_file() {
+fn pages_leave_a_shared_file() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     const PUNCH: u64 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u64;
@@ -165,8 +171,9 @@ fn mon_012_mon_018_mon_023_pages_leave_a_shared_file() {
     must(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
 }
 
+/// Requirements: MON-012, MON-018.
 #[test]
-fn mon_012_mon_018_a_private_mapping_of_a_file_that_is_truncated() {
+fn a_private_mapping_of_a_file_that_is_truncated() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let fd = must(libc::SYS_memfd_create, [c"pindown".as_ptr() as u64, 0, 0, 0, 0, 0]);
@@ -186,8 +193,9 @@ fn mon_012_mon_018_a_private_mapping_of_a_file_that_is_truncated() {
     must(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
 }
 
+/// Requirements: MON-016.
 #[test]
-fn mon_016_system_v_segments() {
+fn system_v_segments_are_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let id = must(libc::SYS_shmget, [0, 4 * PAGE, 0o600, 0, 0, 0]);
@@ -203,8 +211,9 @@ fn mon_016_system_v_segments() {
     must(libc::SYS_shmctl, [id, libc::IPC_RMID as u64, 0, 0, 0, 0]);
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_remap_file_pages() {
+fn remapped_pages_of_a_file_are_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let (memory, fd) = Memory::shared(4);
@@ -215,8 +224,9 @@ fn mon_012_remap_file_pages() {
     must(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
 }
 
+/// Requirements: MON-014.
 #[test]
-fn mon_014_a_permission_is_taken_away() {
+fn a_permission_is_taken_away() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     for protection in [libc::PROT_READ, libc::PROT_NONE, libc::PROT_WRITE] {
@@ -229,8 +239,9 @@ fn mon_014_a_permission_is_taken_away() {
     }
 }
 
+/// Requirements: MON-012, MON-029.
 #[test]
-fn mon_012_mon_029_a_hole_made_by_io_urings_worker() {
+fn a_hole_made_by_io_urings_worker() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let mut ring = IoUring::new(8).expect("io_uring is there");
@@ -248,8 +259,9 @@ fn mon_012_mon_029_a_hole_made_by_io_urings_worker() {
     must(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_what_cannot_be_watched_is_refused_by_name() {
+fn what_cannot_be_watched_is_refused_by_name() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let memory = Memory::anonymous(2);
@@ -270,8 +282,9 @@ fn mon_012_what_cannot_be_watched_is_refused_by_name() {
     must(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_more_files_than_slots_are_refused() {
+fn more_files_than_slots_are_refused() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let files: Vec<(Memory, i64)> = (0..=super::super::SLOTS).map(|_| Memory::shared(1)).collect();
@@ -298,8 +311,9 @@ struct FileHandle {
     handle: [u8; 128],
 }
 
+/// Requirements: MON-012, MON-018.
 #[test]
-fn mon_012_mon_018_a_file_is_cut_by_the_handle_that_names_it() {
+fn a_file_is_cut_by_the_handle_that_names_it() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let directory = must(libc::SYS_open, [c"/dev/shm".as_ptr() as u64, libc::O_RDONLY as u64, 0, 0, 0, 0]);
@@ -329,8 +343,9 @@ fn mon_012_mon_018_a_file_is_cut_by_the_handle_that_names_it() {
     }
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_what_a_call_does_that_is_not_known_may_be_anything() {
+fn what_a_call_does_that_is_not_known_may_be_anything() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let watched = Memory::anonymous(1);
@@ -370,8 +385,9 @@ fn mon_012_what_a_call_does_that_is_not_known_may_be_anything() {
     }
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_a_device_is_no_file_of_memory_wherever_its_name_lies() {
+fn a_device_is_no_file_of_memory_wherever_its_name_lies() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let open = |path: &std::ffi::CStr| call(libc::SYS_open, [path.as_ptr() as u64, libc::O_RDWR as u64, 0, 0, 0, 0]);
@@ -394,8 +410,9 @@ fn mon_012_a_device_is_no_file_of_memory_wherever_its_name_lies() {
     must(libc::SYS_close, [memory, 0, 0, 0, 0, 0]);
 }
 
+/// Requirements: MON-012.
 #[test]
-fn mon_012_private_huge_pages_are_refused_also_without_a_name() {
+fn private_huge_pages_are_refused_also_without_a_name() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     const HUGE: u64 = 2 << 20;

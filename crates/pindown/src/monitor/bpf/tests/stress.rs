@@ -235,8 +235,9 @@ fn seconds(default: u64) -> Duration {
     Duration::from_secs(wish.unwrap_or(default))
 }
 
+/// Requirements: MON-013, MON-046.
 #[test]
-fn mon_013_mon_046_no_hit_is_stale_while_changes_race() {
+fn no_hit_is_stale_while_changes_race() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     for shared in [false, true] {
@@ -247,8 +248,9 @@ fn mon_013_mon_046_no_hit_is_stale_while_changes_race() {
     monitor.check().expect("no program was skipped");
 }
 
+/// Requirements: MON-046.
 #[test]
-fn mon_046_reports_of_beginnings_only_are_caught() {
+fn reports_of_beginnings_only_are_caught() {
     let _alone = alone();
     if monitor().is_none() {
         return;

@@ -11,8 +11,9 @@ fn rings(waiting: &Waiting<'_>, seconds: i64) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).expect("it can be polled") == 1
 }
 
+/// Requirements: MON-048.
 #[test]
-fn mon_048_a_change_wakes_who_waits() {
+fn a_change_wakes_who_waits() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let memory = Memory::anonymous(8);
@@ -28,8 +29,9 @@ fn mon_048_a_change_wakes_who_waits() {
     }
 }
 
+/// Requirements: MON-048.
 #[test]
-fn mon_048_pages_that_leave_a_file_wake_too() {
+fn pages_that_leave_a_file_wake_too() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let (memory, fd) = Memory::shared(2);
@@ -48,8 +50,9 @@ fn mon_048_pages_that_leave_a_file_wake_too() {
     monitor.unwatch(slot);
 }
 
+/// Requirements: MON-049.
 #[test]
-fn mon_049_nobody_waits_nothing_is_rung() {
+fn nobody_waits_nothing_is_rung() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let memory = Memory::anonymous(1);

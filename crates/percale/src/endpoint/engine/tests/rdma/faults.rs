@@ -5,8 +5,10 @@ use crate::transport::verbs::{End, double};
 use crate::wire::queue_pair::OfferedBytes;
 
 /// More writes than a queue pair has room for are under way when their region is closed.
+///
+/// Requirements: REV-001.
 #[test]
-fn rev_001_writes_that_wait_for_room_hold_up_nothing_that_was_refused() {
+fn writes_that_wait_for_room_hold_up_nothing_that_was_refused() {
     double::on("device double0; delay double0 write 20", || {
         let (a, b, peer) = connected().expect("a device");
         for count in [1, 31, 32, 33, 40, 100] {
@@ -35,8 +37,10 @@ fn rev_001_writes_that_wait_for_room_hold_up_nothing_that_was_refused() {
 }
 
 /// A peer asks for a queue pair at an address that no peer has, which a kernel tries to resolve for a second.
+///
+/// Requirements: FLT-007.
 #[test]
-fn flt_007_no_queue_pair_is_made_at_an_address_that_is_not_the_peers() {
+fn no_queue_pair_is_made_at_an_address_that_is_not_the_peers() {
     double::on("", || {
         let (a, b, peer) = connected().expect("a device");
         let region = b.domain.register(vec![0; LEN], ALL).unwrap();

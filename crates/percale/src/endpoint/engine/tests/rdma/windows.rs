@@ -46,8 +46,9 @@ fn take_back(b: &Station, a: &Station, window: &mut Window, region: &Region) {
     assert_eq!(window.state(), WindowState::Unbound);
 }
 
+/// Requirements: MW-017, MW-049.
 #[test]
-fn mw_017_mw_049_windows_are_accessed_by_rdma_while_their_target_makes_no_progress() {
+fn windows_are_accessed_by_rdma_while_their_target_makes_no_progress() {
     let Some((a, b, peer)) = with_windows() else { return };
     let mut allocation = b.domain.allocate(LEN).unwrap();
     allocation.write(0, &[7; LEN]);
@@ -76,8 +77,9 @@ fn mw_017_mw_049_windows_are_accessed_by_rdma_while_their_target_makes_no_progre
     }
 }
 
+/// Requirements: MW-003, MW-004, MW-005.
 #[test]
-fn mw_003_mw_004_mw_005_a_region_is_not_closed_under_a_window_of_the_devices() {
+fn a_region_is_not_closed_under_a_window_of_the_devices() {
     let Some((a, b, peer)) = with_windows() else { return };
     for kind in KINDS {
         let mut window = b.domain.window(kind).unwrap();
@@ -96,8 +98,9 @@ fn mw_003_mw_004_mw_005_a_region_is_not_closed_under_a_window_of_the_devices() {
     }
 }
 
+/// Requirements: MW-021, MW-022, MW-023, MW-048.
 #[test]
-fn mw_021_mw_022_mw_023_mw_048_windows_over_one_region_do_not_disturb_each_other() {
+fn windows_over_one_region_do_not_disturb_each_other() {
     let Some((a, b, peer)) = with_windows() else { return };
     let region = b.domain.register((0..LEN).map(|at| (at / 1000) as u8).collect::<Vec<_>>(), ALL).unwrap();
     let mut windows = [0, 1, 0, 1].map(|kind| b.domain.window(KINDS[kind]).unwrap());
@@ -123,8 +126,9 @@ fn mw_021_mw_022_mw_023_mw_048_windows_over_one_region_do_not_disturb_each_other
     region.close().unwrap();
 }
 
+/// Requirements: MW-029, MW-037, MW-043, REV-001.
 #[test]
-fn mw_029_mw_037_mw_043_rev_001_late_accesses_through_windows_are_refused() {
+fn late_accesses_through_windows_are_refused() {
     let Some((a, b, peer)) = with_windows() else { return };
     let other = b.domain.register(vec![0; LEN], ALL).unwrap();
     let mut windows = KINDS.map(|kind| b.domain.window(kind).unwrap());
@@ -155,8 +159,9 @@ fn mw_029_mw_037_mw_043_rev_001_late_accesses_through_windows_are_refused() {
     assert_eq!((bytes_of(&region), bytes_of(&elsewhere)), (vec![1; LEN], vec![2; LEN]));
 }
 
+/// Requirements: MW-044, MW-050.
 #[test]
-fn mw_044_mw_050_nothing_is_written_by_rdma_after_a_window_is_taken_back() {
+fn nothing_is_written_by_rdma_after_a_window_is_taken_back() {
     let Some((mut a, b, peer)) = with_windows() else { return };
     let mut region = b.domain.register(vec![0; LEN], Access::empty()).unwrap();
     let mut windows = KINDS.map(|kind| b.domain.window(kind).unwrap());
@@ -189,8 +194,9 @@ fn mw_044_mw_050_nothing_is_written_by_rdma_after_a_window_is_taken_back() {
     println!("{}", how(&b, &a));
 }
 
+/// Requirements: MW-045, MW-046, MW-047.
 #[test]
-fn mw_045_mw_046_mw_047_a_message_takes_a_window_of_the_devices_back() {
+fn a_message_takes_a_window_of_the_devices_back() {
     let Some((a, b, peer)) = with_windows() else { return };
     let region = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
     let mut window = b.domain.window(WindowType::TwoB).unwrap();
@@ -217,8 +223,9 @@ fn mw_045_mw_046_mw_047_a_message_takes_a_window_of_the_devices_back() {
     }
 }
 
+/// Requirements: MW-038, MW-040, MW-041.
 #[test]
-fn mw_038_mw_040_mw_041_a_window_of_type_2_is_its_peers_and_ends_with_its_endpoint() {
+fn a_window_of_type_2_is_its_peers_and_ends_with_its_endpoint() {
     let Some((a, b, peer)) = with_windows() else { return };
     let c = Station::new("verbs");
     let other = connect(&c, &b);
@@ -241,8 +248,9 @@ fn mw_038_mw_040_mw_041_a_window_of_type_2_is_its_peers_and_ends_with_its_endpoi
     region.close().unwrap();
 }
 
+/// Requirements: FLT-001, MW-044.
 #[test]
-fn flt_001_mw_044_a_queue_pair_in_error_keeps_no_window() {
+fn a_queue_pair_in_error_keeps_no_window() {
     let Some((a, b, _)) = with_windows() else { return };
     for kind in KINDS {
         let region = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
@@ -272,8 +280,9 @@ fn flt_001_mw_044_a_queue_pair_in_error_keeps_no_window() {
     }
 }
 
+/// Requirements: FLT-001.
 #[test]
-fn flt_001_a_queue_pair_in_error_at_its_target_ends_no_connection() {
+fn a_queue_pair_in_error_at_its_target_ends_no_connection() {
     let Some((a, b, peer)) = with_windows() else { return };
     let ours = b.domain.register(vec![0; LEN], ALL).unwrap();
     let under = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
