@@ -1,17 +1,17 @@
-//! percale: a fabric library. It moves bytes between the memories of processes, on one machine and across machines.
+//! percale is a fabric library. It moves bytes between the memories of processes, on one machine and across machines.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let domain = percale::Info::discover()?.best()?.open()?; // every transport that is here
+//! let domain = percale::Info::discover()?.best()?.open()?; // every available transport
 //! let vector = domain.address_vector().build()?;
 //! let endpoint = domain.endpoint().vector(&vector).bind("0.0.0.0:0")?;
 //! let peer = vector.insert("node7:7471")?;
-//! let sent = endpoint.send(peer, vec![1, 2, 3]).wait()?; // owns the buffer, gives it back
+//! let sent = endpoint.send(peer, vec![1, 2, 3]).wait()?; // owns the buffer and returns it
 //! # drop(sent); Ok(()) }
 //! ```
 //!
 //! # Modules
-//! * [`fabric`]: the transports of this machine, and why others are unavailable
+//! * [`fabric`]: the transports that this machine has, and the reasons why others are unavailable
 //! * [`domain`]: the resources that endpoints share
 //! * [`endpoint`]: where operations are posted and messages arrive
 //! * [`address`]: how peers are named
@@ -24,10 +24,11 @@
 //! * [`wire`]: the protocol between peers
 //!
 //! # Features of cargo
-//! The libraries of devices are loaded at run time, so a build with every feature also runs on a machine without them. A feature that is off saves
-//! code and crates. Types that a program matches on are in every build: without a feature, its transport or device is unavailable with the error
-//! that a missing library has, and the error names the feature. Without features percale has at most 25 crates in its dependency tree (itself
-//! included, and those of derive macros); with the default ones it has 15 more.
+//! The libraries of devices are loaded at run time, so a build with every feature also runs on a machine without them.
+//! Turning a feature off saves code and dependencies. Types that a program can match on are in every build: without a
+//! feature, its transport or device is unavailable, with the error for a missing library, and that error names the
+//! feature. Without features percale has at most 25 crates in its dependency tree (including percale itself and the
+//! crates of derive macros). The default features add 15 more.
 //!
 //! | feature | default | what it adds | what it costs |
 //! |---|---|---|---|
@@ -39,7 +40,7 @@
 //!
 //! The registration cache itself (`pindown`) is in every build: its crate has no dependency that percale does not have.
 
-/// The README's program, which must compile.
+/// Compiles the program in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 mod readme {}
@@ -66,7 +67,7 @@ pub mod transport;
 pub mod trigger;
 pub mod wire;
 
-// The modules of the crate below keep their paths.
+// These modules are re-exported at their former paths.
 pub(crate) use percale_memory::{debug, errands, later, local_memory, short_debug, sync, system, table, types};
 
 pub use address::PeerAddress;
@@ -99,7 +100,7 @@ pub use memory::region::{Access, MappedKey, RawKey, RawRegion, Region, RemoteMem
 pub use memory::sealed::Allocation;
 pub use memory::volatile::{Segment, Segments};
 pub use memory::window::{TypeTwo, Window, WindowAccess, WindowType};
-/// The registration cache that domains open ([`Domain::registration_cache`]).
+/// The registration cache that a domain opens ([`Domain::registration_cache`]).
 #[cfg(not(loom))]
 pub use pindown;
 pub use system::call::error_number;

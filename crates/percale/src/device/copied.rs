@@ -1,7 +1,8 @@
-//! Operations' memory by pieces, and copies of it.
+//! The pieces of an operation's memory, and copies of them.
 //!
-//! What an operation reads or writes stands in up to [`IOV_LIMIT`] pieces, each the host's or a device's. Copies go through pinned memory, in
-//! [`STEP`]s: a device's copy of one goes on while the next is begun.
+//! The memory that an operation reads or writes has up to [`IOV_LIMIT`] pieces, each of which belongs to the host or to
+//! a device. Copies use pinned memory and are divided into [`STEP`]s. The device copies one step while the next is
+//! being started.
 
 #![expect(unsafe_code, reason = "has the driver copy what operations were lent; each block says why it is there")]
 
@@ -13,7 +14,7 @@ use super::kind::Interface;
 use super::pinned::{Pinned, pinned};
 use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, SegmentsExt as _};
 
-/// Bytes of one copy.
+/// The number of bytes of one copy.
 const STEP: usize = 4 << 20;
 
 /// The device that owns each piece of an operation's memory; `None` for the host.
@@ -21,13 +22,13 @@ const STEP: usize = 4 << 20;
 pub(crate) struct Pieces([Option<Device>; IOV_LIMIT]);
 
 impl Pieces {
-    /// Asks the drivers that are here; `None` if all of it is the host's.
+    /// Queries the loaded drivers. Returns `None` if all memory belongs to the host.
     pub(crate) fn find(memory: &Segments) -> Result<Option<Self>, DeviceError> {
         let mut pieces = Self::default();
         for (at, piece) in memory.as_slice().iter().enumerate().filter(|(_, piece)| !piece.is_empty()) {
             match Device::of(Interface::Cuda, *piece) {
                 Ok(device) => pieces.0[at] = device,
-                // Without a driver no memory is a device's.
+                // Without a driver no memory belongs to a device.
                 Err(DeviceError::Missing { .. }) => return Ok(None),
                 Err(error) => return Err(error),
             }
@@ -35,27 +36,27 @@ impl Pieces {
         Ok(pieces.first().map(|_| pieces))
     }
 
-    /// All of them are this device's.
+    /// Returns the value for memory whose pieces all belong to this device.
     pub(crate) const fn all(device: Device) -> Self {
         Self([Some(device); IOV_LIMIT])
     }
 
-    /// The device of each piece.
+    /// Returns the device of each piece.
     pub(crate) const fn all_of(&self) -> [Option<Device>; IOV_LIMIT] {
         self.0
     }
 
-    /// The devices that there are.
+    /// Returns the devices that own pieces.
     pub(crate) fn devices(&self) -> impl Iterator<Item = Device> {
         self.0.iter().flatten().copied()
     }
 
-    /// The first device there is.
+    /// Returns the first device that owns a piece.
     pub(crate) fn first(&self) -> Option<Device> {
         self.devices().next()
     }
 
-    /// A copy of the memory on the host. For `offset` see [`aligned`].
+    /// Copies the memory to the host. For `offset` see [`aligned`].
     pub(crate) fn load(&self, memory: &Segments, offset: usize) -> Result<Option<Pinned>, DeviceError> {
         let Some(device) = self.first() else { return Ok(None) };
         let copy = pinned(device.driver(), offset + memory.len())?;
@@ -63,12 +64,12 @@ impl Pieces {
         Ok(Some(copy))
     }
 
-    /// Room on the host for as much.
+    /// Allocates memory of the same length on the host.
     pub(crate) fn room(&self, memory: &Segments) -> Result<Option<Pinned>, DeviceError> {
         self.first().map(|device| pinned(device.driver(), memory.len())).transpose()
     }
 
-    /// Copies between the memory and as many bytes of the host's, or as there are of the two.
+    /// Copies between the memory and memory of the host, as many bytes as the shorter of the two has.
     pub(crate) fn copy(&self, memory: &Segments, host: Segment, way: Way) -> Result<(), DeviceError> {
         let mut at = 0;
         for (piece, device) in memory.as_slice().iter().zip(self.0) {
@@ -89,7 +90,7 @@ impl Pieces {
     }
 }
 
-/// Between a device's memory and the host's; equally long.
+/// Copies between a device's memory and the host's. Both have the same length.
 fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(), DeviceError> {
     let (driver, mut before) = (device.driver(), None);
     let mut result = Ok(());
@@ -114,19 +115,22 @@ fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(
 /// Begins one copy between a device's memory and the host's.
 ///
 /// # Safety
-/// The memory of both sides exists, and is not used in conflicting ways, until the copy is over; the caller waits for that.
+/// The memory of both sides exists, and is not accessed in conflicting ways, until the copy has ended. The caller waits
+/// for that.
 pub(super) unsafe fn begin_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<Copies, DeviceError> {
     let (to, from) = if way == Way::ToHost { (here, there) } else { (there, here) };
-    // SAFETY: passed on.
+    // SAFETY: the caller's guarantee is passed on.
     unsafe { device.driver().begin(device.ordinal(), &[(way, to, from)]) }
 }
 
-/// Where bytes of this address may stand in a copy so that what is aligned there is aligned here.
+/// Returns the offset at which a copy of the memory must begin, so that bytes that are aligned in the memory are
+/// aligned in the copy.
 pub(crate) fn aligned(memory: Segment) -> usize {
     memory.as_ptr().addr() % 16
 }
 
-/// Locks out other atomic operations on devices' memory until the guard is dropped: each of them is a copy, a change and a copy.
+/// Excludes other atomic operations on memory of devices until the guard is dropped. Each of these operations copies
+/// the value, changes it and copies it back.
 pub(crate) fn changing() -> MutexGuard<'static, ()> {
     static CHANGING: Mutex<()> = Mutex::new(());
     CHANGING.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,18 +1,20 @@
-//! Devices that reach memory by themselves: their memory, and what they want pinned.
+//! Devices that access memory directly: the memory of these devices, and memory that is pinned for them.
 //!
-//! **Memory kinds.** Operations may use the memory of a device with a driver that percale loads: [`Device`] names one, [`Kind`] is the kind of memory
-//! at an address, and [`Driver`] is all that percale asks of a driver. There is one driver, CUDA's; other interfaces are refused by name. No
-//! instruction of this library touches a device's memory: its driver copies, to and from pinned memory of the host (`pinned`) that is kept for the
-//! next transfer.
+//! **Memory kinds.** Operations may use the memory of a device if percale can load its driver. [`Device`] names a
+//! device, [`Kind`] is the kind of memory at an address, and [`Driver`] is the interface to a driver. The only driver
+//! at present is CUDA's. Other interfaces are rejected by name. No instruction of this library accesses a device's
+//! memory. The driver copies it from and to pinned memory of the host (`pinned`), which is kept for the next transfer.
 //!
-//! **io_uring** is a device, too: a *fixed buffer* is memory that the kernel has pinned once, so that operations on it neither look up nor
-//! pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory this way, through the domain's registration cache.
+//! **io_uring** is treated as a device, too. A *fixed buffer* is memory that the kernel has pinned once, so that
+//! operations on it neither look up nor pin pages. [`FixedBuffers`] reads and writes files and sockets from any memory
+//! this way, through the domain's registration cache.
 //!
-//! * `kind`: kinds and places of memory · `driver`: the trait · `cuda`: its implementation · `handle`: [`Device`]
-//! * `mapped`: memory of the host that devices write · `pinned`: memory on the way · `copied`: what operations' memory is, and copies of it ·
-//!   `arriving`: long ones
-//! * `ring`: io_uring, by any number of threads · [`BufferTable`]: its fixed buffers, as a registrar · [`Way`]: of a transfer
-//! * [`FixedBuffers`]: the table behind a cache, and transfers
+//! * `kind`: kinds and places of memory; `driver`: the trait; `cuda`: its implementation; `handle`: [`Device`]
+//! * `mapped`: memory of the host that devices write; `pinned`: pinned buffers for copies; `copied`: locates the memory
+//!   of operations and copies it; `arriving`: copies long payloads step by step
+//! * `ring`: an io_uring for any number of threads; [`BufferTable`]: its fixed buffers as a registrar; [`Way`]: the
+//!   direction of a transfer
+//! * [`FixedBuffers`]: transfers through the table and a cache
 
 mod arriving;
 mod copied;

@@ -146,9 +146,9 @@ fn dwq_022_what_waits_keeps_what_it_needs_and_no_more() {
 fn dwq_022_a_domain_that_ends_takes_its_work_back() {
     let domain = domain();
     let [trigger, other] = [Counter::new(), Counter::new()];
-    domain.defer_add(&trigger, 1, (&trigger, 1)).unwrap(); // Its line holds a handle of the same counter.
+    domain.defer_add(&trigger, 1, (&trigger, 1)).unwrap(); // Its line holds a handle to the same counter.
     domain.defer_add(&trigger, 1, (&other, 1)).unwrap();
-    domain.defer_add(&other, 1, (&trigger, 1)).unwrap(); // And each line holds a handle of the other.
+    domain.defer_add(&other, 1, (&trigger, 1)).unwrap(); // Each line now holds a handle to the other counter.
     let weak = [trigger.downgrade(), other.downgrade()];
     drop(domain);
     assert!(!trigger.has_work() && !other.has_work());
@@ -169,7 +169,7 @@ fn dwq_019_work_is_named_before_it_begins() {
     assert!(!domain.cancel_work(&id));
 }
 
-/// Counts in the counters that it has, in order, when it is dropped.
+/// Adds to its counters, in order, when it is dropped.
 struct Last(std::cell::RefCell<Vec<Counter>>);
 
 impl Drop for Last {
@@ -183,7 +183,8 @@ thread_local! {
     static LAST_MADE: Last = const { Last(std::cell::RefCell::new(Vec::new())) };
 }
 
-/// Destructors that run last in a thread count too, before and after the library's thread-local data is gone.
+/// Destructors that run last in a thread may add to counters, before and after the library's thread-local data was
+/// destroyed.
 #[test]
 fn dwq_020_a_thread_that_ends_counts() {
     let domain = domain();
@@ -208,7 +209,8 @@ fn dwq_020_a_thread_that_ends_counts() {
     assert_eq!(end.value(), 3);
 }
 
-/// The function that gets the work's id may queue other work, cancel it and look at other counters' work (DWQ-019).
+/// The function that gets the work's id may queue other work, cancel it and access the work of other counters
+/// (DWQ-019).
 #[test]
 fn dwq_019_who_learns_the_number_may_queue_work() {
     let (domain, end) = (domain(), Counter::new());
@@ -228,7 +230,7 @@ fn dwq_019_who_learns_the_number_may_queue_work() {
     assert_eq!(end.value(), 1001);
 }
 
-/// A line remembers the owner of the work that came last, also when that domain is gone.
+/// A line stores the owner of the work that was queued last, even after that domain has ended.
 #[test]
 fn dwq_012_work_of_a_domain_is_taken_back_though_another_ended_before() {
     let [trigger, count] = [Counter::new(), Counter::new()];
@@ -278,8 +280,8 @@ fn closed_in_the_drop(
     let other = domain.endpoint().vector(&vector).bind_shared("10.0.0.2:1").unwrap();
     let counter = Counter::new();
     post(one, &counter);
-    // The operation that was queued last is canceled first, and its waker closes the endpoint of the operations that were queued
-    // before.
+    // The operation that was queued last is canceled first, and its waker closes the endpoint of the operations that
+    // were queued before.
     let mut last = pin!(other.recv(vec![7; 64]).when(&counter, 5).start().unwrap());
     let waker = Waker::from(Arc::new(Closes(Mutex::new(Some(one.clone())))));
     assert!(last.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -289,7 +291,7 @@ fn closed_in_the_drop(
     one
 }
 
-/// A raw receive with this context that waits for the counter.
+/// Posts a raw receive with this context that waits for the counter.
 fn post_receive(endpoint: &SharedEndpoint, counter: &Counter, context: u64) {
     let (from, segments, flags) = (PeerAddress::UNSPECIFIED, Segments::EMPTY, OpFlags::COMPLETION);
     let receive = Operation::Receive(ReceiveWork { from, segments, tag: None, context, flags });
