@@ -1,8 +1,9 @@
-//! Pinned memory that a device's bytes are on their way to.
+//! Pinned memory to which a device is copying.
 //!
-//! A long payload begins to leave before all of it is on the host: all its [`STEP`]s are begun at once, and a thread that is about to read bytes
-//! waits for those alone. So a device copies later steps while earlier ones are on their way to the peer. The memory goes back to the pool when no
-//! copy is under way, whatever the outcome of the transfer is.
+//! The transfer of a long payload begins before all of it is on the host. All its [`STEP`]s are begun at once, and a
+//! thread that reads some of the bytes waits only for these. So the device copies later steps while earlier ones are
+//! being sent to the peer. The memory returns to the pool when no copy is under way, whatever the outcome of the
+//! transfer is.
 
 #![expect(unsafe_code, reason = "has the driver copy what an operation was lent; the block says why it is there")]
 
@@ -15,35 +16,35 @@ use super::driver::{Copies, DeviceError, Driver, Way};
 use super::pinned::{Pinned, pinned};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 
-/// Bytes of one copy.
+/// The number of bytes of one copy.
 const STEP: usize = 1 << 20;
 
 /// Shorter payloads are copied as a whole, before anything of them leaves. More than any link sends without an offer.
 pub const LONG: usize = 2 << 20;
 
-/// A step that is under way.
+/// A copy step that is under way.
 #[derive(Debug)]
 struct Step {
-    /// How many bytes, from the first on, are there when the step is over.
+    /// The number of leading bytes that have arrived when the step has ended.
     end: usize,
     copies: Copies,
 }
 
-/// Pinned memory that a device is copying to, step by step.
+/// Pinned memory to which a device is copying step by step.
 #[derive(Debug)]
 pub struct Arriving {
     driver: &'static dyn Driver,
     memory: Pinned,
     steps: Mutex<Steps>,
-    /// How many bytes, from the first on, are there.
+    /// The number of leading bytes that have arrived.
     ready: AtomicUsize,
 }
 
-/// The steps that are under way, in order.
+/// The steps under way, in order.
 #[derive(Debug, Default)]
 struct Steps {
     queue: VecDeque<Step>,
-    /// One before them has failed: its bytes will never be there.
+    /// Whether an earlier step failed, so that its bytes never arrive.
     failed: bool,
 }
 
@@ -61,8 +62,8 @@ impl Arriving {
                 let part = piece.slice(offset, STEP);
                 let here = arriving.segment().slice(at, part.len());
                 at += part.len();
-                // SAFETY: the caller keeps the memory until this is dropped, and the room is this one's own; dropping waits for each
-                // copy that is in the queue, where it goes at once.
+                // SAFETY: the caller keeps the memory until this object is dropped, and the destination belongs to this
+                // object. Dropping it waits for each copy in the queue, and every copy is put there immediately.
                 match device.map(|device| unsafe { begin_one(device, part, here, Way::ToHost) }) {
                     None => {
                         Segments::one(here).copy_from(&Segments::one(part));
@@ -95,7 +96,7 @@ impl Arriving {
         }
         let mut steps = self.lock();
         while !steps.failed && self.ready.load(Ordering::Acquire) < end {
-            // What is after the last step was the host's, and is there.
+            // The memory after the last step belongs to the host, and is already complete.
             let Some(step) = steps.queue.pop_front() else {
                 self.ready.store(self.segment().len(), Ordering::Release);
                 break;
@@ -116,7 +117,7 @@ impl Arriving {
     /// Waits until no copy is under way: once the end of the operation is reported, the application may free the device's memory.
     pub fn end(&self) {
         let mut steps = self.lock();
-        // Bytes that have not arrived by now are not needed any more.
+        // Bytes that have not arrived by now are no longer needed.
         steps.failed |= !steps.queue.is_empty();
         for step in std::mem::take(&mut steps.queue) {
             self.driver.finish(step.copies).ok();

@@ -1,7 +1,8 @@
-//! Operations' memory by pieces, and copies of it.
+//! The pieces of an operation's memory, and copies of them.
 //!
-//! What an operation reads or writes stands in up to [`IOV_LIMIT`] pieces, each the host's or a device's. Copies go through pinned memory, in
-//! [`STEP`]s: a device's copy of one goes on while the next is begun.
+//! The memory that an operation reads or writes has up to [`IOV_LIMIT`] pieces, each of which belongs to the host or to
+//! a device. Copies use pinned memory and are divided into [`STEP`]s. The device copies one step while the next is
+//! being started.
 
 #![expect(unsafe_code, reason = "has the driver copy what operations were lent; each block says why it is there")]
 
@@ -13,7 +14,7 @@ use super::kind::Interface;
 use super::pinned::{Pinned, pinned};
 use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments, SegmentsExt as _};
 
-/// Bytes of one copy.
+/// The number of bytes of one copy.
 const STEP: usize = 4 << 20;
 
 /// The device that owns each piece of an operation's memory; `None` for the host.
@@ -27,7 +28,7 @@ impl Pieces {
         for (at, piece) in memory.as_slice().iter().enumerate().filter(|(_, piece)| !piece.is_empty()) {
             match Device::of(Interface::Cuda, *piece) {
                 Ok(device) => pieces.0[at] = device,
-                // Without a driver no memory is a device's.
+                // Without a driver no memory belongs to a device.
                 Err(DeviceError::Missing { .. }) => return Ok(None),
                 Err(error) => return Err(error),
             }
@@ -93,7 +94,7 @@ impl Pieces {
     }
 }
 
-/// Between a device's memory and the host's; equally long.
+/// Copies between a device's memory and the host's. Both have the same length.
 fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(), DeviceError> {
     let (driver, mut before) = (device.driver(), None);
     let mut result = Ok(());
@@ -118,10 +119,11 @@ fn copy_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<(
 /// Begins one copy between a device's memory and the host's.
 ///
 /// # Safety
-/// The memory of both sides exists, and is not used in conflicting ways, until the copy is over; the caller waits for that.
+/// The memory of both sides exists, and is not accessed in conflicting ways, until the copy has ended. The caller waits
+/// for that.
 pub(super) unsafe fn begin_one(device: Device, there: Segment, here: Segment, way: Way) -> Result<Copies, DeviceError> {
     let (to, from) = if way == Way::ToHost { (here, there) } else { (there, here) };
-    // SAFETY: passed on.
+    // SAFETY: the caller's guarantee is passed on.
     unsafe { device.driver().begin(device.ordinal(), &[(way, to, from)]) }
 }
 

@@ -1,4 +1,4 @@
-//! What percale asks of a device's driver.
+//! The interface between percale and the driver of a device.
 
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
@@ -6,14 +6,14 @@ use std::os::fd::OwnedFd;
 use super::kind::{Interface, Kind, Place};
 use crate::local_memory::volatile::Segment;
 
-/// Why a device, or its memory, cannot be used.
+/// The reason why a device, or its memory, cannot be used.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// percale has nothing for such devices (HMEM-005).
+    /// percale has no driver for such devices (HMEM-005).
     #[error("memory of {0} devices is not supported; CUDA's is")]
     Unsupported(Interface),
-    /// The machine lacks what such devices need (HMEM-006).
+    /// The machine lacks the driver or hardware that such devices need (HMEM-006).
     #[error("no {interface} here: {what}")]
     Missing {
         /// The interface of the devices.
@@ -21,38 +21,38 @@ pub enum DeviceError {
         /// What is missing.
         what: String,
     },
-    /// There are fewer devices.
+    /// The device number is too high.
     #[error("there is no {interface} device {ordinal}: there are {devices}")]
     NoDevice {
         /// The interface of the devices.
         interface: Interface,
-        /// The number asked for.
+        /// The requested device number.
         ordinal: u32,
-        /// How many there are.
+        /// The number of devices.
         devices: u32,
     },
-    /// The memory is another device's, or the host's, in whole or in part.
+    /// Some or all of the memory belongs to another device or to the host.
     #[error("the memory is not all of one allocation of the device that was named")]
     Mixed,
-    /// The driver cannot do this.
+    /// The driver lacks this function.
     #[error("the driver has no {0}")]
     Lacks(&'static str),
-    /// The driver refused.
+    /// The driver returned an error.
     #[error("{function}: {text} ({code})")]
     Driver {
-        /// Which of its functions.
+        /// The driver's function.
         function: &'static str,
-        /// Its code.
+        /// The driver's error code.
         code: i32,
-        /// The driver's text for that code.
+        /// The driver's text for this error code.
         text: String,
-        /// There was no memory for it.
+        /// Whether the reason was a lack of memory.
         memory: bool,
     },
 }
 
 impl DeviceError {
-    /// The libfabric code.
+    /// Returns the libfabric code.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
@@ -65,31 +65,31 @@ impl DeviceError {
     }
 }
 
-/// What names an allocation of a device to other processes of this machine.
+/// The description by which other processes of this machine open an allocation of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Exported {
-    /// The driver's name of the allocation.
+    /// The driver's handle of the allocation.
     pub handle: [u8; 64],
-    /// The offset in bytes, from the allocation's first byte, of the address that was asked about.
+    /// The offset in bytes of the requested address from the first byte of the allocation.
     pub offset: u64,
-    /// The allocation's length in bytes.
+    /// The length of the allocation in bytes.
     pub len: u64,
-    /// As in [`Place::buffer`].
+    /// See [`Place::buffer`].
     pub buffer: u64,
 }
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From a device to the host.
     ToHost,
     /// From the host to a device.
     ToDevice,
-    /// From a device to one, or to itself.
+    /// Between two devices, or within one device.
     OnDevice,
 }
 
-/// Copies that were begun together. The number is the driver's; to be ended by [`Driver::finish`], once.
+/// Copies that were begun together, by the driver's number. [`Driver::finish`] ends them, exactly once.
 #[derive(Debug)]
 #[must_use = "copies are waited for"]
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a driver reads the fields"))]
@@ -98,26 +98,27 @@ pub struct Copies {
     pub(super) lane: usize,
 }
 
-/// One copy: which way, to, from. Both are equally long.
+/// A copy: direction, destination and source. Both segments have the same length.
 pub type Copy = (Way, Segment, Segment);
 
-/// A driver: of all devices of an interface.
+/// The driver of all devices of an interface.
 ///
 /// A copy's order to what the application does on its own streams is the application's to make: memory that is given to an operation is quiet.
 /// Synchronous calls (cuMemcpy, cudaMemcpy, cuMemset) on the default stream need nothing more than to have returned, although their last bytes may be
 /// under way then: the driver waits for them ([`settle`](Self::settle)).
 ///
 /// # Safety
-/// Implementations touch no memory but that of the copies they are given, and none after [`finish`](Self::finish).
+/// Implementations access no memory except that of the copies that they are given, and none after
+/// [`finish`](Self::finish).
 #[expect(unsafe_code, reason = "devices write memory; each method that lets them says what it needs")]
 pub unsafe trait Driver: Debug + Send + Sync {
-    /// The interface that the driver is for.
+    /// Returns the interface of the driver's devices.
     fn interface(&self) -> Interface;
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     fn devices(&self) -> u32;
 
-    /// Where an address is. Memory that the driver does not know is the host's.
+    /// Returns the location of an address. Memory that is unknown to the driver is reported as memory of the host.
     ///
     /// # Errors
     /// The error that the driver reports.
@@ -136,34 +137,35 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// Begins copies, in order, on a stream of their own, after the application's synchronous copies that have returned.
     ///
     /// # Errors
-    /// The error that the driver reports; no copy is under way then.
+    /// The error that the driver reports. No copy is under way then.
     ///
     /// # Safety
-    /// The memory of both sides exists until [`finish`](Self::finish) returns, and is not used in conflicting ways until then.
+    /// The memory of both sides exists until [`finish`](Self::finish) returns, and is not accessed in conflicting ways
+    /// until then.
     unsafe fn begin(&self, ordinal: u32, copies: &[Copy]) -> Result<Copies, DeviceError>;
 
-    /// Returns whether copies are over.
+    /// Returns whether copies have ended.
     ///
     /// # Errors
-    /// The error that the driver reports; the copies are over then, too.
+    /// The error that the driver reports. The copies have ended then, too.
     fn is_over(&self, copies: &Copies) -> Result<bool, DeviceError>;
 
-    /// Waits until copies are over.
+    /// Waits until copies have ended.
     ///
     /// # Errors
     /// If one of them failed.
     fn finish(&self, copies: Copies) -> Result<(), DeviceError>;
 
-    /// What the device calls itself.
+    /// Returns the name that the device reports.
     ///
     /// # Errors
     /// The error that the driver reports.
     fn describe(&self, ordinal: u32) -> Result<String, DeviceError>;
 
-    /// Allocates memory: a device's, managed, or pinned memory of the host (then for all devices).
+    /// Allocates memory of a device, managed memory, or pinned memory of the host (for all devices).
     ///
     /// # Errors
-    /// The error that the driver reports. [`DeviceError::Lacks`] of memory that is none of a driver's.
+    /// The error that the driver reports. [`DeviceError::Lacks`] for kinds of memory that drivers do not allocate.
     fn allocate(&self, kind: Kind, ordinal: u32, len: usize) -> Result<Segment, DeviceError>;
 
     /// Frees memory.
@@ -172,31 +174,31 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// The memory came from [`allocate`](Self::allocate), of this kind and device, and is not in use.
     unsafe fn free(&self, kind: Kind, ordinal: u32, memory: Segment);
 
-    /// Lets devices reach memory of the host; returns where it is for them.
+    /// Registers memory of the host so that devices can access it. Returns its address for devices.
     ///
     /// # Errors
     /// The error that the driver reports.
     ///
     /// # Safety
-    /// The memory stays there until [`unregister_host`](Self::unregister_host).
+    /// The memory stays allocated until [`unregister_host`](Self::unregister_host).
     unsafe fn register_host(&self, memory: Segment) -> Result<u64, DeviceError>;
 
-    /// Ends that.
+    /// Ends the registration of [`register_host`](Self::register_host).
     ///
     /// # Errors
     /// The error that the driver reports.
     fn unregister_host(&self, memory: Segment) -> Result<(), DeviceError>;
 
-    /// Names a device's memory for other processes.
+    /// Returns a description of a device's memory by which other processes can open it.
     ///
     /// # Errors
-    /// The error that the driver reports; not all memory can be.
+    /// The error that the driver reports. Some memory cannot be exported.
     fn export(&self, ordinal: u32, address: usize) -> Result<Exported, DeviceError>;
 
-    /// Opens memory of another process; the allocation's first byte is where the segment begins.
+    /// Opens an allocation of another process. The returned segment begins with the first byte of the allocation.
     ///
     /// # Errors
-    /// The error that the driver reports: there may be no way from that device to this one.
+    /// The error that the driver reports. It may be that the two devices cannot access each other's memory.
     fn open(&self, ordinal: u32, exported: &Exported) -> Result<Segment, DeviceError>;
 
     /// Closes memory of another process.
@@ -209,16 +211,16 @@ pub unsafe trait Driver: Debug + Send + Sync {
     /// the caller waits for later synchronous copies before the other device reads it.
     ///
     /// # Errors
-    /// The error that the driver reports; [`DeviceError::Lacks`] of older drivers.
+    /// The error that the driver reports. [`DeviceError::Lacks`] if the driver is too old.
     fn dma_buf(&self, ordinal: u32, memory: Segment) -> Result<OwnedFd, DeviceError>;
 
-    /// A stream of the device writes 64 bits; returns when that is done.
+    /// Writes 64 bits in a stream of the device. Returns when the write is done.
     ///
     /// # Errors
     /// The error that the driver reports.
     ///
     /// # Safety
-    /// `address` is in memory of the host, as devices address it ([`register_host`](Self::register_host)). The 8 bytes there are aligned, stay
-    /// registered until this returns, and are accessed by the host as an atomic.
+    /// `address` is the address for devices of host memory ([`register_host`](Self::register_host)). The 8 bytes there
+    /// are aligned, stay registered until this function returns, and are accessed by the host as an atomic.
     unsafe fn write_value(&self, ordinal: u32, address: u64, value: u64) -> Result<(), DeviceError>;
 }

@@ -13,20 +13,20 @@ use pindown::{Access, Cache, Lane, LookupError, OpenError, Range, Stats};
 use super::table::BufferTable;
 use super::way::Way;
 
-/// Rights of every registration: the kernel pins for writing in any case, so memory that is sent from and received into has
-/// one registration.
+/// The rights of every registration. The kernel pins pages for writing in any case, so memory that is both sent from
+/// and received into has a single registration.
 const RIGHTS: Access = Access::LOCAL_WRITE;
 
-/// Bytes that one transfer moves at most: a fixed buffer holds 1 GiB, in whole pages.
+/// The maximum number of bytes of one transfer. A fixed buffer holds 1 GiB, in whole pages.
 const MOST_BYTES: usize = 1 << 29;
 
 /// Reads and writes files and sockets from any memory of this process: the memory is pinned by the first transfer, and found
 /// again by the next ones, as long as it is the same memory. `Domain::fixed_buffers` of percale opens it.
 /// Clones are the same.
 ///
-/// Memory that the kernel does not pin (what this process may not write, most kinds of mapped files, and what is beyond the
-/// limits of pinned memory once idle registrations are gone) is transferred all the same, by ordinary operations;
-/// [`Self::ordinary_transfers`] counts them.
+/// Memory that the kernel does not pin is transferred by ordinary operations; [`Self::ordinary_transfers`] counts them.
+/// This applies to memory that this process may not write, to most kinds of mapped files, and to memory beyond the
+/// limits of pinned memory after idle registrations were removed.
 #[derive(Clone)]
 pub struct FixedBuffers {
     table: BufferTable,
@@ -36,33 +36,33 @@ pub struct FixedBuffers {
 
 crate::short_debug!(FixedBuffers, "FixedBuffers");
 
-/// One user of [`FixedBuffers`]: a thread.
+/// The handle of one thread that uses [`FixedBuffers`].
 pub struct FixedLane {
     table: BufferTable,
     lane: Lane<BufferTable>,
     ordinary: Arc<AtomicU64>,
 }
 
-/// Why there are no fixed buffers, or why a transfer failed.
+/// The reason why fixed buffers are not available, or why a transfer failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FixedError {
-    /// io_uring is not to be had.
+    /// io_uring is not available.
     #[error("io_uring with fixed buffers is not available: {0}")]
     NoRing(io::Error),
-    /// The registration cache.
+    /// The registration cache returned an error.
     #[error(transparent)]
     Cache(#[from] OpenError),
-    /// This is a forked child of the process that opened them.
+    /// This process is a forked child of the process that opened the fixed buffers.
     #[error(transparent)]
     Registration(#[from] LookupError),
-    /// The other end of the transfer.
+    /// The other end of the transfer returned an error.
     #[error("the transfer failed: {0}")]
     Transfer(io::Error),
 }
 
 impl FixedError {
-    /// The libfabric code.
+    /// Returns the libfabric code.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -82,36 +82,36 @@ impl FixedBuffers {
         FixedLane { table, lane, ordinary: Arc::clone(&self.ordinary) }
     }
 
-    /// The table of fixed buffers, which counts registrations.
+    /// Returns the table of fixed buffers, which counts registrations.
     #[must_use]
     pub fn table(&self) -> &BufferTable {
         &self.table
     }
 
-    /// What the cache has done.
+    /// Returns statistics of the cache.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.cache.stats()
     }
 
-    /// Which monitor watches the memory, and why none of the better ones.
+    /// Returns the monitor that watches the memory, and the reason why no better one is used.
     #[must_use]
     pub fn explanation(&self) -> String {
         self.cache.explanation()
     }
 
-    /// Transfers from and to memory that the kernel does not pin.
+    /// Returns the number of transfers from and to memory that the kernel does not pin.
     #[must_use]
     pub fn ordinary_transfers(&self) -> u64 {
         self.ordinary.load(Ordering::Relaxed)
     }
 
-    /// Unpins memory that is no longer in use. Transfers that register memory do this in passing.
+    /// Unpins memory that is no longer in use. Transfers that register memory also do this.
     pub fn sweep(&self) {
         self.cache.sweep();
     }
 
-    /// Drops every registration.
+    /// Removes every registration.
     pub fn flush(&self) {
         self.cache.flush();
     }
@@ -124,7 +124,7 @@ pub fn behind(table: BufferTable, cache: Cache<BufferTable>) -> FixedBuffers {
 }
 
 impl FixedLane {
-    /// Writes to a file, from `offset` on; how many bytes went, which may be fewer.
+    /// Writes to a file, beginning at `offset`. Returns the number of bytes written, which may be fewer than requested.
     ///
     /// # Errors
     /// [`FixedError::Transfer`] with the kernel's error; [`FixedError::Registration`] in a forked child.
@@ -133,29 +133,30 @@ impl FixedLane {
         unsafe { self.transfer(from.as_ptr(), from.len(), Way::ToFile(offset), file) }
     }
 
-    /// Reads from a file, from `offset` on; how many bytes came: 0 at its end.
+    /// Reads from a file, beginning at `offset`. Returns the number of bytes read, which is 0 at the end of the file.
     ///
     /// # Errors
-    /// As for [`Self::write`].
+    /// See [`Self::write`].
     pub fn read(&self, into: &mut [u8], file: impl AsFd, offset: u64) -> Result<usize, FixedError> {
         // SAFETY: the bytes are borrowed exclusively until this returns.
         unsafe { self.transfer(into.as_mut_ptr(), into.len(), Way::FromFile(offset), file) }
     }
 
-    /// Sends to a connected socket; how many bytes went, which may be fewer. Where the bytes are not copied (TCP), the send is
-    /// over when the other end has acknowledged them.
+    /// Sends to a connected socket. Returns the number of bytes sent, which may be fewer than requested. If the bytes
+    /// are not copied (TCP), the send ends when the other end has acknowledged them.
     ///
     /// # Errors
-    /// As for [`Self::write`].
+    /// See [`Self::write`].
     pub fn send(&self, from: &[u8], socket: impl AsFd) -> Result<usize, FixedError> {
         // SAFETY: the bytes are borrowed until this returns, and are read.
         unsafe { self.transfer(from.as_ptr(), from.len(), Way::ToSocket, socket) }
     }
 
-    /// Receives from a connected socket, or a pipe; how many bytes came: 0 at its end.
+    /// Receives from a connected socket or a pipe. Returns the number of bytes received, which is 0 at the end of the
+    /// stream.
     ///
     /// # Errors
-    /// As for [`Self::write`].
+    /// See [`Self::write`].
     pub fn receive(&self, into: &mut [u8], socket: impl AsFd) -> Result<usize, FixedError> {
         // SAFETY: the bytes are borrowed exclusively until this returns.
         unsafe { self.transfer(into.as_mut_ptr(), into.len(), Way::FromSocket, socket) }
@@ -168,11 +169,11 @@ impl FixedLane {
         let Ok(range) = Range::new(at.expose_provenance() as u64, len) else { return Ok(0) };
         let moved = match self.lane.get(range, RIGHTS) {
             Ok(used) => {
-                // A transfer that waits for its other end may take long.
+                // A transfer that waits for its other end may take a long time.
                 let used = if way.waits() { self.lane.hold(used) } else { used };
                 let slot = Some(used.local_key() as u32);
-                // SAFETY: the caller's promise; the cache gives a registration of the memory that is at these addresses, and
-                // it stays pinned until the use ends.
+                // SAFETY: guaranteed by the caller. The cache returns a registration of the memory at these addresses,
+                // which stays pinned until its use ends.
                 let moved = unsafe { self.table.transfer(slot, range, way, other.as_fd()) };
                 self.lane.end(used);
                 moved
@@ -180,7 +181,7 @@ impl FixedLane {
             Err(LookupError::Registrar { range: pages, source }) => {
                 crate::later::later!(debug: %pages, %source, "memory is not pinned for a transfer");
                 self.ordinary.fetch_add(1, Ordering::Relaxed);
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.table.transfer(None, range, way, other.as_fd()) }
             }
             Err(error) => return Err(error.into()),

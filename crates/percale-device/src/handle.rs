@@ -1,4 +1,4 @@
-//! Handles of devices: the driver of an interface, and the number of one of its devices.
+//! Handles of devices: the driver of an interface and the number of one of its devices.
 
 use super::cuda;
 use super::driver::{DeviceError, Driver};
@@ -6,10 +6,11 @@ use super::kind::{Interface, Place};
 use crate::local_memory::volatile::Segment;
 
 impl Interface {
-    /// Its driver, which is loaded when it is first asked for.
+    /// Returns the driver of the interface. It is loaded at the first call.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] of all but CUDA; [`DeviceError::Missing`], with what this machine lacks.
+    /// [`DeviceError::Unsupported`] for all interfaces except CUDA. [`DeviceError::Missing`], with a description of
+    /// what this machine lacks.
     pub fn driver(self) -> Result<&'static dyn Driver, DeviceError> {
         match self {
             Self::Cuda => cuda::driver(),
@@ -36,10 +37,10 @@ impl PartialEq for Device {
 impl Eq for Device {}
 
 impl Device {
-    /// The device of this number.
+    /// Returns the device with this number.
     ///
     /// # Errors
-    /// As [`Interface::driver`], and [`DeviceError::NoDevice`].
+    /// The errors of [`Interface::driver`], and [`DeviceError::NoDevice`].
     pub fn new(interface: Interface, ordinal: u32) -> Result<Self, DeviceError> {
         let driver = interface.driver()?;
         let devices = driver.devices();
@@ -49,31 +50,31 @@ impl Device {
         Ok(Self { driver, ordinal })
     }
 
-    /// The device that has this memory; `None` if it is the host's.
+    /// Returns the device that owns this memory, or `None` if it belongs to the host.
     ///
     /// # Errors
-    /// The error that the driver reports. [`DeviceError::Mixed`] for memory that is not one allocation's.
+    /// The error that the driver reports. [`DeviceError::Mixed`] for memory that is not part of a single allocation.
     pub fn of(interface: Interface, memory: Segment) -> Result<Option<Self>, DeviceError> {
         let driver = interface.driver()?;
         let place = whole(driver, memory)?;
         Ok((!place.kind.is_host()).then_some(Self { driver, ordinal: place.ordinal }))
     }
 
-    /// The interface of the device.
+    /// Returns the interface of the device.
     #[must_use]
     #[inline]
     pub fn interface(self) -> Interface {
         self.driver.interface()
     }
 
-    /// Its number.
+    /// Returns the number of the device.
     #[must_use]
     #[inline]
     pub const fn ordinal(self) -> u32 {
         self.ordinal
     }
 
-    /// Its driver.
+    /// Returns the driver of the device.
     #[must_use]
     #[inline]
     pub const fn driver(self) -> &'static dyn Driver {
@@ -86,7 +87,7 @@ pub fn whole(driver: &dyn Driver, memory: Segment) -> Result<Place, DeviceError>
     let first = driver.locate(memory.as_ptr().addr())?;
     if memory.len() > 1 {
         let last = driver.locate(memory.as_ptr().addr() + (memory.len() - 1))?;
-        // A part of the host's memory may be pinned for a device, and the rest not.
+        // One part of the host's memory may be pinned for a device and the rest not.
         if first.kind.is_host() && last.kind.is_host() {
             return Ok(Place::HOST);
         }

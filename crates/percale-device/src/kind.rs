@@ -1,4 +1,4 @@
-//! Kinds of memory, and where some memory is.
+//! Kinds and places of memory.
 
 /// A software interface to devices with memory (fi_mr(3), `iface`).
 #[non_exhaustive]
@@ -28,22 +28,22 @@ impl std::fmt::Display for Interface {
     }
 }
 
-/// What kind of memory an address is of.
+/// The kind of memory at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Ordinary memory of the host, which is unknown to the device's driver.
     Host,
-    /// The host's, pinned by the device's driver: processors and devices use it.
+    /// Memory of the host that the device's driver has pinned. Processors and devices can access it.
     Pinned,
-    /// Its pages are now the host's, now a device's, and the driver moves them.
+    /// Memory whose pages the driver moves between the host and devices.
     Managed,
-    /// A device's: no instruction of a processor reaches it.
+    /// Memory of a device, which instructions of a processor cannot access.
     Device,
 }
 
 impl Kind {
-    /// Returns whether processors read and write it as any other memory. Of managed memory that is so on some machines only, and costs pages
-    /// that move: the driver copies it.
+    /// Returns whether processors read and write the memory like any other memory. For managed memory that holds on
+    /// some machines only, and accesses move pages there, so the driver copies it.
     #[must_use]
     #[inline]
     pub const fn is_host(self) -> bool {
@@ -51,18 +51,19 @@ impl Kind {
     }
 }
 
-/// Where memory is.
+/// The location of some memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The kind of the memory.
     pub kind: Kind,
-    /// The device; 0 of the host's memory.
+    /// The device number; 0 for memory of the host.
     pub ordinal: u32,
-    /// Unlike that of any other allocation that the process ever makes, also at the same address; 0 of the host's memory.
+    /// A number that differs from that of every other allocation of the process, even at the same address; 0 for memory
+    /// of the host.
     pub buffer: u64,
 }
 
 impl Place {
-    /// Memory that no driver knows.
+    /// The place of memory that is unknown to all drivers.
     pub const HOST: Self = Self { kind: Kind::Host, ordinal: 0, buffer: 0 };
 }

@@ -1,4 +1,4 @@
-//! The host's memory, for devices to write.
+//! Memory of the host that devices write.
 
 #![expect(unsafe_code, reason = "lends memory to a driver; each block says how long it is there")]
 
@@ -7,12 +7,12 @@ use std::mem::ManuallyDrop;
 use super::driver::{DeviceError, Driver};
 use crate::local_memory::volatile::Segment;
 
-/// A value that devices reach, as long as this is there. They may write what of it is atomic.
+/// A value that devices can access while this object exists. They may write those parts of it that are atomic.
 #[derive(Debug)]
 pub struct Mapped<T> {
     value: ManuallyDrop<Box<T>>,
     driver: &'static dyn Driver,
-    /// Where devices find it.
+    /// The address of the value for devices.
     address: u64,
 }
 
@@ -36,16 +36,16 @@ impl<T: Sync> Mapped<T> {
 }
 
 fn memory<T>(value: &T) -> Segment {
-    // SAFETY: the value's own bytes; the caller states how long they exist.
+    // SAFETY: these are the bytes of the value. The caller guarantees how long they exist.
     unsafe { Segment::new(std::ptr::from_ref(value).cast_mut().cast(), size_of::<T>()) }
 }
 
 impl<T> Drop for Mapped<T> {
     fn drop(&mut self) {
         match self.driver.unregister_host(memory(&**self.value)) {
-            // SAFETY: it is dropped once, here, and no device reaches it any more.
+            // SAFETY: the value is dropped once, here, and no device can access it any more.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.value) },
-            // Devices may still write it, so the memory is never freed.
+            // Devices may still write the value, so its memory is never freed.
             Err(error) => crate::later::later!(warn: %error, "memory stays mapped for devices"),
         }
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::{Copies, Copy, Exported, Interface, Kind, Place};
 
-    /// Maps whatever it is given, and ends that or does not.
+    /// A driver that maps any memory, and whose `unregister_host` succeeds or fails as configured.
     #[derive(Debug)]
     struct Mapping {
         ends: bool,

@@ -1,11 +1,13 @@
 //! Pinned memory of the host, kept for the next transfer.
 //!
-//! Pinning costs as much as copying megabytes, so buffers go back to a pool, by sizes that are powers of two. The pool keeps at most
-//! [`KEPT`] bytes; what does not fit is freed. Lock: the pool's own, held for no call of the driver.
+//! Pinning costs as much as copying megabytes, so buffers return to a pool, sorted by sizes that are powers of two. The
+//! pool keeps at most [`KEPT`] bytes. Buffers beyond that are freed. Lock: the pool's own lock is not held during calls
+//! of the driver.
 //!
-//! The memory is mapped here and registered with the driver, not allocated by the driver. An application that resets a device's context
-//! ends all that the driver allocated in it; memory of the driver's would then be unmapped, and its addresses would soon be the application's.
-//! Memory of ours stays: copies from and to it are slower when it is no longer registered, and still correct.
+//! The memory is mapped by this module and registered with the driver, not allocated by the driver. An application that
+//! resets a device's context ends all allocations of the driver in this context. Memory that the driver allocated would
+//! then be unmapped, and the application might soon reuse its addresses. Memory that is mapped here remains: copies
+//! from and to it are slower when it is no longer registered, but still correct.
 
 #![expect(unsafe_code, reason = "maps memory, lends it to a driver and unmaps it; each block says why nothing uses it")]
 
@@ -20,9 +22,9 @@ use super::kind::Interface;
 use crate::local_memory::volatile::Segment;
 use crate::system::forked::{PerProcess, Process};
 
-/// The shortest buffer.
+/// The length of the shortest buffer.
 const LEAST: usize = 4096;
-/// The most bytes that are kept while they are not in use.
+/// The maximum number of bytes that are kept while not in use.
 const KEPT: usize = 256 << 20;
 
 #[derive(Debug, Default)]
@@ -31,14 +33,14 @@ struct Pool {
     bytes: usize,
 }
 
-/// What a forked child inherits was pinned for its parent's device.
+/// Memory that a forked child inherits was pinned for its parent's device.
 static POOL: PerProcess<Mutex<Pool>> = PerProcess::new();
 
 fn with<R>(pool: &Mutex<Pool>, then: impl FnOnce(&mut Pool) -> R) -> R {
     then(&mut pool.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Pinned memory, for one transfer: back to the pool when dropped.
+/// Pinned memory for one transfer. It returns to the pool when it is dropped.
 #[derive(Debug)]
 pub struct Pinned {
     driver: &'static dyn Driver,
@@ -47,7 +49,7 @@ pub struct Pinned {
     process: Process,
 }
 
-/// Returns `len` bytes of pinned memory. Their content is unspecified.
+/// Returns `len` bytes of pinned memory with unspecified contents.
 ///
 /// # Errors
 /// The error that the driver reports.
@@ -71,7 +73,7 @@ pub fn pinned(driver: &'static dyn Driver, len: usize) -> Result<Pinned, DeviceE
 }
 
 impl Pinned {
-    /// The bytes that were asked for. To be used while this is there, by one transfer.
+    /// Returns the requested bytes. They may be used while this object exists, by one transfer.
     #[must_use]
     #[inline]
     pub fn segment(&self) -> Segment {
@@ -81,7 +83,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // In a forked child it is not the driver's memory.
+        // In a forked child the memory is not registered with the driver.
         let Some(pool) = POOL.get().filter(|_| self.process.is_here()) else { return };
         let (memory, class) = (self.memory, (self.driver.interface(), self.memory.len()));
         let kept = with(pool, |pool| {
@@ -93,17 +95,18 @@ impl Drop for Pinned {
             fits
         });
         if !kept {
-            // SAFETY: it was mapped for the pool, which no longer has it, and the transfer that used it is over.
+            // SAFETY: the memory was mapped for the pool, is no longer in the pool, and the transfer that used it has
+            // ended.
             unsafe { unmap(self.driver, memory) };
         }
     }
 }
 
-/// Maps `len` bytes and registers them with the driver. Forked children do not inherit them: a copy of pinned memory would be made when either
-/// process writes, and the device would go on with the old pages.
+/// Maps `len` bytes and registers them with the driver. Forked children do not inherit them: otherwise a write by
+/// either process would copy a page, and the device would continue to use the old page.
 fn map(driver: &'static dyn Driver, len: usize) -> io::Result<Segment> {
     let allowed = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: a new mapping at an address that the kernel chooses does not affect existing memory.
     let address = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, allowed, MapFlags::PRIVATE) }?;
     // SAFETY: the range was just mapped; the advice only changes what a child inherits.
     unsafe { rustix::mm::madvise(address, len, Advice::LinuxDontFork) }?;
@@ -116,7 +119,7 @@ fn map(driver: &'static dyn Driver, len: usize) -> io::Result<Segment> {
     Ok(memory)
 }
 
-/// Ends that.
+/// Unregisters and unmaps memory.
 ///
 /// # Safety
 /// The memory came from [`map`], and no copy uses it.
@@ -124,7 +127,7 @@ unsafe fn unmap(driver: &'static dyn Driver, memory: Segment) {
     if let Err(error) = driver.unregister_host(memory) {
         crate::later::later!(debug: %error, "memory was not registered any more");
     }
-    // SAFETY: mapped by `map`, whole; the caller promises that nothing uses it.
+    // SAFETY: `map` mapped the whole range, and the caller guarantees that it is unused.
     if let Err(error) = unsafe { rustix::mm::munmap(memory.as_ptr().cast(), memory.len()) } {
         crate::later::later!(error: %error, "munmap of pinned memory failed");
     }

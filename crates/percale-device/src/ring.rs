@@ -1,8 +1,8 @@
-//! io_uring for any number of threads, each with one operation at a time that it waits for.
+//! An io_uring for any number of threads. Each thread has one operation at a time, and waits for it.
 //!
-//! Operations are pushed and submitted to the kernel under one lock, which no thread holds while it waits. Of the waiting threads, one (the *leader*)
-//! sleeps in the kernel, takes in the answers for all threads, and wakes the others. So an operation that lasts, such as reading from a silent
-//! socket, does not keep other threads from working.
+//! Operations are pushed and submitted to the kernel under one lock, which no thread holds while it waits. One of the
+//! waiting threads, the *leader*, sleeps in the kernel, reads the completions for all threads, and wakes up the others.
+//! So a long operation, such as reading from a silent socket, does not block other threads.
 
 #![expect(unsafe_code, reason = "the queues that are shared with the kernel; each block states its own reason")]
 
@@ -13,24 +13,26 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, squeue};
 
-/// Operations that are pushed and not yet given to the kernel: one, since that is done under one lock.
+/// The capacity for operations that are pushed and not yet submitted. One would suffice, since both happen under one
+/// lock.
 const PUSHED: u32 = 4;
 
-/// Answers that fit before the kernel keeps them for itself for a while.
+/// The number of completions that fit in the ring before the kernel queues them internally.
 const ANSWERS: u32 = 256;
 
-/// How long a thread sleeps before it looks for its answer again, where it cannot wait in the kernel: at first, and at most, since the error
-/// may last, and the operation with its memory stays the kernel's until the answer is there.
+/// The time that a thread sleeps before it checks for its completion again, if it cannot wait in the kernel: the
+/// initial and the maximum value. The error may persist, and the kernel uses the operation's memory until the
+/// completion arrives.
 const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 
-/// How long the kernel may lack room for an operation (EAGAIN, EBUSY) before the ring counts as failed.
+/// The time for which the kernel may lack room for an operation (EAGAIN, EBUSY) before the ring counts as failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is known of an operation that the kernel has.
+/// The state of an operation that was submitted to the kernel.
 #[derive(Clone, Copy, Debug)]
 enum State {
     UnderWay,
-    /// Its result; the kernel still reads the memory.
+    /// The result has arrived, but the kernel still reads the memory.
     Answered(i32),
     Over(i32),
 }
@@ -39,18 +41,18 @@ enum State {
 struct Operations {
     all: HashMap<u64, State>,
     next: u64,
-    /// A thread, the leader, waits in the kernel.
+    /// Whether a thread, the leader, waits in the kernel.
     led: bool,
-    /// How many threads wait for the leader.
+    /// The number of threads that wait for the leader.
     led_on: usize,
 }
 
-/// What was pushed; under one lock with the queue.
+/// The state of the submission queue. The same lock protects this state and the queue.
 #[derive(Debug)]
 struct Pushing {
-    /// Whether the ring can still be used. Nothing is given to the kernel once it cannot.
+    /// Whether the ring can still be used. If not, nothing more is submitted.
     usable: bool,
-    /// How many operations were pushed so far. The kernel takes them in this order.
+    /// The number of operations that were pushed so far. The kernel takes them in this order.
     pushed: u64,
 }
 
@@ -67,7 +69,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Ring {
     /// # Errors
-    /// The error that the kernel reports: io_uring may be forbidden.
+    /// The error that the kernel reports. io_uring may be forbidden.
     pub(super) fn new() -> io::Result<Self> {
         let ring = IoUring::builder().setup_cqsize(ANSWERS).build(PUSHED)?;
         Ok(Self {
@@ -78,18 +80,18 @@ impl Ring {
         })
     }
 
-    /// For registering, which is a system call of its own.
+    /// Returns the submitter for registrations, which are separate system calls.
     pub(super) fn submitter(&self) -> io_uring::Submitter<'_> {
         self.ring.submitter()
     }
 
-    /// Does one operation, and returns when the kernel is done with its memory.
+    /// Runs one operation, and returns when the kernel no longer uses its memory.
     ///
     /// # Errors
-    /// What the operation answered.
+    /// The error with which the operation completed.
     ///
     /// # Safety
-    /// The operation may do to its memory what it does until this returns.
+    /// The memory may be accessed as the operation describes until this function returns.
     pub(super) unsafe fn run(&self, operation: squeue::Entry) -> io::Result<u32> {
         let name = {
             let mut operations = locked(&self.operations);
@@ -98,7 +100,7 @@ impl Ring {
             operations.all.insert(name, State::UnderWay);
             name
         };
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller guarantees the same.
         if let Err(error) = unsafe { self.push(&operation.user_data(name)) } {
             locked(&self.operations).all.remove(&name);
             return Err(error);
@@ -107,26 +109,27 @@ impl Ring {
         u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
     }
 
-    /// Gives an operation to the kernel.
+    /// Submits an operation to the kernel.
     ///
     /// # Errors
-    /// The kernel has not taken it, and will not.
+    /// If the kernel has not taken the operation, and will not take it.
     ///
     /// # Safety
-    /// The operation may do to its memory what it does until it has answered.
+    /// The memory may be accessed as the operation describes until the operation has completed.
     unsafe fn push(&self, operation: &squeue::Entry) -> io::Result<()> {
         let [mut pause, longest] = LOOK_AGAIN;
         let (deadline, mut number) = (Instant::now() + PATIENCE, None);
         loop {
             let mut pushing = locked(&self.pushing);
-            // Another thread may have given it to the kernel meanwhile, whatever became of that thread's own.
+            // Another thread may have submitted it meanwhile, even if that thread's own operation failed.
             if self.is_taken(&pushing, number) {
                 return Ok(());
             }
             if !pushing.usable {
                 return Err(io::Error::other("the ring failed before"));
             }
-            // SAFETY: there is one of these queues at a time, under the lock; the operation is the caller's promise.
+            // SAFETY: only one of these queues exists at a time, because of the lock. The caller guarantees that the
+            // operation is valid.
             if number.is_none() && unsafe { self.push_one(operation) } {
                 pushing.pushed += 1;
                 number = Some(pushing.pushed);
@@ -135,11 +138,12 @@ impl Ring {
             if self.is_taken(&pushing, number) {
                 return Ok(());
             }
-            // There was no room in the queue, and there is now.
+            // The queue was full, and has room now.
             let Err(error) = result else { continue };
             let may_pass = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY));
             if !may_pass || Instant::now() > deadline {
-                // The kernel would take what was pushed with the next operation, when its memory may be in use for something else.
+                // Otherwise the kernel would take the pushed operation together with the next one, when its memory may
+                // be in use for something else.
                 pushing.usable = false;
                 return Err(error);
             }
@@ -149,29 +153,31 @@ impl Ring {
         }
     }
 
-    /// Puts an operation into the queue; false if that is full.
+    /// Puts an operation into the queue. Returns false if the queue is full.
     ///
     /// # Safety
-    /// The caller holds the lock, and the operation may do to its memory what it does until it has answered.
+    /// The caller holds the lock, and the memory may be accessed as the operation describes until the operation has
+    /// completed.
     unsafe fn push_one(&self, operation: &squeue::Entry) -> bool {
-        // SAFETY: there is one of these queues at a time, under the lock.
+        // SAFETY: only one of these queues exists at a time, because of the lock.
         let mut queue = unsafe { self.ring.submission_shared() };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { queue.push(operation) }.is_ok()
     }
 
-    /// Returns whether the kernel has taken the operation that was pushed as the one of this number.
+    /// Returns whether the kernel has taken the operation that was pushed with this number.
     fn is_taken(&self, pushing: &Pushing, number: Option<u64>) -> bool {
-        // SAFETY: there is one of these queues at a time, under the lock; the caller holds it, as it has the contents, `pushing`.
+        // SAFETY: only one of these queues exists at a time, because of the lock. The caller holds it, as it has the
+        // protected data, `pushing`.
         let left = unsafe { self.ring.submission_shared() }.len() as u64;
         number.is_some_and(|number| number + left <= pushing.pushed)
     }
 
-    /// Gives all that was pushed to the kernel. The caller holds the lock.
+    /// Submits everything that was pushed. The caller holds the lock.
     fn submit_all(&self) -> io::Result<()> {
         loop {
             let result = self.ring.submit();
-            // SAFETY: there is one of these queues at a time, under the lock.
+            // SAFETY: only one of these queues exists at a time, because of the lock.
             if unsafe { self.ring.submission_shared() }.is_empty() {
                 return Ok(());
             }
@@ -182,13 +188,13 @@ impl Ring {
         }
     }
 
-    /// Waits for the last answer to an operation that the kernel has; its result.
+    /// Waits for the last completion of an operation that was submitted. Returns its result.
     fn wait(&self, name: u64) -> i32 {
         let [mut pause, longest] = LOOK_AGAIN;
         let mut operations = locked(&self.operations);
         loop {
-            // Most operations are answered in the call that submits them to the kernel. But while another thread leads, its answers are left to it:
-            // it would not wake up if another thread took its answer away.
+            // Most operations complete in the call that submits them. But while another thread leads, completions are
+            // left to it: it would not wake up if another thread took its completion.
             if !operations.led {
                 self.take_in(&mut operations);
             }
@@ -220,21 +226,21 @@ impl Ring {
         }
     }
 
-    /// Waits in the kernel for an answer.
+    /// Waits in the kernel for a completion.
     fn sleep(&self) -> io::Result<()> {
         const WAIT: u32 = 1;
-        // SAFETY: gives the kernel nothing but the wish to wait for one answer.
+        // SAFETY: the call passes no memory to the kernel; it only waits for one completion.
         unsafe { self.submitter().enter::<libc::sigset_t>(0, 1, WAIT, None) }.map(drop)
     }
 
-    /// Takes in all answers that are there. Called only while no other thread leads.
+    /// Reads all available completions. It is called only while no other thread leads.
     fn take_in(&self, operations: &mut Operations) {
-        // SAFETY: there is one of these queues at a time, under the lock of the operations.
+        // SAFETY: only one of these queues exists at a time, because of the lock of the operations.
         let answers = unsafe { self.ring.completion_shared() };
         for answer in answers {
             if let Some(state) = operations.all.get_mut(&answer.user_data()) {
                 *state = match *state {
-                    // It was sent before, from the memory itself.
+                    // The bytes were sent before, directly from the memory.
                     State::Answered(result) => State::Over(result),
                     _ if cqueue::more(answer.flags()) => State::Answered(answer.result()),
                     _ => State::Over(answer.result()),
@@ -250,11 +256,11 @@ mod tests {
 
     use super::*;
 
-    /// Has the kernel answer EAGAIN to whatever this thread gives to a ring.
+    /// Makes the kernel return EAGAIN for everything that this thread submits to a ring.
     fn lack_room() {
         let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
         let mut filter = [
-            step(0x20, 0, 0, 0), // The number of the call.
+            step(0x20, 0, 0, 0), // The number of the system call.
             step(0x15, 0, 1, libc::SYS_io_uring_enter as u32),
             step(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EAGAIN as u32),
             step(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
@@ -279,7 +285,7 @@ mod tests {
                 lack_room();
                 run()
             });
-            // The first has pushed its operation by now, most of the time; this thread gives it to the kernel with its own.
+            // The first thread has usually pushed its operation by now. This thread submits it together with its own.
             std::thread::sleep(Duration::from_millis(50));
             assert_eq!(run().unwrap(), 0);
             while !refused.is_finished() {

@@ -1,4 +1,4 @@
-//! The fixed buffers of a ring: a registrar.
+//! The fixed buffers of a ring, as a registrar.
 
 #![expect(unsafe_code, reason = "pins memory and has the kernel move bytes; each block states its own reason")]
 
@@ -15,33 +15,36 @@ use super::ring::Ring;
 use super::way::Way;
 use crate::system::forked::Process;
 
-/// io_uring's table of fixed buffers: pins memory, and moves bytes between pinned memory and files or sockets. Clones are the
-/// same table.
+/// io_uring's table of fixed buffers. It pins memory, and moves bytes between pinned memory and files or sockets.
+/// Clones are handles to the same table.
 ///
-/// As a [`Registrar`] it gives each registration the number of its slot as the local key. The remote key, which the
-/// kernel has no use for, counts registrations. Whatever the rights asked for, the kernel pins pages for writing, so memory
-/// that this process may not write is refused with EFAULT.
+/// As a [`Registrar`] it returns the number of a registration's slot as the local key. The remote key counts
+/// registrations; the kernel does not use it. The kernel pins pages for writing, whichever rights are requested, so
+/// memory that this process may not write is rejected with EFAULT.
 ///
-/// Each of its [`Slot`]s is released once, by the table that gave it: no other code can put a slot among the free ones.
+/// Each of its [`Slot`]s is released once, by the table that assigned it. No other code can add a slot to the free
+/// ones.
 #[derive(Clone)]
 pub struct BufferTable(Arc<Table>);
 
-/// A slot in which memory is pinned: what [`Registrar::unpin`] takes. One that is dropped instead stays in use for as long as its table is open.
+/// A slot in which memory is pinned, for [`Registrar::unpin`]. If it is dropped instead, it stays in use as long as its
+/// table is open.
 #[must_use = "memory stays pinned until its slot is given back"]
 #[derive(Debug)]
 pub struct Slot {
     number: u32,
-    /// The number of its table.
+    /// The number of the table of this slot.
     table: u64,
 }
 
-/// Tables opened so far: the number of the last.
+/// The number of tables opened so far, which is the number of the last one.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
 struct Table {
-    /// Unlike any other table's of this process.
+    /// A number that is unique among the tables of this process.
     number: u64,
-    /// The only one that may use the ring: its queues are shared with the kernel, and would be with a forked child.
+    /// The only process that may use the ring. Its queues are memory that is shared with the kernel, and would be
+    /// shared with a forked child.
     process: Process,
     ring: Ring,
     free: Mutex<Vec<u32>>,
@@ -53,14 +56,14 @@ fn has_no_zero_copy(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
 }
 
-/// The offset for sockets and pipes, which have none.
+/// The offset for sockets and pipes, which have no offsets.
 const NO_OFFSET: u64 = u64::MAX;
 
 impl BufferTable {
-    /// Makes a table with this many slots, which is the most registrations at a time.
+    /// Creates a table with this many slots, which is the maximum number of registrations at a time.
     ///
     /// # Errors
-    /// The error that the kernel reports: io_uring may be forbidden, and it allows 16,384 slots at most.
+    /// The error that the kernel reports. io_uring may be forbidden, and a table has at most 16,384 slots.
     pub fn new(slots: u32) -> io::Result<Self> {
         let process = Process::current()?;
         let ring = Ring::new()?;
@@ -70,32 +73,34 @@ impl BufferTable {
         Ok(Self(Arc::new(Table { number, process, ring, free, slots, made: AtomicU64::new(0) })))
     }
 
-    /// Registrations made since it was opened.
+    /// Returns the number of registrations since the table was opened.
     #[must_use]
     pub fn made(&self) -> u64 {
         self.0.made.load(Ordering::Relaxed)
     }
 
-    /// Registrations now; none in a forked child of the process that opened the table.
+    /// Returns the current number of registrations, or 0 in a forked child of the process that opened the table.
     #[must_use]
     pub fn registered(&self) -> u32 {
         if !self.0.process.is_here() {
-            return 0; // The lock may have been held at the fork.
+            return 0; // Another thread may have held the lock at the fork.
         }
         self.0.slots - self.free().len() as u32
     }
 
-    /// Moves bytes between memory and `other`, and waits for that. The memory is the pages that are pinned in `slot`, those
-    /// which lay at the addresses `range` when they were pinned; without a slot, what lies at the addresses now.
+    /// Moves bytes between memory and `other`, and waits until the transfer has ended. With a slot, the memory is the
+    /// pages that are pinned in it, which were at the addresses `range` when they were pinned. Without a slot, it is
+    /// the memory that is at these addresses now.
     ///
-    /// Returns how many bytes went; one call moves less than 2 GiB.
+    /// Returns the number of bytes moved. One call moves less than 2 GiB.
     ///
     /// # Errors
-    /// The kernel's error for either end; EFAULT if the range is not all in the slot; EINVAL for an offset that no file has, or a slot that no table
-    /// has; ECHILD in a forked child of the process that opened the table.
+    /// The kernel's error for either end of the transfer. EFAULT if the range is not entirely in the slot; EINVAL if
+    /// the offset is beyond the maximum of a file, or the table has no such slot; ECHILD in a forked child of the
+    /// process that opened the table.
     ///
     /// # Safety
-    /// The memory named may be read, or written, until this returns.
+    /// The memory may be read, or written, until this function returns.
     pub unsafe fn transfer(
         &self,
         slot: Option<u32>,
@@ -104,7 +109,8 @@ impl BufferTable {
         other: BorrowedFd<'_>,
     ) -> io::Result<usize> {
         self.check_process()?;
-        // Beyond the largest offset of a file the kernel takes it for none, and uses the file's current position.
+        // The kernel interprets an offset beyond the maximum of a file as no offset, and uses the file's current
+        // position.
         if let Way::ToFile(offset) | Way::FromFile(offset) = way
             && i64::try_from(offset).is_err()
         {
@@ -112,7 +118,7 @@ impl BufferTable {
         }
         let fd = types::Fd(other.as_raw_fd());
         let at = std::ptr::with_exposed_provenance_mut::<u8>(range.start() as usize);
-        // Less than the most that one operation takes.
+        // Less than the maximum of one operation.
         let len = range.len().min(1 << 30) as u32;
         let slot = slot.map(u16::try_from).transpose().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let operation = match (way, slot) {
@@ -127,12 +133,12 @@ impl BufferTable {
             (Way::FromSocket, Some(slot)) => opcode::ReadFixed::new(fd, at, len, slot).offset(NO_OFFSET).build(),
             (Way::FromSocket, None) => opcode::Read::new(fd, at, len).offset(NO_OFFSET).build(),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let moved = match unsafe { self.0.ring.run(operation) } {
-            // Unix sockets and old kernels send only copies.
+            // Unix sockets and old kernels only send copies.
             Err(error) if way == Way::ToSocket && slot.is_some() && has_no_zero_copy(&error) => {
                 let operation = opcode::Send::new(fd, at, len).flags(libc::MSG_NOSIGNAL).build();
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.0.ring.run(operation) }
             }
             moved => moved,
@@ -149,12 +155,13 @@ impl BufferTable {
         self.0.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pins memory in a slot, or lets it go.
+    /// Pins memory in a slot, or releases the slot's memory.
     fn set(&self, slot: u32, range: Option<Range>) -> io::Result<()> {
         let base = range.map_or(0, |range| range.start() as usize);
         let iov_base = std::ptr::with_exposed_provenance_mut(base);
         let buffer = libc::iovec { iov_base, iov_len: range.map_or(0, |range| range.len() as usize) };
-        // SAFETY: the kernel pins what is there, or refuses; it touches the memory only when `transfer` requests it.
+        // SAFETY: the kernel pins the memory or returns an error. It accesses the memory only when `transfer` requests
+        // it.
         unsafe { self.0.ring.submitter().register_buffers_update(slot, &[buffer], None) }
     }
 }
@@ -164,7 +171,7 @@ impl Registrar for BufferTable {
 
     fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<Slot>> {
         self.check_process()?;
-        // The cache lets idle registrations go after this error, and asks again.
+        // After this error the cache releases idle registrations and tries again.
         let slot = self.free().pop().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
         if let Err(error) = self.set(slot, Some(range)) {
             self.free().push(slot);
@@ -174,17 +181,17 @@ impl Registrar for BufferTable {
         Ok(Pinned { pin: Slot { number: slot, table: self.0.number }, local_key: slot.into(), remote_key: number })
     }
 
-    /// Lets the pages of a slot go. Another table's slot is left as it is.
+    /// Releases the pages of a slot. A slot of another table is left unchanged.
     fn unpin(&self, Slot { number: slot, table }: Slot) {
         if self.check_process().is_err() {
-            return; // What is pinned is the parent's.
+            return; // The pinned memory belongs to the parent.
         }
         if table != self.0.number {
             return crate::later::later!(error: slot, "a fixed buffer was given to another table than its own; it stays pinned");
         }
         match self.set(slot, None) {
             Ok(()) => self.free().push(slot),
-            // Then the slot is not used again, and the pages stay pinned.
+            // The slot is not reused in this case, and the pages stay pinned.
             Err(error) => crate::later::later!(warn: slot, %error, "a fixed buffer cannot be unpinned"),
         }
     }

@@ -1,11 +1,11 @@
-//! What a table refuses.
+//! Requests that a table rejects.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::*;
 use crate::system::forked::in_a_child;
 
-/// `None`, with a word about it, where io_uring is forbidden.
+/// Opens a table. Prints a note and returns `None` if io_uring is forbidden.
 fn table() -> Option<BufferTable> {
     match BufferTable::new(4) {
         Ok(table) => Some(table),
@@ -68,7 +68,7 @@ fn a_forked_child_moves_and_pins_nothing_through_its_parents_table() {
     let Ok(pinned) = table.pin(range(&mut bytes), Access::LOCAL_WRITE) else {
         return println!("skipped: no memory can be pinned");
     };
-    // As if another thread of the parent were in the table.
+    // Simulates that another thread of the parent is in the table.
     let locked = table.free();
     let slot = number(&pinned);
     assert!(in_a_child(|| {
@@ -101,7 +101,7 @@ fn a_slot_is_let_go_by_its_own_table_alone() {
     assert_eq!(other.registered(), 0);
     let theirs = other.pin(range(&mut bytes), Access::LOCAL_WRITE).unwrap();
     assert_eq!(number(first), number(&theirs), "the tables give the same numbers");
-    // Neither table's list of free slots changes.
+    // The lists of free slots of both tables do not change.
     table.unpin(theirs.pin);
     assert_eq!((table.registered(), other.registered()), (3, 1));
     let next = table.pin(range(&mut bytes), Access::LOCAL_WRITE).unwrap();
@@ -117,7 +117,7 @@ fn a_slot_that_no_table_has_is_refused() {
     let Ok(pinned) = table.pin(range(&mut bytes), Access::LOCAL_WRITE) else {
         return println!("skipped: memory cannot be pinned");
     };
-    let slot = number(&pinned) + (1 << 16); // The same one in 16 bits.
+    let slot = number(&pinned) + (1 << 16); // A number with the same low 16 bits. 
     // SAFETY: the bytes live until it returns.
     let moved = unsafe { table.transfer(Some(slot), range(&mut bytes), Way::FromFile(0), file.as_fd()) };
     assert_eq!((code(moved), bytes), (Some(libc::EINVAL), *b"not this"));

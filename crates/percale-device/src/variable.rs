@@ -1,12 +1,13 @@
 //! Variables that a device, or a thread, writes to begin an operation (fi_trigger(3), FI_TRIGGER_XPU).
 //!
-//! A variable is 64 bits of memory and the value that is to be written there. It serves one operation; its place is reused, with
-//! another value, when no handle is left, so a value that was written there before never counts. Places lie 64 bytes apart, in
-//! pages of their own, so that a device's driver can map them.
+//! A variable consists of 64 bits of memory and the value to be written there. It is used for one operation. Its memory
+//! is reused with another value when no handle is left, so a value that was written there earlier is never accepted.
+//! The variables are 64 bytes apart, in separate pages, so that a device's driver can map them.
 //!
-//! A variable that was not written may be written late: its operation was canceled, or its endpoint closed, and the device does not
-//! know. If its place served another operation by then, that store would overwrite the value written for the other. So the place of
-//! an unwritten variable is not reused until the late store has come, or at least [`LATE`] younger such places wait for theirs.
+//! A variable that was not written may still be written late: its operation was canceled, or its endpoint was closed,
+//! and the device is not notified of that. If its memory were used for another operation by then, the late store would
+//! overwrite the value written for that operation. So the memory of an unwritten variable is not reused until the late
+//! store has arrived, or until at least [`LATE`] younger variables are waiting for theirs.
 
 #![expect(unsafe_code, reason = "has a driver write a variable; the block says how long it is there")]
 
@@ -18,11 +19,11 @@ use std::sync::{Arc, MutexGuard};
 use crate::system::forked::ProcessMutex;
 use crate::{Device, DeviceError, Driver, Mapped};
 
-/// This many places of variables that were not written, or up to twice as many, are not reused if no late store comes; each takes
-/// 64 bytes.
+/// The number of unwritten variables, or up to twice as many, whose memory is not reused if no late store arrives. Each
+/// takes 64 bytes.
 const LATE: usize = 1 << 13;
 
-/// Places of a page.
+/// The number of variables in a page.
 const PLACES: usize = 64;
 
 #[derive(Debug)]
@@ -33,7 +34,7 @@ struct Place(AtomicU64);
 #[repr(C, align(4096))]
 struct Page([Place; PLACES]);
 
-/// A page, mapped for devices or not.
+/// A page, which may be mapped for devices.
 #[derive(Debug)]
 enum Sheet {
     Ours(Box<Page>),
@@ -64,17 +65,17 @@ pub struct Variables {
 #[derive(Debug, Default)]
 struct Free {
     places: Vec<(Arc<Sheet>, usize)>,
-    /// Free places in pages that devices can access.
+    /// Free slots in pages that devices can access.
     mapped: Vec<(Arc<Sheet>, usize)>,
-    /// Places of variables that were not written, the oldest first.
+    /// The slots of variables that were not written, the oldest first.
     late: VecDeque<Late>,
-    /// The length of `late` above which places that were written meanwhile are looked for.
+    /// The length of `late` above which slots that were written meanwhile are searched for.
     limit: usize,
     /// The last value that was assigned.
     value: u64,
 }
 
-/// The place of a variable that has no handle left, and that was not written.
+/// The slot of a variable that has no handle left and was not written.
 #[derive(Debug)]
 struct Late {
     page: Arc<Sheet>,
@@ -89,7 +90,7 @@ impl Late {
 }
 
 impl Free {
-    /// Makes the place available again.
+    /// Makes the slot available again.
     fn give_back(&mut self, page: Arc<Sheet>, place: usize) {
         let places = match *page {
             Sheet::Ours(_) => &mut self.places,
@@ -98,14 +99,15 @@ impl Free {
         places.push((page, place));
     }
 
-    /// Makes the place available again once its late store has come. Without that store, not before [`LATE`] younger places are kept.
+    /// Makes the slot available again when its late store has arrived. Without that store, it is kept until [`LATE`]
+    /// younger slots are kept.
     #[cold]
     fn keep(&mut self, late: Late) {
         self.late.push_back(late);
         if self.late.len() <= self.limit {
             return;
         }
-        // Most of those above the limit will never be written: their writers were stopped, too.
+        // Most of those above the limit will never be written, because their writers were stopped, too.
         let mut surplus = self.late.len().saturating_sub(LATE);
         for late in std::mem::take(&mut self.late) {
             if surplus > 0 || late.is_written() {
@@ -119,7 +121,7 @@ impl Free {
     }
 }
 
-/// A variable. Each handle is the same variable; its memory exists as long as one of them does.
+/// A variable. Clones are handles to the same variable. Its memory exists as long as a handle does.
 #[derive(Clone)]
 pub struct Variable(Arc<Inner>);
 
@@ -134,7 +136,7 @@ struct Inner {
 }
 
 impl Variables {
-    /// The free places; none in a forked child.
+    /// Locks the free slots. Returns `None` in a forked child.
     fn lock(&self) -> Option<MutexGuard<'_, Free>> {
         self.free.lock()
     }
@@ -159,7 +161,7 @@ impl Variables {
         make: impl FnOnce(Box<Page>) -> Result<Sheet, E>,
     ) -> Result<Variable, E> {
         let Some(mut free) = this.lock() else {
-            // A child must not assign its parent's places: the variable gets a place of the child's own.
+            // A forked child must not assign slots of its parent. The variable gets a slot of the child.
             return Self::take_of(&Arc::default(), places, make);
         };
         let (page, place) = match places(&mut free).pop() {
@@ -193,14 +195,14 @@ impl Variable {
         &self.0.page.page().0[self.0.place].0
     }
 
-    /// The variable's address, for writing it by other means than [`write`](Self::write): 8 bytes, aligned, to be written in one
-    /// store, while a handle exists.
+    /// Returns the variable's address, for writing it by other means than [`write`](Self::write). It has 8 bytes, is
+    /// aligned, and must be written in one store while a handle exists.
     #[must_use]
     pub fn address(&self) -> *mut u64 {
         self.place().as_ptr()
     }
 
-    /// The variable's address for devices; `None` for a variable that only threads write.
+    /// Returns the variable's address for devices, or `None` for a variable that only threads write.
     #[must_use]
     pub fn device_address(&self) -> Option<u64> {
         match &*self.0.page {
@@ -209,19 +211,19 @@ impl Variable {
         }
     }
 
-    /// The value that is to be written.
+    /// Returns the value to be written.
     #[must_use]
     #[inline]
     pub fn value(&self) -> u64 {
         self.0.value
     }
 
-    /// Writes the variable. What this thread has written before is visible to the thread that begins the operation.
+    /// Writes the variable. Earlier writes of this thread are visible to the thread that begins the operation.
     pub fn write(&self) {
         self.place().store(self.0.value, Ordering::Release);
     }
 
-    /// Whether the variable was written.
+    /// Returns whether the variable was written.
     #[must_use]
     #[inline]
     pub fn is_written(&self) -> bool {
@@ -234,10 +236,11 @@ impl Device {
     /// the device would: the operation that waits for it begins. Returns when the variable was written.
     ///
     /// # Errors
-    /// The driver's error; [`DeviceError::Mixed`] if the variable is not for devices.
+    /// The driver's error. [`DeviceError::Mixed`] if the variable is not for devices.
     pub fn write_variable(self, variable: &Variable) -> Result<(), DeviceError> {
         let address = variable.device_address().ok_or(DeviceError::Mixed)?;
-        // SAFETY: 8 bytes, aligned, that are mapped as long as the variable is there, and the write is over when this returns.
+        // SAFETY: the address has 8 aligned bytes that are mapped as long as the variable exists, and the write has
+        // ended when this returns.
         unsafe { self.driver().write_value(self.ordinal(), address, variable.value()) }
     }
 }
@@ -287,7 +290,7 @@ mod tests {
         drop(dropped);
         let others: Vec<_> = (0..3 * PLACES).map(|_| Variables::take(&all)).collect();
         assert!(others.iter().all(|other| other.address() != address), "a late store would undo another's");
-        // SAFETY: the page is there as long as `all`.
+        // SAFETY: the page exists as long as `all`.
         unsafe { AtomicU64::from_ptr(address) }.store(value, Ordering::Release);
         drop(others);
         let again: Vec<_> = (0..5 * PLACES).map(|_| Variables::take(&all)).collect();

@@ -1,6 +1,6 @@
-//! What operations cost in instructions of user space, counted under callgrind: `cargo xtask budget` compares the counts with
-//! the ceilings in budget.toml. Two endpoints, one thread: both ends of an operation are counted. Connections are made, and
-//! rings have grown, before counting begins.
+//! The cost of operations in user-space instructions, counted under callgrind. `cargo xtask budget` compares the counts
+//! with the limits in budget.toml. Two endpoints in one thread are used, and both ends of an operation are counted.
+//! Connections are made, and rings have grown, before counting begins.
 
 #![expect(unsafe_code, reason = "the raw face is what is counted; its contracts are kept by `Pair`")]
 #![expect(missing_docs, reason = "the macros make public items that nobody can name")]
@@ -16,22 +16,22 @@ use percale::{
     SharedEndpoint, TransportKind,
 };
 
-/// Operations in one count: single ones differ, as when a credit is returned.
+/// The number of operations in one count. Single operations differ, for example when a credit is returned.
 const TIMES: u64 = 100;
 
-/// Messages of a burst.
+/// The number of messages in a burst.
 const BURST: usize = 16;
 
-/// Operations before counting begins.
+/// The number of operations before counting begins.
 const WARM: u64 = 500;
 
-/// Receives that wait in the matching benchmark. 7 does not divide their number, so steps of 7 visit all of them.
+/// The number of receives that wait in the matching benchmark. 7 does not divide it, so steps of 7 visit all of them.
 const POSTED: u64 = 1000;
 
 /// Two connected endpoints and the memory of their operations.
 ///
-/// Memory: `source`, `target`, `word`, `result` and what is `exposed` live as long as the endpoints do, and only
-/// operations access them.
+/// `source`, `target`, `word`, `result` and the `exposed` memory exist as long as the endpoints do, and only operations
+/// access them.
 struct Pair {
     vector: AddressVector,
     left: Endpoint,
@@ -39,10 +39,10 @@ struct Pair {
     peer: PeerAddress,
     source: Segments,
     target: Segments,
-    /// Of eight bytes.
+    /// Eight bytes of memory.
     word: Segment,
     result: Segment,
-    /// A word of percale's memory.
+    /// The name of a word of memory that percale allocated.
     exposed: RemoteMemory,
 }
 
@@ -60,11 +60,11 @@ impl Pair {
         let peer = vector.insert(right.address()).expect("an address");
         let memory = || {
             let leaked = vec![7_u8; 4096].leak();
-            // SAFETY: leaked memory stays; only operations are given the segment.
+            // SAFETY: leaked memory is never freed, and only operations use the segment.
             Segments::one(unsafe { Segment::new(leaked.as_mut_ptr(), leaked.len()) })
         };
         let allocation = domain.allocate(4096).expect("memory");
-        // SAFETY: never freed (below); only operations are given the segment.
+        // SAFETY: it is never freed (below), and only operations use the segment.
         let word = unsafe { Segment::new(allocation.as_ptr(), 8) };
         let registration = domain.registration(Access::REMOTE_READ | Access::REMOTE_WRITE);
         // SAFETY: as above.
@@ -81,7 +81,7 @@ impl Pair {
         (domain, pair)
     }
 
-    /// The first message connects, and takes as long as that takes.
+    /// Connects the endpoints with a first message.
     fn connect(&mut self) {
         self.post_receive(0, 0);
         self.post_send(0);
@@ -92,7 +92,7 @@ impl Pair {
             sent |= self.left.poll(&mut entry).expect("a success") == 1;
             received |= self.right.poll(&mut entry).expect("a success") == 1;
             assert!(Instant::now() < deadline, "not connected: {:?}", self.left.describe_peers());
-            // Valgrind runs one thread at a time, and this one must not keep the service thread from its turn.
+            // Valgrind runs one thread at a time, and this thread must let the service thread run.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -113,7 +113,7 @@ impl Pair {
         unsafe { self.left.post_send(&work) }.expect("room for a send");
     }
 
-    /// A tagged message from left to right, and the completions of both.
+    /// Sends a tagged message from left to right, and reads the completions of both.
     #[inline]
     fn exchange(&mut self, tag: u64) {
         self.post_receive(tag, tag);
@@ -122,7 +122,8 @@ impl Pair {
         completed(&self.left, tag);
     }
 
-    /// As many messages in a row as one reading takes, which only the receiver hears of, while four times as many receives wait.
+    /// Sends as many messages in a row as one read returns. Only the receiver gets completions, and four times as many
+    /// receives wait.
     #[inline]
     fn burst(&mut self) {
         for _ in 0..BURST {
@@ -139,8 +140,8 @@ impl Pair {
         }
     }
 
-    /// An operation of the left side on what the right one exposes, and its completion. The right side has nothing to do but to tell
-    /// once where that is.
+    /// Performs an operation of the left endpoint on the memory that the right one exposes, and reads its completion.
+    /// The right endpoint only has to report the location of the memory once.
     #[inline]
     fn access(&self, context: u64, op: Op) {
         let (peer, word, remote, flags) = (self.peer, self.word, self.exposed, OpFlags::COMPLETION);
@@ -155,7 +156,7 @@ impl Pair {
         posted.expect("room for an operation");
     }
 
-    /// What both do together.
+    /// Performs a collective operation of both.
     #[inline]
     fn sum(&self, works: &[CollectiveWork; 2]) {
         for (endpoint, work) in [&self.left, &self.right].into_iter().zip(works) {
@@ -166,7 +167,7 @@ impl Pair {
         completed(&self.right, works[1].context);
     }
 
-    /// A tagged message from left to right that only the receiver hears of.
+    /// Sends a tagged message from left to right, for which only the receiver gets a completion.
     #[inline]
     fn inject(&mut self, tag: u64) {
         self.left.tagged_inject(self.peer, tag, &[7; 8]).expect("room to inject");
@@ -174,7 +175,7 @@ impl Pair {
     }
 }
 
-/// What is done to exposed memory.
+/// The access to the exposed memory.
 #[derive(Clone, Copy)]
 enum Op {
     Get,
@@ -202,7 +203,7 @@ fn shm_with_receives(posted: u64) -> Pair {
     for tag in 0..posted {
         pair.post_receive(tag, tag);
     }
-    // The first message that looks far has them filed.
+    // The first message that searches far causes the receives to be filed.
     pair.inject(posted - 1);
     pair.post_receive(posted - 1, posted - 1);
     pair
@@ -243,7 +244,7 @@ fn cancel(pair: Pair) -> Pair {
     pair
 }
 
-// Messages for receives anywhere among many.
+// Messages for receives at any position among many.
 #[library_benchmark]
 #[bench::posted_1000(setup = shm_with_receives, args = (POSTED))]
 fn matching(mut pair: Pair) -> Pair {
@@ -300,7 +301,7 @@ fn access((pair, op): (Pair, Op)) -> Pair {
     pair
 }
 
-/// A pair with its two endpoints in one group, and the operations of both: sums of one element.
+/// Creates a pair with its two endpoints in one group, and the operations of both, which are sums of one element.
 fn grouped() -> (Pair, [CollectiveWork; 2]) {
     let pair = shm(8);
     let members: AddressSet = [pair.left.address(), pair.right.address()]
@@ -339,7 +340,7 @@ fn allreduce((pair, works): (Pair, [CollectiveWork; 2])) -> Pair {
     pair
 }
 
-/// A pair, and another sender; a counter starts the sends of that sender.
+/// A pair and another sender, whose sends a counter starts.
 struct Triggered {
     pair: Pair,
     sender: SharedEndpoint,
@@ -354,7 +355,7 @@ impl Triggered {
         triggered
     }
 
-    /// A message that waits for the counter, the increment, and the receiver's completion.
+    /// Posts a message that waits for the counter, increments the counter, and reads the receiver's completion.
     #[inline]
     fn pass(&mut self, tag: u64) {
         self.pair.post_receive(tag, tag);
@@ -368,7 +369,7 @@ impl Triggered {
         while self.pair.right.poll(&mut entry).expect("a success") == 0 {
             assert_eq!(self.sender.poll(&mut [Entry::default()]), Ok(0));
             if tag == 0 {
-                std::thread::sleep(Duration::from_millis(1)); // It connects.
+                std::thread::sleep(Duration::from_millis(1)); // Time for it to connect. 
             }
         }
         assert_eq!(entry[0].context, tag);

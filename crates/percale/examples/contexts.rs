@@ -1,5 +1,5 @@
-//! A server with one address and a thread for each of its contexts, which share nothing; a client that talks to each of them. Then
-//! two endpoints that share their receives.
+//! A server has one address and a thread for each of its contexts, which share nothing else. A client exchanges
+//! messages with each of them. Then two endpoints share their receives.
 //!
 //! `cargo run -p percale --example contexts`
 
@@ -10,10 +10,10 @@ use percale::endpoint::safe::OperationError;
 use percale::{Endpoint, Info};
 
 const CONTEXTS: u16 = 3;
-/// Bits of addresses that name contexts: room for four.
+/// The number of bits of addresses that name contexts, which is enough for four.
 const BITS: u32 = 2;
 
-/// A context's thread: answers one message with its number.
+/// Runs in the thread of a context, and answers one message with its number.
 fn serve(context: &Endpoint, number: u16) -> Result<(), OperationError> {
     let request = context.recv(vec![0; 64]).wait()?;
     let client = request.source.expect("the client is in the vector");
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok::<_, Box<dyn Error>>(())
     })?;
 
-    // Receives posted once, for messages to either of two endpoints.
+    // These receives are posted once, for messages to either of two endpoints.
     let shared = domain.shared_receive();
     let bind = || domain.endpoint().vector(&vector).shared_receive(&shared).bind("127.0.0.1:0");
     let sharers = [bind()?, bind()?];

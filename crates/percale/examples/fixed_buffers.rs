@@ -1,5 +1,6 @@
-//! Writes from ordinary memory through io_uring's fixed buffers: registered for each write, and found in the registration
-//! cache; and by pwrite(2) for comparison. Writes to /dev/null copy nothing, so the times show the cost of registration.
+//! Writes from ordinary memory through io_uring's fixed buffers, which are either registered for each write or found in
+//! the registration cache, and by pwrite(2) for comparison. Writes to /dev/null copy nothing, so the times show the
+//! cost of registration.
 //!
 //! `cargo run --release -p percale --example fixed_buffers`
 
@@ -12,7 +13,7 @@ use percale::{CacheSettings, Info};
 
 const ROUNDS: u32 = 300;
 
-/// Microseconds of one call.
+/// Returns the duration of one call in microseconds.
 fn measure(mut call: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
     let start = Instant::now();
     for _ in 0..ROUNDS {

@@ -1,10 +1,11 @@
-//! Leases: a storage server lends each request a slice of its memory for 5 milliseconds, and does not have to trust the client to return
-//! it.
+//! Leases: a storage server lends a slice of its memory for 5 milliseconds to each request, and does not rely on the
+//! client to return it.
 //!
-//! For each request the server binds a window of type 2 to a slice, for the peer that requested it, and sends its name, fenced. The client
-//! writes, and returns the lease with a message that invalidates it; or it does not, and after 5 milliseconds the server
-//! invalidates it. A slice is lent again only when its invalidation has completed: then no peer is accessing it, and later
-//! accesses are rejected. Runs over every transport that is available.
+//! For each request the server binds a window of type 2 to a slice, for the peer that requested it, and sends the
+//! window's name, fenced. The client writes, and returns the lease with a message that invalidates the window. If it
+//! does not, the server invalidates the window after 5 milliseconds. A slice is lent again only when its invalidation
+//! has completed: then no peer is accessing it, and later accesses are rejected. The example runs over every available
+//! transport.
 //!
 //! `cargo run -p percale --example leases`
 
@@ -27,7 +28,7 @@ const REQUESTS: u64 = 60;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// A slice that is lent, and the end of the lease.
+/// A slice that is lent, and the time at which the lease ends.
 struct Lent {
     slice: usize,
     name: RemoteMemory,
@@ -55,7 +56,7 @@ impl Server<'_> {
             if request.is_ready() {
                 let got = request.wait()?;
                 match got.invalidated {
-                    // The message returned a lease: its key is dead already.
+                    // The message returned a lease, and its key is invalid already.
                     Some(key) => self.reclaim(key),
                     None => waiting += 1,
                 }
@@ -68,8 +69,9 @@ impl Server<'_> {
                         self.reclaim(key);
                         self.expired += 1;
                     }
-                    // Busy: the peer is in the middle of a write and makes no progress; the slice is not lent again until the write is over.
-                    // KeyRejected: the peer's message that returns the lease was first, and this loop receives it.
+                    // Busy: the peer is in the middle of a write and makes no progress. The slice is not lent again
+                    // until the write has ended. KeyRejected: the peer's message that returns the lease was first, and
+                    // this loop receives it.
                     Err(error) if error.errno() == ErrorCode::Busy.errno() => {}
                     Err(error) if error.errno() == ErrorCode::KeyRejected.errno() => {
                         self.lent[at].until = Instant::now() + LEASE;
@@ -114,14 +116,15 @@ fn request(endpoint: &Endpoint, server: PeerAddress) -> Outcome<u64> {
         endpoint.send(server, number.to_le_bytes().to_vec()).wait()?;
         let name = RemoteMemory::from_bytes(&answer.wait()?.to_vec())?;
         let bytes = vec![number as u8 | 0x80; SLICE as usize];
-        // On a busy machine a lease may be over before its first write.
+        // On a busy machine a lease may end before its first write.
         match endpoint.write(server, bytes.clone(), name).wait() {
             Ok(_) => {}
             Err(error) if error.errno() == ErrorCode::KeyRejected.errno() => refused += 1,
             Err(error) => return Err(error.into()),
         }
         if number % 3 == 0 {
-            // Too long: the lease is valid until a write returns an error. After that, no write of this client has an effect.
+            // The lease is kept too long. It is valid until a write returns an error. After that, no write of this
+            // client has an effect.
             while endpoint.write(server, bytes.clone(), name).wait().is_ok() {}
             let late = endpoint.write(server, bytes, name).wait().expect_err("the lease is over");
             assert_eq!(late.errno(), ErrorCode::KeyRejected.errno());

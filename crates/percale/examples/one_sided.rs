@@ -1,5 +1,5 @@
-//! One endpoint registers memory and does nothing more; another reads it, writes it and counts in it, over every transport that
-//! is available. Then the owner closes the region: later accesses are rejected.
+//! One endpoint registers memory and does nothing else. Another one reads it, writes it and increments a counter in it,
+//! over every available transport. Then the owner closes the region, and later accesses are rejected.
 //!
 //! `cargo run -p percale --example one_sided`
 
@@ -11,14 +11,14 @@ use percale::{Access, Endpoint, ErrorCode, Info, PeerAddress, RemoteMemory, Tran
 
 const LEN: usize = 1 << 20;
 
-/// The initiator's operations. `word` is eight bytes of the region.
+/// Performs the initiator's operations. `word` is eight bytes of the region.
 fn initiate(
     endpoint: &Endpoint,
     owner: PeerAddress,
     all: RemoteMemory,
 ) -> Result<(), percale::endpoint::safe::OperationError> {
     let pattern: Vec<u8> = (0..LEN).map(|at| at as u8).collect();
-    let sent = endpoint.write(owner, pattern.clone(), all).wait()?; // Complete: it is in the owner's memory.
+    let sent = endpoint.write(owner, pattern.clone(), all).wait()?; // When it completes, the data is in the owner's memory.
     let got = endpoint.read(owner, all, sent).wait()?;
     assert_eq!(got.into_vec(), pattern);
     let word = all.slice(0..8);
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // The owner only makes progress: over TCP it is its endpoint that reads and writes for the peer.
+                // The owner only makes progress: over TCP the owner's endpoint reads and writes for the peer.
                 while !over.load(Ordering::Relaxed) {
                     owner.progress();
                 }

@@ -1,4 +1,4 @@
-//! Two endpoints in two threads play ping-pong over every transport that is here, and verify what they get.
+//! Two endpoints in two threads exchange messages over every available transport, and verify the contents.
 //!
 //! `cargo run -p percale --example ping_pong`
 
@@ -7,10 +7,11 @@ use std::thread;
 
 use percale::{Endpoint, Info, PeerAddress, TransportKind};
 
-/// Messages each way.
+/// The number of messages in each direction.
 const ROUNDS: u32 = 1000;
 
-/// An endpoint on this transport only. In a real program the two would be in two processes, on one machine or two.
+/// Opens an endpoint that uses only this transport. In a real program the two would be in two processes, on one machine
+/// or two.
 fn open(kind: TransportKind) -> Result<(Endpoint, percale::AddressVector), Box<dyn Error>> {
     let domain = Info::discover()?.domain().transport(kind).open()?;
     let vector = domain.address_vector().build()?;
@@ -18,12 +19,12 @@ fn open(kind: TransportKind) -> Result<(Endpoint, percale::AddressVector), Box<d
     Ok((endpoint, vector))
 }
 
-/// Sends back whatever comes.
+/// Sends back every message.
 fn pong(endpoint: &Endpoint, peer: PeerAddress) -> Result<(), percale::endpoint::safe::OperationError> {
     let mut buffer = percale::Buffer::zeroed(64);
     for _ in 0..ROUNDS {
         let got = endpoint.recv(buffer).from(peer).wait()?;
-        buffer = endpoint.send(peer, got.buffer).wait()?.buffer; // Every operation gives its buffer back.
+        buffer = endpoint.send(peer, got.buffer).wait()?.buffer; // Every operation returns its buffer.
     }
     Ok(())
 }

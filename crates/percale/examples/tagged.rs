@@ -1,4 +1,5 @@
-//! Tags: receives choose among messages, whatever the order in which those arrive. The endpoint sends to itself.
+//! Tags: receives select messages by tag, whatever the order in which the messages arrive. The endpoint sends to
+//! itself.
 //!
 //! `cargo run -p percale --example tagged`
 
@@ -6,10 +7,11 @@ use std::error::Error;
 
 use percale::Info;
 
-/// What a tag means is the application's: here the kind of a message in the upper half, a number in the lower one.
+/// The application defines the meaning of tags. Here the upper half is the kind of a message, and the lower half is a
+/// number.
 const ORDER: u64 = 1 << 32;
 const ALARM: u64 = 2 << 32;
-/// Ignores the number.
+/// A mask that ignores the number.
 const ANY_NUMBER: u64 = u32::MAX as u64;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -18,22 +20,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
     let me = vector.insert(endpoint.address())?;
 
-    // Short messages are injected: the buffer is free at once, and nothing is reported.
+    // Short messages are injected: the buffer can be reused immediately, and no completion is reported.
     endpoint.tagged_inject(me, ORDER | 1, b"first order")?;
     endpoint.tagged_inject(me, ORDER | 2, b"second order")?;
     endpoint.tagged_inject(me, ALARM | 7, b"fire")?;
 
-    // An alarm of any number comes first, though it was sent last.
+    // The alarm, with any number, is received first although it was sent last.
     let alarm = endpoint.tagged_recv(ALARM, ANY_NUMBER, vec![0; 64]).wait()?;
     assert_eq!((alarm.tag, alarm.to_vec().as_slice()), (ALARM | 7, b"fire".as_slice()));
 
-    // One order in particular, and then whichever is the oldest.
+    // A receive for one particular order, and then one for the oldest order.
     let second = endpoint.tagged_recv(ORDER | 2, 0, vec![0; 64]).wait()?;
     assert_eq!(second.to_vec(), b"second order");
     let any = endpoint.tagged_recv(ORDER, ANY_NUMBER, vec![0; 64]).wait()?;
     assert_eq!(any.to_vec(), b"first order");
 
-    // A receive may also stand before its message; a long message goes straight into its buffer.
+    // A receive may also be posted before its message arrives. A long message is then received directly into its
+    // buffer.
     let receiving = endpoint.tagged_recv(ORDER | 3, 0, vec![0; 1 << 20]).start()?;
     let sending = endpoint.tagged_send(me, ORDER | 3, vec![42; 1 << 20]).data(2026).start()?;
     let got = receiving.wait()?;

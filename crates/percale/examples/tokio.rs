@@ -1,4 +1,4 @@
-//! Operations are futures of any runtime; here two tasks of a single-threaded tokio talk to each other.
+//! Operations are futures for any runtime. Here two tasks of a single-threaded tokio runtime exchange messages.
 //!
 //! `cargo run -p percale --example tokio`
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use percale::{Endpoint, Info, PeerAddress};
 
-/// Answers requests by their sums, until one is empty.
+/// Answers requests with their sums, until a request is empty.
 async fn serve(endpoint: &Endpoint, client: PeerAddress) -> Result<u32, Box<dyn Error>> {
     let mut served = 0;
     loop {
@@ -28,7 +28,7 @@ async fn ask(endpoint: &Endpoint, server: PeerAddress) -> Result<(), Box<dyn Err
         let answer = endpoint.recv(vec![0; 8]).from(server).await?;
         assert_eq!(answer.to_vec(), (u64::from(len) * u64::from(len)).to_le_bytes());
     }
-    // Nothing more is coming: a timer ends the wait, and dropping the receive cancels it.
+    // No further message arrives. A timer ends the wait, and dropping the receive cancels it.
     let silence = tokio::time::timeout(Duration::from_millis(50), endpoint.recv(vec![0; 8]).into_future()).await;
     assert!(silence.is_err());
     endpoint.send(server, Vec::new()).await?;

@@ -1,4 +1,4 @@
-//! Each error that programs can get has a libfabric code, and the same code however the error is reported.
+//! Every error that a program can receive has a libfabric code, which is the same however the error is reported.
 
 use std::io;
 

@@ -1,17 +1,17 @@
-//! percale: a fabric library. It moves bytes between the memories of processes, on one machine and across machines.
+//! percale is a fabric library. It moves bytes between the memories of processes, on one machine and across machines.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let domain = percale::Info::discover()?.best()?.open()?; // every transport that is here
+//! let domain = percale::Info::discover()?.best()?.open()?; // every available transport
 //! let vector = domain.address_vector().build()?;
 //! let endpoint = domain.endpoint().vector(&vector).bind("0.0.0.0:0")?;
 //! let peer = vector.insert("node7:7471")?;
-//! let sent = endpoint.send(peer, vec![1, 2, 3]).wait()?; // owns the buffer, gives it back
+//! let sent = endpoint.send(peer, vec![1, 2, 3]).wait()?; // owns the buffer and returns it
 //! # drop(sent); Ok(()) }
 //! ```
 //!
 //! # Modules
-//! * [`fabric`]: the transports of this machine, and why others are unavailable
+//! * [`fabric`]: the transports that this machine has, and the reasons why others are unavailable
 //! * [`domain`]: the resources that endpoints share
 //! * [`endpoint`]: where operations are posted and messages arrive
 //! * [`address`]: how peers are named
@@ -39,7 +39,7 @@
 //!
 //! The registration cache itself (`pindown`) is in every build: its crate has no dependency that percale does not have.
 
-/// The README's program, which must compile.
+/// Compiles the program in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 mod readme {}
@@ -100,7 +100,7 @@ pub use memory::region::{Access, MappedKey, RawKey, RawRegion, Region, RemoteMem
 pub use memory::sealed::Allocation;
 pub use memory::volatile::{Segment, Segments};
 pub use memory::window::{TypeTwo, Window, WindowAccess, WindowType};
-/// The registration cache that domains open ([`Domain::registration_cache`]).
+/// The registration cache that a domain opens ([`Domain::registration_cache`]).
 #[cfg(not(loom))]
 pub use pindown;
 pub use system::call::error_number;

@@ -1,8 +1,9 @@
-//! Code that runs under a lock, or in a thread that others wait for, records its log events, and does not emit them itself.
+//! Code that runs under a lock, or in a thread that other threads wait for, records its log events and does not emit
+//! them itself.
 
 use std::path::Path;
 
-/// Code that runs under the lock of an endpoint, or in a thread that others wait for, emits no events itself.
+/// Code that runs under the lock of an endpoint, or in a thread that other threads wait for, emits no events itself.
 #[test]
 fn code_under_locks_and_in_threads_of_the_library_notes_its_events() {
     fn files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {

@@ -1,5 +1,5 @@
-//! Programs that must not compile (REV-009). Each one is beside a program that compiles and differs only in what the compiler rejects, so that
-//! it cannot fail for another reason.
+//! Programs that must not compile (REV-009). Each stands beside a program that compiles and differs from it only in the
+//! code that the compiler rejects, so it cannot fail for another reason.
 
 /// An operation owns its buffer: memory that is only borrowed could be freed while the peer writes it.
 /// ```
@@ -37,7 +37,7 @@ pub mod an_operation_of_borrowed_memory {}
 /// Requirements: REV-009.
 pub mod a_region_of_borrowed_memory {}
 
-/// Within a scope no other code accesses the memory.
+/// Within a scope, no other code accesses the registered memory.
 /// ```
 /// fn register(domain: &percale::Domain) {
 ///     let mut bytes = vec![0_u8; 64];
@@ -58,7 +58,7 @@ pub mod a_region_of_borrowed_memory {}
 /// Requirements: REV-009.
 pub mod memory_used_while_it_is_registered {}
 
-/// A region of borrowed memory does not leave its scope, though its name does.
+/// A region of borrowed memory does not leave its scope. Its remote name may leave it.
 /// ```
 /// fn register(domain: &percale::Domain) -> percale::RemoteMemory {
 ///     let mut bytes = vec![0_u8; 64];
@@ -75,7 +75,7 @@ pub mod memory_used_while_it_is_registered {}
 /// Requirements: REV-009.
 pub mod a_region_that_leaves_its_scope {}
 
-/// Memory that is registered in a scope lives longer than the scope.
+/// Memory that is registered in a scope outlives the scope.
 /// ```
 /// fn register(domain: &percale::Domain) {
 ///     let mut bytes = vec![0_u8; 64];
@@ -94,7 +94,7 @@ pub mod a_region_that_leaves_its_scope {}
 /// Requirements: REV-009.
 pub mod memory_that_ends_before_its_scope {}
 
-/// Closing consumes the region: the returned memory is not reached through it.
+/// Closing a region consumes it, so the returned memory cannot be accessed through the region.
 /// ```
 /// fn close(region: percale::Region) {
 ///     region.read(0, &mut [0; 8]);
@@ -126,7 +126,7 @@ pub mod a_region_used_after_it_was_closed {}
 /// Requirements: REV-009.
 pub mod an_endpoint_of_two_threads {}
 
-/// An operation that is under way does not outlive its endpoint.
+/// An operation under way does not outlive its endpoint.
 /// ```
 /// fn send(endpoint: percale::Endpoint, peer: percale::PeerAddress) {
 ///     let sending = endpoint.send(peer, vec![1, 2, 3]).start();
@@ -145,7 +145,8 @@ pub mod an_endpoint_of_two_threads {}
 /// Requirements: REV-009.
 pub mod an_operation_that_outlives_its_endpoint {}
 
-/// Segments have no lifetime: the creator of one vouches for the memory, and no safe call lends any.
+/// Segments have no lifetime. The creator of a segment guarantees that the memory is valid, and no safe function lends
+/// memory to a segment.
 /// ```
 /// fn lend(bytes: &mut Vec<u8>) -> percale::Segments {
 ///     percale::Segments::one(unsafe { percale::Segment::new(bytes.as_mut_ptr(), bytes.len()) })
@@ -160,7 +161,7 @@ pub mod an_operation_that_outlives_its_endpoint {}
 /// Requirements: REV-009.
 pub mod memory_lent_without_a_word {}
 
-/// No safe call reads memory through a segment either: the memory may have been freed.
+/// No safe function reads memory through a segment: the memory may have been freed.
 /// ```
 /// fn look(segments: percale::Segments) -> usize {
 ///     segments.len()

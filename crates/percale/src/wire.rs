@@ -1,7 +1,8 @@
 //! The wire protocol between peers: frame layouts, shared by every transport.
 //!
-//! Everything here is little-endian and versioned by the hello. Nothing that a peer sent is trusted: a frame is
-//! parsed into plain values, each checked, and what does not parse ends the connection that it came over.
+//! All values are little-endian, and the protocol version is negotiated in the hello frame. Nothing that a peer sends
+//! is trusted: each frame is parsed into plain values, each value is checked, and a frame that cannot be parsed ends
+//! its connection.
 
 #[doc(inline)]
 pub use percale_wire::{address, contexts, control, head, hello, join, located, meeting, queue_pair, why};

@@ -1,4 +1,4 @@
-//! An endpoint that is closed while the last handle of a counter is being dropped, for which operations of the endpoint wait.
+//! An endpoint is closed while the last handle of a counter is being dropped for which operations of the endpoint wait.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ fn operations_of_a_counter_that_is_being_dropped_end_when_their_endpoint_is_clos
     let vector = domain.address_vector().build().expect("a vector");
     let open = || domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0").expect("an endpoint");
     let (one, other, counter) = (open(), open(), Counter::new());
-    // What was queued last is taken back first: its waker closes the endpoint of the one before.
+    // The work that was queued last is canceled first. Its waker closes the endpoint of the work before it.
     let receiving =
         |endpoint: &'static SharedEndpoint| endpoint.recv(vec![7; 64]).when(&counter, 5).start().expect("it is posted");
     let one: &'static SharedEndpoint = Box::leak(Box::new(one));

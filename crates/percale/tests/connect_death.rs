@@ -1,4 +1,4 @@
-//! A local peer's process is killed while a child that it forked lives on and holds all of its descriptors.
+//! A local peer process is killed while a child that it forked still runs and holds all of its descriptors.
 
 #![expect(unsafe_code, reason = "fork: the child must inherit descriptors that no exec would leave open")]
 
@@ -81,9 +81,9 @@ fn peer_process() {
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: sleeping touches no memory of ours.
+        // SAFETY: sleeping accesses no memory of the parent.
         unsafe { libc::sleep(60) };
-        // SAFETY: ends the child at once, without running anything of its parent's.
+        // SAFETY: ends the child immediately, without running code of its parent.
         unsafe { libc::_exit(0) };
     }
     println!("forked {child}");

@@ -1,4 +1,5 @@
-//! Connection set-up when a process runs out of descriptors. A binary of its own: the limit is the whole process's.
+//! Connection set-up when a process runs out of descriptors. A separate program, because the limit applies to the whole
+//! process.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -56,20 +57,21 @@ fn exhausted_descriptors_are_an_error_and_not_the_end() {
     let service = Service::start().unwrap();
     let (a, b) = (peer(&service), peer(&service));
 
-    // No descriptor is left: the caller cannot even connect.
+    // No descriptor is left, so even the connecting endpoint cannot connect.
     let mut files = exhaust();
     a.registration.connect(1, b.registration.address());
     let Notice::Failed { attempt: 1, error } = a.wait() else { panic!() };
     assert_eq!(error, ConnectError::Descriptors { peer: false });
     assert!(error.to_string().contains("ulimit"), "{error}");
 
-    // One is left, for the caller: the acceptor has none, and reports that at each further attempt.
+    // One descriptor is left, for the connecting endpoint. The accepting endpoint has none, and reports that at each
+    // further attempt.
     files.pop();
     a.registration.connect(2, b.registration.address());
     let Notice::Failed { attempt: 2, error } = a.wait() else { panic!() };
     assert_eq!(error, ConnectError::Descriptors { peer: true });
 
-    // Callers that were in the queue meanwhile are accepted once there are descriptors again.
+    // Connections that waited in the queue meanwhile are accepted when descriptors are available again.
     a.registration.connect(3, b.registration.address());
     drop(files);
     let Notice::Established { attempt: Some(3), .. } = a.wait() else { panic!() };

@@ -1,5 +1,5 @@
-//! `Debug` of public types is short and shows no secret: each public type is looked at in the sources, and the objects of a domain with a
-//! thousand regions and an authorization key are printed.
+//! `Debug` of public types is short and contains no secrets. Each public type is checked in the sources, and the
+//! objects of a domain with a thousand regions and an authorization key are printed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ use percale::{
     Region, RemoteMemory, WaitSet, WindowAccess, WindowType,
 };
 
-/// Characters that a value takes at most.
+/// The maximum number of characters of a value.
 const LIMIT: usize = 200;
 
 /// Folders and files without public types of the API.
@@ -118,7 +118,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').filter(|word| !word.is_empty())
 }
 
-/// What is wrong with the `Debug` of public types that a file declares, and their names.
+/// Finds the defects in the `Debug` of the public types that a file declares, and the names of these types.
 fn examine(text: &str, wrong: &mut BTreeMap<String, String>, seen: &mut BTreeSet<String>) {
     let lines: Vec<&str> = text.lines().collect();
     for (at, line) in lines.iter().enumerate() {
@@ -194,7 +194,7 @@ fn the_rule_finds_what_it_is_for() {
     assert!(wrong.is_empty() && seen.len() == 2, "{wrong:?}");
 }
 
-/// Prints it, and looks for secrets.
+/// Prints a value and searches for secrets.
 fn look(value: &dyn Debug, secrets: &[String]) {
     for (printed, limit) in [(format!("{value:?}"), LIMIT), (format!("{value:#?}"), 2 * LIMIT)] {
         assert!(printed.len() <= limit, "{} characters: {printed:.400}", printed.len());
@@ -204,7 +204,7 @@ fn look(value: &dyn Debug, secrets: &[String]) {
     }
 }
 
-/// Prints the errors of a read by a wrong key, of a registration with a key that is taken, and of a key that is not mapped.
+/// Prints the errors of a read with a wrong key, of a registration with a key in use, and of a key that is not mapped.
 fn look_at_errors(
     domain: &Domain,
     (endpoint, owner): (&Endpoint, PeerAddress),

@@ -1,4 +1,4 @@
-//! A monitor that is not permitted. A separate program, because a process that has the monitor once keeps it.
+//! A monitor that is not permitted. A separate program, because a process that has opened the monitor keeps it.
 
 #![expect(unsafe_code, reason = "a filter of system calls for one thread; each block states its own reason")]
 
@@ -9,19 +9,19 @@ use percale::{CacheMonitor, CacheSettings, Info};
 
 /// Makes this system call fail with EPERM in the calling thread from now on.
 fn forbid(call: libc::c_long) {
-    // SAFETY: instructions of the filter, by value.
+    // SAFETY: creates an instruction of the filter by value.
     let statement = |code: u32, k: u32| unsafe { libc::BPF_STMT(code as u16, k) };
     // SAFETY: as above.
     let jump = unsafe { libc::BPF_JUMP((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, call as u32, 0, 1) };
     let mut filter = [
-        // The number of the call comes first in seccomp_data.
+        // The number of the system call is the first field of seccomp_data.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
         jump,
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: takes no pointer.
+    // SAFETY: the call takes no pointer.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
     // SAFETY: the kernel copies the program, which lives until this returns.
     let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };

@@ -1,4 +1,4 @@
-//! The environment's settings reach a domain that reads them. A separate program, because it sets variables.
+//! Settings in the environment apply to a domain that reads them. A separate program, because it sets variables.
 
 #![expect(unsafe_code, reason = "sets environment variables; the block states its reason")]
 

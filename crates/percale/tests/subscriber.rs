@@ -1,5 +1,5 @@
-//! A log subscriber is the application's code: in every thread of the library that emits an event, it may panic, and it may use the
-//! library. A separate program, because the subscriber applies to the whole process.
+//! A log subscriber is code of the application. In every thread of the library that emits an event, it may panic, and
+//! it may use the library. A separate program, because the subscriber applies to the whole process.
 
 #![forbid(unsafe_code)]
 
@@ -12,14 +12,14 @@ use std::time::Duration;
 use percale::{Info, PeerAddress, SharedEndpoint};
 use tracing::span;
 
-/// How long anything may take before it counts as hanging.
+/// The time after which a wait counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 static EVENTS: AtomicU32 = AtomicU32::new(0);
 static PANICS: AtomicBool = AtomicBool::new(true);
 static COLLECTOR: Mutex<Option<(SharedEndpoint, PeerAddress)>> = Mutex::new(None);
 
-/// A subscriber that panics, or sends the events to a collector, over the library.
+/// A subscriber that panics, or that uses the library to send the events to a collector.
 struct Subscriber;
 
 impl tracing::Subscriber for Subscriber {
@@ -49,11 +49,11 @@ impl tracing::Subscriber for Subscriber {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// A client that does not speak the protocol: it is rejected, which is logged.
+/// A client that does not use the protocol. It is rejected, which is logged.
 fn stranger(at: SocketAddr) {
     let mut socket = TcpStream::connect(at).expect("it listens");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    socket.write_all(&[0x55; 4096]).ok(); // It may have been hung up already.
+    socket.write_all(&[0x55; 4096]).ok(); // The connection may already be closed.
     socket.read_to_end(&mut Vec::new()).ok();
 }
 
@@ -85,7 +85,7 @@ fn log_subscribers_may_panic_and_use_the_library() {
             (0..messages).for_each(|_| drop(receiver.recv(vec![0; 64]).wait().expect("a message")));
         });
         if !panics {
-            // A peer that has no connection yet: making it takes the thread that makes connections.
+            // A peer without a connection, so that the thread that makes connections is needed.
             let (fresh, vector) = open();
             let peer = vector.insert(other.address()).expect("an address");
             *COLLECTOR.lock().unwrap() = Some((fresh.clone(), peer));

@@ -1,5 +1,5 @@
-//! The library's threads inherit neither the CPU affinity nor the priority of the thread that starts them. A separate program, because it
-//! checks all of its threads.
+//! The library's threads inherit neither the CPU affinity nor the priority of the thread that starts them. A separate
+//! program, because it checks all of its threads.
 
 #![expect(unsafe_code, reason = "real-time priority has no safe wrapper; the block states its reason")]
 
@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// A thread's processors and its scheduling policy, if it lives and has this name.
+/// Returns a thread's processors and its scheduling policy, if it exists and has this name.
 fn state(task: &fs::DirEntry, name: &str) -> Option<(String, String)> {
     let file = |file| fs::read_to_string(task.path().join(file)).ok();
     let status = file("status")?;
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    // Behind the name, which may hold anything, the policy is field 41 of proc_pid_stat(5).
+    // After the name, which may contain any characters, the policy is field 41 of proc_pid_stat(5).
     let stat = file("stat")?;
     let policy = stat.rsplit(") ").next()?.split(' ').nth(41 - 3)?;
     (file("comm")?.trim() == name).then(|| (allowed.trim().to_owned(), policy.to_owned()))
 }
 
-/// The states of the threads of this name.
+/// Returns the states of the threads with this name.
 fn states(name: &str) -> Vec<(String, String)> {
     let tasks = fs::read_dir("/proc/self/task").expect("/proc is mounted");
     tasks.flatten().filter_map(|task| state(&task, name)).collect()
 }
 
-/// What the calling thread may use, in the kernel's words.
+/// Returns the processors that the calling thread may use, in the kernel's format.
 fn allowed_here() -> String {
     let status = fs::read_to_string("/proc/thread-self/status").expect("/proc is mounted");
     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("processors").trim().to_owned()

@@ -1,10 +1,11 @@
-//! Asynchronous insertion: its outcome is reported to an event queue.
+//! Asynchronous insertion, which reports its outcome to an event queue.
 //!
-//! Insertions are performed in the order of the calls, so indices are the same as if each call had waited. An insertion that needs no resolver
-//! and has no other before it is performed within the call. All others are performed by a thread, which is started for the first of them.
-//! For each insertion there is an [`Event::AddressFailed`] for each address that failed and then, always, one
-//! [`Event::AddressesInserted`] (AV-034 to AV-037). Consecutive addresses that failed for one reason take the room of one event while they
-//! wait, however many they are, and are reported one by one. One lock guards the queue; it is not held while names are resolved.
+//! Insertions are performed in the order of the calls, so indices are the same as if each call had waited. An insertion
+//! that needs no resolver, and has no other insertion before it, is performed within the call. All others are performed
+//! by a thread, which is started for the first of them. Each insertion causes an [`Event::AddressFailed`] for each
+//! address that failed, and then one [`Event::AddressesInserted`] (AV-034 to AV-037). Consecutive addresses that failed
+//! for the same reason take the room of one event in the queue, however many they are, and are reported one by one. One
+//! lock guards the queue of insertions. It is not held while names are resolved.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,11 +22,11 @@ use crate::errands::contained;
 use crate::system::forked::Process;
 use crate::system::thread::start_thread;
 
-/// Inserts addresses into one vector without waiting. Dropping it cancels the insertions that have not begun and need a resolver: their
-/// addresses fail with [`AddressError::Canceled`]. The drop waits for all other insertions.
+/// Inserts addresses into one vector without waiting. Dropping it cancels the insertions that have not begun and need a
+/// resolver; their addresses fail with [`AddressError::Canceled`]. The drop waits for all other insertions.
 pub struct Inserter {
     shared: Arc<Shared>,
-    /// The thread, and the process that it is in.
+    /// The thread, and the process that contains it.
     worker: Mutex<Option<(JoinHandle<()>, Process)>>,
 }
 
@@ -38,7 +39,7 @@ pub struct Insertion(Arc<OnceLock<Inserted>>);
 crate::short_debug!(Insertion, "Insertion");
 
 impl Insertion {
-    /// Returns the outcome once the insertion is over. It is set before the insertion's events are reported.
+    /// Returns the outcome when the insertion has ended. It is set before the insertion's events are reported.
     #[must_use]
     pub fn outcome(&self) -> Option<&Inserted> {
         self.0.get()
@@ -51,7 +52,8 @@ struct Shared {
     vector: AddressVector,
     events: EventQueue,
     queue: Mutex<Queue>,
-    /// The process that created it: in a forked child a thread that does not exist there may hold the lock. `None` if it could not be determined.
+    /// The process that created it. In a forked child a thread that does not exist there may hold the lock. `None` if
+    /// the process could not be determined.
     process: Option<Process>,
     changed: Condvar,
 }
@@ -59,7 +61,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// A job is being performed.
+    /// Whether a job is being performed.
     busy: bool,
     closing: bool,
 }
@@ -87,7 +89,7 @@ impl std::fmt::Debug for Job {
 }
 
 impl What {
-    /// The number of addresses.
+    /// Returns the number of addresses.
     fn len(&self) -> u64 {
         match self {
             Self::Addresses(addresses) => addresses.len() as u64,
@@ -96,7 +98,7 @@ impl What {
         }
     }
 
-    /// Whether no address needs a resolver.
+    /// Returns whether no address needs a resolver.
     fn is_immediate(&self) -> bool {
         match self {
             Self::Addresses(_) => true,
@@ -153,7 +155,7 @@ impl Inserter {
     /// Inserts addresses, like [`AddressVector::insert_many`]. `context` is returned in the events.
     ///
     /// # Errors
-    /// If the vector cannot be changed; then there are no events.
+    /// If the vector cannot be changed. There are no events then.
     pub fn insert_many(
         &self,
         addresses: impl IntoIterator<Item = SocketAddr>,
@@ -165,7 +167,7 @@ impl Inserter {
     /// Inserts a node and a service, like [`AddressVector::insert_service`]. An unknown name is reported by an event.
     ///
     /// # Errors
-    /// If the vector cannot be changed, or the service has no port; then there are no events.
+    /// If the vector cannot be changed, or the service has no port. There are no events then.
     pub fn insert_service(&self, node: &str, service: &str, context: u64) -> Result<Insertion, AddressError> {
         self.keep(|done| self.start_service(node, service, context, done))
     }
@@ -173,7 +175,7 @@ impl Inserter {
     /// Inserts a range, like [`AddressVector::insert_symmetric`]. Unknown names are reported by events.
     ///
     /// # Errors
-    /// If the vector cannot be changed, or there is no such range; then there are no events.
+    /// If the vector cannot be changed, or the range is not possible. There are no events then.
     pub fn insert_symmetric(
         &self,
         node: &str,
@@ -188,16 +190,16 @@ impl Inserter {
     fn keep(&self, start: impl FnOnce(Done) -> Result<(), AddressError>) -> Result<Insertion, AddressError> {
         let insertion = Insertion(Arc::default());
         let place = Arc::clone(&insertion.0);
-        // Set once: by this insertion.
+        // Set once, by this insertion.
         start(Box::new(move |inserted| drop(place.set(inserted.clone()))))?;
         Ok(insertion)
     }
 
-    /// Inserts addresses; an error in the list counts as the failure of the address in its place. `done` is called with the outcome before the
-    /// events are reported.
+    /// Inserts addresses. An error in the list counts as the failure of the address at its position. `done` is called
+    /// with the outcome before the events are reported.
     ///
     /// # Errors
-    /// If the vector cannot be changed; `done` is not called then.
+    /// If the vector cannot be changed. `done` is not called then.
     pub fn insert_outcomes(
         &self,
         addresses: Vec<Result<SocketAddr, AddressError>>,
@@ -210,7 +212,7 @@ impl Inserter {
     /// Like [`insert_service`](Self::insert_service), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
     ///
     /// # Errors
-    /// The same as these two.
+    /// The errors of these two functions.
     pub fn start_service(
         &self,
         node: &str,
@@ -226,7 +228,7 @@ impl Inserter {
     /// Like [`insert_symmetric`](Self::insert_symmetric), with `done` as in [`insert_outcomes`](Self::insert_outcomes).
     ///
     /// # Errors
-    /// The same as these two.
+    /// The errors of these two functions.
     pub fn start_symmetric(
         &self,
         (node, nodes): (&str, usize),
@@ -252,7 +254,8 @@ impl Inserter {
         }
         let mut queue = self.shared.lock();
         if queue.jobs.is_empty() && !queue.busy && job.what.is_immediate() {
-            // Later calls queue behind this one, so that the order is kept. The lock is not held, because `done` is the application's code.
+            // Later calls are queued behind this one, so that the order is kept. The lock is not held, because `done`
+            // is code of the application.
             queue.busy = true;
             drop(queue);
             self.shared.carry_out(job);
@@ -269,7 +272,8 @@ impl Inserter {
         Ok(())
     }
 
-    /// Has the queued jobs performed, by the thread if it can be started. The caller does not hold the queue's lock.
+    /// Has the queued jobs performed, by the thread if it can be started, otherwise by the caller. The caller does not
+    /// hold the queue's lock.
     fn hand_over(&self) {
         self.shared.changed.notify_one();
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,9 @@
-//! Addresses: names of peers.
+//! Addresses: the names of peers.
 //!
-//! A peer has a network address ([`std::net::SocketAddr`], an IP address and a port) and, in each address vector that
-//! it was inserted in, a small number, its [`PeerAddress`], by which operations name it.
+//! A peer has a network address ([`std::net::SocketAddr`], an IP address and a port). In each address vector in which
+//! it was inserted it also has a number, its [`PeerAddress`], by which operations name it.
 //!
-//! * [`name`]: the text form of network addresses, and resolving names.
+//! * [`name`]: the text form of network addresses, and name resolution.
 //! * [`vector`]: address vectors; [`inserted`]: the outcome of an insertion; [`inserter`]: insertion without waiting.
 
 pub mod inserter;

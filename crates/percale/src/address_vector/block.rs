@@ -1,16 +1,16 @@
-//! A symmetric block: consecutive nodes, each with the same consecutive ports.
+//! Symmetric blocks: consecutive nodes, each with the same consecutive ports.
 //!
-//! Its addresses are counted node by node, all ports of a node before the next one. As words it takes [`WORDS`],
-//! however many addresses it has.
+//! The addresses of a block are counted node by node: all ports of a node come before the next node. A block is encoded
+//! in [`WORDS`] words, however many addresses it has.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::entry::{canonical, check, fold_scope, unfold_scope};
 
-/// Words of a block.
+/// The number of words of a block.
 pub(super) const WORDS: usize = 4;
 
-/// The block.
+/// A symmetric block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     /// The first node: an IPv4 address, or an IPv6 address with its scope folded in.
@@ -23,8 +23,8 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// A block of `nodes` nodes from `first` on with `ports` ports each. `None` if one of the addresses is not an endpoint's, or the block
-    /// would be empty.
+    /// Creates a block of `nodes` nodes from `first` on with `ports` ports each. Returns `None` if one of the addresses
+    /// cannot be an endpoint's, or the block would be empty.
     pub(super) fn new(first: SocketAddr, nodes: u64, ports: u64) -> Option<Self> {
         let last_port = u64::from(first.port()).checked_add(ports.checked_sub(1)?)?;
         let last_port = u16::try_from(last_port).ok()?;
@@ -37,7 +37,7 @@ impl Block {
             SocketAddr::V6(v6) => {
                 let base = fold_scope(&v6)?;
                 let last = base.checked_add(u128::from(steps))?;
-                // Link-local addresses must stay in their network: the bits above it hold the scope.
+                // Link-local addresses must stay in their network, because the bits above it hold the scope.
                 if Ipv6Addr::from_bits(base).is_unicast_link_local() && last >> 64 != base >> 64 {
                     return None;
                 }
@@ -45,22 +45,22 @@ impl Block {
             }
         };
         check(&first).and_then(|()| check(&last)).ok()?;
-        // Between two good ends there may be groups only.
+        // The addresses between two valid ends may include multicast groups.
         let groups = match (first.ip(), last.ip()) {
             (IpAddr::V4(first), IpAddr::V4(last)) => first.octets()[0] < 224 && last.octets()[0] >= 224,
-            _ => false, // ff00::/8 is at the very end; fe80::/10 was dealt with.
+            _ => false, // ff00::/8 is at the end of the address space, and fe80::/10 was handled above.
         };
         let crosses = v6 && enters_link_local(base, steps);
         let ports = u32::try_from(ports).ok()?;
         (!groups && !crosses).then_some(Self { base, v6, nodes, port: first.port(), ports })
     }
 
-    /// The number of addresses, which does not overflow.
+    /// Returns the number of addresses. It does not overflow.
     pub(super) fn len(&self) -> u64 {
         self.nodes.saturating_mul(u64::from(self.ports))
     }
 
-    /// The node and the port at `at`, counted from the first.
+    /// Returns the node and the port at index `at`.
     #[inline]
     fn split(&self, at: u64) -> (u64, u16) {
         let (node, port) = match (u32::try_from(at), self.ports) {
@@ -72,7 +72,7 @@ impl Block {
         (node, self.port.wrapping_add(port as u16))
     }
 
-    /// The address at `at`, which is less than the length.
+    /// Returns the address at index `at`, which is less than the length.
     #[inline]
     pub(super) fn get(&self, at: u64) -> SocketAddr {
         if let Some((ip, port)) = self.get_v4(at) {
@@ -82,7 +82,7 @@ impl Block {
         unfold_scope(self.base.wrapping_add(u128::from(node)), port)
     }
 
-    /// Like [`get`](Self::get), but `None` unless it is a block of IPv4 addresses.
+    /// Like [`get`](Self::get), but returns `None` unless it is a block of IPv4 addresses.
     #[inline]
     pub(super) fn get_v4(&self, at: u64) -> Option<(Ipv4Addr, u16)> {
         if self.v6 {
@@ -92,7 +92,7 @@ impl Block {
         Some((Ipv4Addr::from_bits((self.base as u32).wrapping_add(node as u32)), port))
     }
 
-    /// The position of an address in the block. The address is [canonical].
+    /// Returns the index of an address in the block. The address is [canonical].
     pub(super) fn position(&self, address: &SocketAddr) -> Option<u64> {
         let bits = match (address, self.v6) {
             (SocketAddr::V4(v4), false) => u128::from(v4.ip().to_bits()),
@@ -106,13 +106,13 @@ impl Block {
         Some(node.wrapping_mul(u64::from(self.ports)).wrapping_add(u64::from(port)))
     }
 
-    /// The block as words.
+    /// Encodes the block as words.
     pub(super) const fn pack(&self) -> [u64; WORDS] {
         let shape = (self.v6 as u64) << 63 | (self.port as u64) << 32 | self.ports as u64;
         [shape, self.nodes, (self.base >> 64) as u64, self.base as u64]
     }
 
-    /// Decodes a block from words. `None` if they do not encode one.
+    /// Decodes a block from words. Returns `None` if they do not encode one.
     #[inline]
     pub(super) const fn unpack(words: [u64; WORDS]) -> Option<Self> {
         let [shape, nodes, high, low] = words;
@@ -125,7 +125,7 @@ impl Block {
     }
 }
 
-/// Whether counting up from an address that is not link-local reaches one that is.
+/// Returns whether counting up from an address that is not link-local reaches one that is.
 fn enters_link_local(base: u128, steps: u64) -> bool {
     let link_local = |bits| Ipv6Addr::from_bits(bits).is_unicast_link_local();
     !link_local(base) && link_local(base.saturating_add(u128::from(steps)))

@@ -1,33 +1,33 @@
-//! Cells: the numbers that a table keeps about itself.
+//! Cells: the numbers that a table stores about itself.
 
 use crate::local_memory::words::Array;
 
-/// The numbers that a table keeps about itself.
+/// The numbers that a table stores about itself.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 pub(super) enum Cell {
-    /// Entries up to here may be in use.
+    /// The end of the entries that may be in use.
     End,
-    /// Entries in use.
+    /// The number of entries in use.
     Used,
-    /// Entries below the end that are free.
+    /// The number of free entries below the end.
     Removed,
-    /// No free entry is before this one.
+    /// An index below which no entry is free.
     Hint,
-    /// Ranges that are complete.
+    /// The number of complete ranges.
     Ranges,
     /// The tag of the IPv6 entry that was written last.
     Tag,
-    /// Changes so far.
+    /// The number of changes so far.
     Changes,
-    /// Removals so far, twice; odd while one is under way.
+    /// Twice the number of removals so far. It is odd while one is under way.
     Removals,
-    /// A writer is writing, or died while it wrote.
+    /// Set while a writer is writing. It remains set if the writer dies.
     Writing,
 }
 
 /// The number of cells.
 pub(super) const CELLS: usize = Cell::Writing as usize + 1;
 
-/// The cells, reached in the same way for both kinds of store.
+/// The cells, which are accessed in the same way for both kinds of store.
 pub(super) type Cells = Array<CELLS>;

@@ -1,26 +1,27 @@
 //! The encoding of a vector's words, and the addresses that they can hold.
 //!
-//! Scopes: Linux uses an IPv6 address's scope only if the address is link-local. Then the scope is kept (in bits of the address
-//! that are zero by definition); otherwise it is dropped, and flow labels are always dropped.
+//! Scopes: Linux uses an IPv6 address's scope only if the address is link-local. Then the scope is kept (in bits of the
+//! address that are zero by definition); otherwise it is dropped, and flow labels are always dropped.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::error::AddressError;
 
-/// A decoded entry. As a word: 2 bits kind, 16 bits port, then the IPv4 address in the low 32 bits, or 46 bits
-/// that are different for each IPv6 address that was ever inserted into the table.
+/// A decoded entry. It is encoded as a word: 2 bits for the kind, 16 bits for the port, and the IPv4 address in the low
+/// 32 bits or, for an IPv6 address, a tag of 46 bits, which differs for each IPv6 address that was ever inserted into
+/// the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// Nothing was ever written here.
+    /// The entry was never written.
     Untouched,
     /// The address was removed.
     Removed,
     V4(Ipv4Addr, u16),
-    /// The address is in the record of the same index.
+    /// The address is in the record with the same index.
     V6(u16, u64),
 }
 
-/// The tag's bits.
+/// The bits of the tag.
 const TAG: u64 = (1 << 46) - 1;
 
 impl Entry {
@@ -34,7 +35,7 @@ impl Entry {
         kind << 62 | (port as u64) << 46 | low
     }
 
-    /// The IPv4 address of a word, if the word encodes one.
+    /// Returns the IPv4 address of a word if the word encodes one.
     #[inline]
     pub(super) const fn unpack_v4(word: u64) -> Option<(Ipv4Addr, u16)> {
         if word >> 62 == 1 { Some((Ipv4Addr::from_bits(word as u32), (word >> 46) as u16)) } else { None }
@@ -52,21 +53,22 @@ impl Entry {
     }
 }
 
-/// Bits of a link-local address that are zero by definition (RFC 4291), where its scope is kept.
+/// The position of bits in a link-local address that are zero by definition (RFC 4291). The scope is stored there.
 const SCOPE_SHIFT: u32 = 64;
 
-/// An IPv6 address as a record: its bits, with its scope in them. `None` if it cannot be kept exactly.
+/// Encodes an IPv6 address as a record: its bits, with its scope in them. Returns `None` if it cannot be stored
+/// exactly.
 pub(super) fn fold_scope(address: &SocketAddrV6) -> Option<u128> {
     let bits = address.ip().to_bits();
     if !address.ip().is_unicast_link_local() {
         return Some(bits);
     }
-    // fe80::/10, then 54 zero bits.
+    // fe80::/10 is followed by 54 zero bits.
     let zero = (bits >> SCOPE_SHIFT) << 10 & u128::from(u64::MAX) == 0;
     zero.then_some(bits | u128::from(address.scope_id()) << SCOPE_SHIFT)
 }
 
-/// The address of a record.
+/// Decodes the address of a record.
 pub(super) fn unfold_scope(bits: u128, port: u16) -> SocketAddr {
     let ip = Ipv6Addr::from_bits(bits);
     if !ip.is_unicast_link_local() {
@@ -77,7 +79,7 @@ pub(super) fn unfold_scope(bits: u128, port: u16) -> SocketAddr {
     SocketAddrV6::new(ip, port, 0, scope).into()
 }
 
-/// What no endpoint is bound to, or cannot be kept exactly.
+/// Returns an error for an address that no endpoint can be bound to, or that cannot be stored exactly.
 pub(super) fn check(address: &SocketAddr) -> Result<(), AddressError> {
     let unusable = match address.ip() {
         IpAddr::V4(ip) => ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast(),
@@ -90,8 +92,8 @@ pub(super) fn check(address: &SocketAddr) -> Result<(), AddressError> {
     Ok(())
 }
 
-/// The form in which two addresses of the same endpoint are equal: IPv4 addresses that are written as IPv6 ones,
-/// scopes and flow labels without meaning.
+/// Returns the form in which two addresses of the same endpoint are equal. IPv4 addresses in IPv6 notation are
+/// converted, and scopes and flow labels without meaning are removed.
 pub(super) fn canonical(address: &SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {

@@ -14,7 +14,7 @@ pub enum AddressError {
     Name {
         /// The text.
         name: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The vector holds addresses of another family.
@@ -22,33 +22,33 @@ pub enum AddressError {
     Family {
         /// The address.
         address: SocketAddr,
-        /// The family that is wanted.
+        /// The family of the vector.
         wanted: Family,
     },
     /// The bytes are not an address in the format of the vector's addresses.
     #[error("it is no address of the form that this address vector's have")]
     Form,
-    /// No endpoint can have this address.
+    /// An endpoint cannot have this address.
     #[error("{0} is no endpoint's address: it needs a port, and must be neither a wildcard nor a group")]
     NotAnEndpoint(SocketAddr),
-    /// Nodes or services cannot be counted up this far.
+    /// Nodes or services cannot be counted up so far.
     #[error("no range of {nodes} nodes with {services} services each begins at {node:?}, {service:?}: {reason}")]
     Range {
         /// The first node.
         node: String,
-        /// How many.
+        /// The number of nodes.
         nodes: usize,
         /// The first service.
         service: String,
-        /// How many.
+        /// The number of services.
         services: usize,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// The peer is not in the vector, or not any more.
+    /// The peer is not in the vector.
     #[error("{0} is not in the address vector")]
     Unknown(PeerAddress),
-    /// The vector has as many entries as it can have.
+    /// The vector has the maximum number of entries.
     #[error("the address vector is full; remove entries, or reserve fewer bits for receive contexts")]
     Full,
     /// Too many bits reserved for receive contexts.
@@ -60,37 +60,37 @@ pub enum AddressError {
     /// Only named vectors are opened for reading only.
     #[error("an address vector without a name cannot be opened for reading only: it would be empty for ever")]
     Unnamed,
-    /// Another process has the vector locked, and does not go on.
+    /// Another process holds the lock of the vector and makes no progress.
     #[error("another process is changing the address vector and does not come to an end; is it stopped?")]
     Busy,
     /// A named vector could not be opened.
     #[error("address vector {name:?} cannot be opened: {reason}")]
     Open {
-        /// Its name.
+        /// The name of the vector.
         name: String,
         /// The system's code.
         errno: i32,
         /// The message.
         reason: String,
     },
-    /// The number that its numbers are to count from leaves no room for receive contexts.
+    /// The base of the vector's numbers leaves no room for receive contexts.
     #[error("a map that counts from {base:#x} has no room for {bits} bits of receive contexts")]
     Base {
-        /// The number.
+        /// The base.
         base: u64,
-        /// The bits.
+        /// The number of bits for receive contexts.
         bits: u32,
     },
-    /// The insertion was given up before it was done.
+    /// The insertion was canceled before it was performed.
     #[error("the insertion was given up: its vector is being closed")]
     Canceled,
-    /// The process is a fork of the one that made the vector.
+    /// The process is a fork of the process that created the vector.
     #[error("this process was forked from the one that made the address vector; make a vector of its own in it")]
     Forked,
 }
 
 impl AddressError {
-    /// The code that libfabric has for this error (positive).
+    /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {

@@ -13,7 +13,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The family of `address`.
+    /// Returns the family of `address`.
     #[must_use]
     pub const fn of(address: &SocketAddr) -> Self {
         match address {

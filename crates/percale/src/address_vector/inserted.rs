@@ -3,7 +3,7 @@
 use super::error::AddressError;
 use crate::types::PeerAddress;
 
-/// The outcome for each address of one insertion, in order. Consecutive numbers take no more memory than one.
+/// The outcome for each address of one insertion, in order. A run of consecutive numbers takes as much memory as one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Inserted {
     runs: Vec<Run>,
@@ -15,7 +15,7 @@ crate::short_debug!(Inserted, "Inserted");
 enum Run {
     /// `count` peers, with consecutive numbers.
     There { first: u64, count: u64 },
-    /// `count` addresses failed for one reason.
+    /// `count` addresses that failed for the same reason.
     Failed { count: u64, error: AddressError },
 }
 
@@ -44,7 +44,7 @@ impl Inserted {
         self.runs.iter().map(Run::len).sum()
     }
 
-    /// Whether there were none.
+    /// Returns whether the insertion had no addresses.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
@@ -60,12 +60,13 @@ impl Inserted {
         })
     }
 
-    /// The addresses that failed: the place of each in the insertion, and why.
+    /// Returns the addresses that failed: the index of each in the insertion, and the reason.
     pub fn failures(&self) -> impl Iterator<Item = (u64, &AddressError)> {
         self.failed_runs().flat_map(|(start, count, error)| (0..count).map(move |at| (start + at, error)))
     }
 
-    /// The same as runs of addresses in a row that failed for one reason: the place of the first, how many, and why.
+    /// Returns the same as runs of consecutive addresses that failed for the same reason: the index of the first, the
+    /// number, and the reason.
     pub(crate) fn failed_runs(&self) -> impl Iterator<Item = (u64, u64, &AddressError)> {
         let mut before = 0;
         self.runs.iter().filter_map(move |run| {

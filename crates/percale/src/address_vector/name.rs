@@ -1,9 +1,10 @@
-//! The text form of network addresses, and what names resolve to.
+//! The text form of network addresses, and name resolution.
 //!
-//! An address reads `10.1.1.1:7471`, `[fe80::1%2]:7471` or `node7:7471`; libfabric's own form, with `fi_sockaddr_in://`
-//! or `fi_sockaddr_in6://` before it, is taken as well. A name may have several addresses: the first of the wanted
-//! family counts, and without a wanted one the first IPv4 address before any IPv6 address, since a peer is one address
-//! here and most endpoints are bound to IPv4. Resolving a name blocks, for as long as the system's resolver does.
+//! An address has the form `10.1.1.1:7471`, `[fe80::1%2]:7471` or `node7:7471`. libfabric's form, with the prefix
+//! `fi_sockaddr_in://` or `fi_sockaddr_in6://`, is accepted as well. If a name has several addresses, the first one of
+//! the requested family is used. If no family is requested, the first IPv4 address is preferred over all IPv6
+//! addresses, since a peer has one address here and most endpoints are bound to IPv4. Resolving a name blocks as long
+//! as the system's resolver does.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
 
@@ -11,12 +12,12 @@ use super::error::AddressError;
 
 pub use super::family::Family;
 
-/// What an address begins with in libfabric's text form.
+/// The prefixes of addresses in libfabric's text form.
 const SCHEMES: [(&str, Family); 2] = [("fi_sockaddr_in6://", Family::V6), ("fi_sockaddr_in://", Family::V4)];
 
-/// A name of a peer's network address: an address, or a text that is one or resolves to one.
+/// The name of a peer's network address: an address, or a text that is one or resolves to one.
 pub trait Name {
-    /// Whether [`resolve`](Self::resolve) needs no resolver, and never blocks.
+    /// Whether [`resolve`](Self::resolve) needs no resolver and never blocks.
     const IMMEDIATE: bool;
 
     /// Returns the address, of the given family if there is one.
@@ -68,7 +69,8 @@ impl Name for str {
         let found = SCHEMES.iter().find_map(|(scheme, named)| Some((self.strip_prefix(scheme)?, *named)));
         let (text, family) = match found {
             Some((text, named)) => {
-                // The scheme is the text's own word for its family; a wanted one must agree below.
+                // The scheme in the text selects the family. It must agree with the requested family, which is checked
+                // below.
                 let address = pick(text, Some(named))?;
                 return address.resolve(family);
             }
@@ -108,7 +110,7 @@ fn pick(text: &str, family: Option<Family>) -> Result<SocketAddr, AddressError> 
     choose(&all, family).map_err(unknown)
 }
 
-/// The address of a family that counts, of all that a name has; or why there is none.
+/// Selects the address of the requested family from all addresses of a name. Returns the reason if there is none.
 fn choose(all: &[SocketAddr], family: Option<Family>) -> Result<SocketAddr, String> {
     let of = |wanted| all.iter().find(|address| Family::of(address) == wanted);
     let chosen = match family {
@@ -120,18 +122,18 @@ fn choose(all: &[SocketAddr], family: Option<Family>) -> Result<SocketAddr, Stri
     })
 }
 
-/// The address of a node's name, or address, and a service's name, or port.
+/// Returns the address of a node (a name or an address) and a service (a name or a port).
 ///
 /// # Errors
-/// If it has none of the wanted family, or the service no port.
+/// If the node has no address of the requested family, or the service has no port.
 pub fn resolve_service(node: &str, service: &str, family: Option<Family>) -> Result<SocketAddr, AddressError> {
     resolve_port(node, port_of(service)?, family)
 }
 
-/// The address of a node, a name or an address, with a port.
+/// Returns the address of a node, which is a name or an address, with a port.
 ///
 /// # Errors
-/// If it has none of the wanted family.
+/// If the node has no address of the requested family.
 pub(super) fn resolve_port(node: &str, port: u16, family: Option<Family>) -> Result<SocketAddr, AddressError> {
     if node.eq_ignore_ascii_case("localhost") {
         return format!("localhost:{port}").resolve(family);
@@ -144,7 +146,7 @@ pub(super) fn resolve_port(node: &str, port: u16, family: Option<Family>) -> Res
     choose(&all, family).map_err(unknown)
 }
 
-/// Parses a node as an address, if it is one; an IPv6 address may have a scope.
+/// Parses a node that is an address. An IPv6 address may have a scope.
 pub(super) fn literal(node: &str, port: u16) -> Option<SocketAddr> {
     if let Ok(ip) = node.parse::<IpAddr>() {
         return Some(SocketAddr::new(ip, port));
@@ -152,18 +154,18 @@ pub(super) fn literal(node: &str, port: u16) -> Option<SocketAddr> {
     format!("[{node}]:{port}").parse::<SocketAddrV6>().ok().map(SocketAddr::V6)
 }
 
-/// Whether a node is an address, so that no resolver is needed.
+/// Returns whether a node is an address, so that no resolver is needed.
 pub(crate) fn is_literal(node: &str) -> bool {
     literal(node, 1).is_some()
 }
 
-/// Where the system keeps the names of services.
+/// The file in which the system stores the names of services.
 const SERVICES: &str = "/etc/services";
 
-/// The port that a service is: its number, or that of the TCP service with this name.
+/// Returns the port of a service: its number, or the port of the TCP service with this name.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no such service.
 pub fn port_of(service: &str) -> Result<u16, AddressError> {
     let unknown =
         |reason: &str| AddressError::Name { name: service.to_owned(), reason: format!("as a service: {reason}") };
@@ -174,7 +176,7 @@ pub fn port_of(service: &str) -> Result<u16, AddressError> {
     listed(&known, service).ok_or_else(|| unknown("no TCP service has this name"))
 }
 
-/// The TCP port of a name in a list of services (services(5)).
+/// Returns the TCP port of a name in a list of services (services(5)).
 fn listed(list: &str, service: &str) -> Option<u16> {
     list.lines().find_map(|line| {
         let mut words = line.split('#').next()?.split_ascii_whitespace();
@@ -184,13 +186,14 @@ fn listed(list: &str, service: &str) -> Option<u16> {
     })
 }
 
-/// The port in `localhost:port`. That name is this machine by definition (RFC 6761), also where no resolver knows it.
+/// Returns the port in `localhost:port`. That name is this machine by definition (RFC 6761), even if no resolver has
+/// it.
 fn local_port(text: &str) -> Option<u16> {
     let (host, port) = text.rsplit_once(':')?;
     if host.eq_ignore_ascii_case("localhost") { port.parse().ok() } else { None }
 }
 
-/// The address in libfabric's text form.
+/// Formats an address in libfabric's text form.
 #[must_use]
 pub fn fabric_text(address: &SocketAddr) -> String {
     match address {

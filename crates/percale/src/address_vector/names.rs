@@ -1,20 +1,23 @@
-//! How processes find a vector that they share.
+//! Finds the vectors that processes share by name.
 //!
-//! Every process that uses a named vector binds an abstract Unix socket for as long as it does. The name of the socket contains the vector's
-//! key and the process ID. No process connects to it: the kernel lists it (/proc/net/unix), and removes it when the process ends. A process
-//! that opens the vector takes its memory from any of these processes, through /proc: there the kernel checks that the two processes are of
-//! one user, and opens a separate file description, which is read-only if no more is requested. So no process depends on another one, none
-//! has to be a server, and nothing has a name in a file system.
+//! Every process that uses a named vector binds an abstract Unix socket as long as it does. The name of the socket
+//! contains the vector's key and the process ID. No process connects to the socket: the kernel lists it
+//! (/proc/net/unix), and removes it when the process ends. A process that opens the vector opens its memory from any of
+//! these processes, through /proc. There the kernel checks that the two processes belong to the same user, and opens a
+//! separate file description, which is read-only if only reading is requested. So no process depends on another one,
+//! none has to be a server, and nothing has a name in a file system.
 //!
-//! One process at a time opens the vector. Any user can bind a socket of any name, so a fixed name would not be a lock: its holder could be a
-//! process of another user. Instead every process binds names of its own, and only sockets count that a process of this user is seen to have
-//! (through /proc, by inode). A process that wants to open the vector binds a name of the stage `waits`, with a random number; the process with
-//! the smallest number is next. It binds a second name, of the stage `opens`, and checks again: of two processes that bind their second names at
-//! the same time at least one sees the other, and a process that sees another one closes its second name. A process that ends gives up all
-//! its names.
+//! One process at a time opens the vector. Any user can bind a socket of any name, so a fixed name could not serve as a
+//! lock: its holder might be a process of another user. Instead every process binds its own names, and a socket counts
+//! only if a process of this user has it (which is checked through /proc, by inode). A process that wants to open the
+//! vector binds a name of the stage `waits` with a random number. The process with the smallest number is next. It
+//! binds a second name, of the stage `opens`, and checks again. If two processes bind their second names at the same
+//! time, at least one of them sees the other, and a process that sees another one closes its second name. The names of
+//! a process are removed when it ends.
 //!
-//! A vector's key is a digest of the user ID, the family of its addresses, the name of its domain and its own name. Sockets are visible within
-//! one network namespace, processes within one PID namespace: processes share named vectors within both.
+//! A vector's key is a digest of the user ID, the family of its addresses, the name of its domain and its own name.
+//! Sockets are visible within one network namespace, processes within one PID namespace: processes share named vectors
+//! within both.
 
 use std::collections::HashSet;
 use std::io;
@@ -33,32 +36,32 @@ use crate::system::random::random;
 
 /// The common prefix of all socket names.
 const PREFIX: &str = "percale-vector";
-/// How long to wait for other processes that open the vector.
+/// The maximum time to wait for other processes that open the vector.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A named vector's memory, and the socket that announces that this process has it.
+/// The memory of a named vector, and the socket that announces that this process has it.
 #[derive(Debug)]
 pub(super) struct Named {
     pub(super) shared: Shared,
     pub(super) presence: ProcessSocket,
 }
 
-/// How a named vector is to be opened.
+/// The parameters for opening a named vector.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening<'a> {
     pub(super) name: &'a str,
-    /// The domain's name; vectors of differently named domains are different vectors.
+    /// The domain's name. Vectors of differently named domains are different vectors.
     pub(super) domain: &'a str,
-    /// Vectors of different families are different vectors.
+    /// The address family. Vectors of different families are different vectors.
     pub(super) family: &'a str,
-    /// Opens an existing vector only, and only for reading.
+    /// Whether to open only an existing vector, and only for reading.
     pub(super) read_only: bool,
     /// The expected number of entries of a new vector.
     pub(super) expected: usize,
 }
 
 impl Opening<'_> {
-    /// The key: 32 hexadecimal digits.
+    /// Returns the key: 32 hexadecimal digits.
     fn key(&self) -> String {
         let mut hash = Sha256::new();
         for part in [&rustix::process::geteuid().as_raw().to_string(), self.family, self.domain, self.name] {
@@ -113,7 +116,8 @@ impl Stage {
     }
 }
 
-/// Waits until no other process of this user is opening this vector. Until the returned socket is closed, no other process opens it.
+/// Waits until no other process of this user is opening this vector. No other process opens it until the returned
+/// socket is closed.
 fn alone(key: &str) -> io::Result<ProcessSocket> {
     let number = u64::from_ne_bytes(random()?);
     let deadline = Instant::now() + PATIENCE;
@@ -129,13 +133,14 @@ fn alone(key: &str) -> io::Result<ProcessSocket> {
         if Instant::now() >= deadline {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        // A random time, so that processes that saw each other do not collide again and again.
+        // The time is random, so that processes that saw each other do not collide repeatedly.
         let [chance] = random::<1>()?;
         crate::system::thread::pause(Duration::from_micros(200 + 2 * u64::from(chance)));
     }
 }
 
-/// Whether there is a matching socket (stage and number) of a process of this user, other than the one of this call.
+/// Returns whether there is a matching socket (stage and number) of a process of this user, other than the socket of
+/// this call.
 fn has_rival(key: &str, own: u64, such: impl Fn(Stage, u64) -> bool) -> io::Result<bool> {
     let sockets = std::fs::read_to_string("/proc/net/unix")?;
     let prefix = format!("@{PREFIX}/{key}/");
@@ -149,7 +154,7 @@ fn has_rival(key: &str, own: u64, such: impl Fn(Stage, u64) -> bool) -> io::Resu
         };
         let (Some(number), Some(pid)) = (parts.next(), parts.next()) else { continue };
         let (Ok(number), Ok(pid)) = (u64::from_str_radix(number, 16), pid.parse::<u32>()) else { continue };
-        // The inode number is in front of the name.
+        // The inode number precedes the name.
         let Some(inode) = line[..at].split_whitespace().next_back() else { continue };
         if number != own && such(stage, number) && holds(pid, &format!("socket:[{inode}]")) {
             return Ok(true);
@@ -158,7 +163,7 @@ fn has_rival(key: &str, own: u64, such: impl Fn(Stage, u64) -> bool) -> io::Resu
     Ok(false)
 }
 
-/// Whether the process belongs to this user and has this descriptor.
+/// Returns whether the process belongs to this user and has this descriptor.
 fn holds(pid: u32, descriptor: &str) -> bool {
     let process = format!("/proc/{pid}");
     let ours = rustix::process::geteuid().as_raw();
@@ -175,7 +180,7 @@ fn holds(pid: u32, descriptor: &str) -> bool {
 fn announce(key: &str) -> io::Result<ProcessSocket> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    // A name in use may belong to another PID namespace, or to a child that outlived its parent.
+    // A name that is in use may belong to another PID namespace, or to a child that outlived its parent.
     let own = format!("{PREFIX}/{key}/{}/{number}", std::process::id());
     for attempt in 0..1000 {
         match bind(&format!("{own}/{attempt}")) {
@@ -186,7 +191,7 @@ fn announce(key: &str) -> io::Result<ProcessSocket> {
     Err(io::ErrorKind::AddrInUse.into())
 }
 
-/// Opens the memory of any process that has it.
+/// Opens the memory of any process that has the vector.
 fn find(key: &str, read_only: bool) -> io::Result<Option<Shared>> {
     let sockets = std::fs::read_to_string("/proc/net/unix")?;
     let prefix = format!("@{PREFIX}/{key}/");
@@ -205,14 +210,15 @@ fn find(key: &str, read_only: bool) -> io::Result<Option<Shared>> {
             Err(error) => denied = Some(error),
         }
     }
-    // A process of this user has the memory, and opening it is denied: new memory of the same name would be a different vector.
+    // A process of this user has the memory, but opening it is denied. New memory with the same name would be a
+    // different vector.
     denied.map_or(Ok(None), Err)
 }
 
-/// Opens the memory of a process, if the process belongs to this user and has it.
+/// Opens the memory of a process if the process belongs to this user and has the vector.
 fn memory_of(pid: u32, key: &str, read_only: bool) -> io::Result<Option<Shared>> {
     let process = format!("/proc/{pid}");
-    // The process is gone, or belongs to another user and only claims to have the memory.
+    // The process no longer exists, or belongs to another user and only claims to have the memory.
     let ours = rustix::process::geteuid().as_raw();
     if rustix::fs::stat(process.as_str()).map_or(true, |found| found.st_uid != ours) {
         return Ok(None);
@@ -235,7 +241,7 @@ fn memory_of(pid: u32, key: &str, read_only: bool) -> io::Result<Option<Shared>>
                 Err(Errno::NOENT | Errno::SRCH) => return Ok(None),
                 Err(error) => return Err(error.into()),
             };
-            // Only memfds have seals; it must also have been created by this user.
+            // Only memfds have seals. The memfd must also have been created by this user.
             let seals = rustix::fs::fcntl_get_seals(&fd);
             if seals.is_ok_and(|seals| seals.contains(SealFlags::GROW)) && rustix::fs::fstat(&fd)?.st_uid == ours {
                 return Shared::open(fd, read_only).map(Some);

@@ -1,26 +1,28 @@
 //! A growing table of 64-bit words that is read without a lock.
 //!
-//! Words live in pieces, each of twice the words of the one before. The first has room for as many as are expected, at least
-//! [`PAGE`]; what is in it is found at once. Nothing is ever moved or freed before the table is, so a reader needs two loads to
-//! its word. A piece is memory that the system gives zeroed and page by page as it is first written, so a table takes the memory
+//! Words are stored in pieces, each with twice as many words as the previous one. The first has room for the expected
+//! number of words, at least [`PAGE`], and its words are found without searching. No piece is moved or freed before the
+//! table is, so a reader needs two loads to find its word. The system provides the memory of a piece zeroed, page by
+//! page when it is first written, so a table takes only the memory of the pages that it uses. Every word starts as 0.
 //! of the pages that it uses. Every word starts as 0.
 
 use std::sync::atomic::AtomicU64;
 
 use crate::local_memory::words::OnceWords;
 
-/// Words of a *page*, the unit in which the table is searched: 4 KiB.
+/// The number of words of a *page*, the unit in which the table is searched: 4 KiB.
 pub(super) const PAGE: usize = 512;
-/// Enough for almost 2^33 words.
+/// The number of pieces, enough for almost 2^33 words.
 const PIECES: usize = 24;
 /// The maximum number of words of a table.
 pub(super) const LIMIT: usize = ((1 << PIECES) - 1) * PAGE;
-/// The maximum number of words of the first piece, whatever is expected: 128 MiB of address space, if not of memory.
+/// The maximum number of words of the first piece, however many are expected. It takes 128 MiB of address space, but
+/// not of memory.
 const MOST_AT_FIRST: usize = 1 << 24;
 
 /// The table.
 pub(super) struct Paged {
-    /// Words of the first piece: a power of two.
+    /// The number of words of the first piece, a power of two.
     first: usize,
     pieces: [OnceWords; PIECES],
 }
@@ -38,7 +40,7 @@ impl Paged {
         Self { first, pieces: std::array::from_fn(|piece| OnceWords::new(first << piece)) }
     }
 
-    /// The piece that has a word, and its position in the piece.
+    /// Returns the piece that contains a word, and the word's position in the piece.
     #[inline]
     const fn place(&self, index: usize) -> (usize, usize) {
         let shifted = index.saturating_add(self.first);
@@ -46,26 +48,27 @@ impl Paged {
         (piece as usize, shifted - (self.first << piece))
     }
 
-    /// The words of the first piece; none before it exists.
+    /// Returns the words of the first piece, or none before it exists.
     #[inline]
     pub(super) fn near(&self) -> &[AtomicU64] {
         self.pieces[0].get()
     }
 
-    /// The words of one page, if their piece exists.
+    /// Returns the words of one page if their piece exists.
     pub(super) fn page(&self, page: usize) -> Option<&[AtomicU64]> {
         let (piece, at) = self.place(page * PAGE);
         self.pieces.get(piece)?.get().get(at..at + PAGE)
     }
 
-    /// The word at `index`, if its piece exists.
+    /// Returns the word at `index` if its piece exists.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&AtomicU64> {
         let (piece, at) = self.place(index);
         self.pieces.get(piece)?.get().get(at)
     }
 
-    /// The word at `index`. Creates its piece if it does not exist. `None` past the limit, or if there is no memory.
+    /// Returns the word at `index`. Creates its piece if it does not exist. Returns `None` beyond the limit, or if
+    /// there is no memory.
     #[inline]
     pub(super) fn make(&self, index: usize) -> Option<&AtomicU64> {
         self.get(index).or_else(|| self.make_piece(index))

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::block::{Block, WORDS};
 
-/// Words of a range: its first index, how many entries it has, how many addresses of its block come before them, and
-/// the block.
+/// The number of words of a range: its first index, its number of entries, the number of addresses of its block before
+/// them, and the block.
 pub(super) const RANGE: usize = 3 + WORDS;
 
 /// Consecutive entries with the addresses of a block.
@@ -18,7 +18,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// Writes it to its words.
+    /// Writes the range to its words.
     pub(super) fn write(&self, words: &[AtomicU64]) {
         let values = [self.first, self.count, self.skip].into_iter().chain(self.block.pack());
         for (word, value) in words.iter().zip(values) {
@@ -26,7 +26,7 @@ impl Range {
         }
     }
 
-    /// Reads the range that words contain, if they contain one.
+    /// Decodes a range from words. Returns `None` if they do not encode one.
     #[inline]
     pub(super) fn read(words: &[AtomicU64]) -> Option<Self> {
         let words: &[AtomicU64; RANGE] = words.first_chunk()?;

@@ -1,16 +1,18 @@
-//! The words of a vector that several processes use: one sealed memfd, mapped by each of them.
+//! The words of a vector that several processes use: one sealed memfd, which each of them maps.
 //!
-//! It has room for a fixed number of entries, but physical pages only for those that were written. The layout, in order: one page with the
-//! cells and the description of the memory itself; counts of pages of entries; ranges; entries; records; numbers. A count also has bits for
-//! whether its page exists and whether the page's records exist, beside the number of the page's entries that are marked as removed. At the end
-//! are the numbers of the entries, for callers that look for them in memory: each number is its index.
+//! It has room for a fixed number of entries, but physical pages only for those that were written. The layout is, in
+//! order: one page with the cells and the description of the memory itself; counts of pages of entries; ranges;
+//! entries; records; numbers. A count contains the number of the page's entries that are marked as removed, and one bit
+//! each for whether the page exists and whether the page's records exist. The numbers of the entries are at the end,
+//! for callers that look for them in memory: each number is its index.
 //!
-//! **Readers** take no lock and change nothing. **Writers** lock the file (flock(2), with a file description of their own, so that the lock ends
-//! with the process), and set a cell while they write. A writer that finds the cell set runs after a process that died while it wrote, and
-//! restores the table first: every count is computed anew from the entries.
+//! **Readers** take no lock and change nothing. **Writers** lock the file (flock(2), with a separate file description,
+//! so that the lock ends with the process), and set a cell while they write. A writer that finds the cell already set
+//! runs after a process that died while it wrote. It restores the table first: every count is recomputed from the
+//! entries.
 //!
-//! Another process of this user may write anything here. Every number is checked against the room that exists; a wrong value yields wrong
-//! addresses, or none, and has no other effect.
+//! Another process of this user may write anything here. Every number is checked against the existing room. A wrong
+//! value can only lead to wrong or missing addresses.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,20 +30,20 @@ use super::range::RANGE;
 use crate::local_memory::mapping::{Mapping, back, sealed_memfd};
 use crate::local_memory::words::Words;
 
-/// The mark of such memory, behind the cells.
+/// The magic number that identifies such memory. It is stored after the cells.
 const MARK: u64 = 0x7065_7263_2d61_7631;
-/// Where the mark and the number of entries are.
+/// The offset of the magic number and of the number of entries.
 const MARK_AT: usize = 256;
 const CAPACITY_AT: usize = 257;
-/// Where the count of written numbers is.
+/// The offset of the count of written numbers.
 const NUMBERED_AT: usize = 258;
 const _: () = assert!(CELLS <= MARK_AT, "cells come first");
 
-/// Words of a page of memory.
+/// The number of words of a page of memory.
 const HEAD: usize = 512;
 /// The maximum number of ranges.
 const RANGES: usize = 4096;
-/// The smallest capacity in entries; a multiple of the entries of a page full of counts.
+/// The smallest capacity in entries. It is a multiple of the number of entries that one page of counts covers.
 const LEAST: usize = 1 << 22;
 /// The largest capacity.
 const MOST: usize = 1 << 32;
@@ -51,7 +53,7 @@ const PRESENT: u64 = 1 << 63;
 const RECORDS: u64 = 1 << 62;
 const NUMBER: u64 = RECORDS - 1;
 
-/// How long to wait for a writer. A writer that takes longer was stopped.
+/// The maximum time to wait for a writer. A writer that takes longer was stopped.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The offsets of the parts, in words.
@@ -99,7 +101,7 @@ impl Shared {
         Ok(Self { words, fd, layout, read_only: false })
     }
 
-    /// Opens memory that another process created. `fd` has a file description of its own.
+    /// Opens memory that another process created. `fd` has its own file description.
     pub(super) fn open(fd: OwnedFd, read_only: bool) -> io::Result<Self> {
         let bytes = usize::try_from(rustix::fs::fstat(&fd)?.st_size).map_err(|_| io::ErrorKind::InvalidData)?;
         let mapping = if read_only { Mapping::read_only(fd.as_fd(), bytes)? } else { Mapping::of(fd.as_fd(), bytes)? };
@@ -122,7 +124,7 @@ impl Shared {
         self.layout.capacity
     }
 
-    /// The count of the page with this number.
+    /// Returns the count of the page with this number.
     #[inline]
     fn count_word(&self, page: usize) -> Option<&AtomicU64> {
         if page < self.layout.capacity / PAGE { self.words.get(HEAD + page) } else { None }
@@ -217,12 +219,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Where the numbers are in this process's memory.
+    /// Returns the address of the numbers in this process's memory.
     pub(super) fn numbers(&self) -> usize {
         self.words.get(self.layout.numbers).map_or(0, |word| std::ptr::from_ref(word).expose_provenance())
     }
 
-    /// Locks the memory against other writers. True if the previous writer died while it wrote.
+    /// Locks the memory against other writers. Returns true if the previous writer died while it wrote.
     pub(super) fn lock(&self) -> Result<bool, AddressError> {
         if self.read_only {
             return Err(AddressError::ReadOnly);
@@ -260,7 +262,8 @@ impl Shared {
         }
     }
 
-    /// Restores one page after a writer died: `here` of its entries are or were in use. Returns how many of them are free.
+    /// Restores one page after a writer died. `here` of its entries are or were in use. Returns how many of them are
+    /// free.
     pub(super) fn mend_page(&self, page: usize, here: usize, in_range: impl Fn(usize) -> bool) -> u64 {
         let Some(words) = self.page(page) else { return 0 };
         let mut removed = 0;

@@ -1,8 +1,8 @@
-//! Where a vector's words are: in this process, or shared with others.
+//! The storage of a vector's words, in this process or shared with others.
 //!
-//! Both kinds have the same parts, all of them 64-bit words that begin as 0: *cells*, one for each number that the table keeps
-//! about itself; *entries* and, at twice their index, *records* of IPv6 addresses, in pages that exist or do not; one
-//! *count* for each page of entries; and *ranges*, a few words each.
+//! Both kinds have the same parts, all of which are 64-bit words that start as 0: *cells*, one for each number that the
+//! table stores about itself; *entries* and, at twice their index, *records* of IPv6 addresses, in pages that may or
+//! may not exist; one *count* for each page of entries; and *ranges* of a few words each.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,13 +17,13 @@ use super::shared::Shared;
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) cells: Cells,
-    /// Has nothing in it where the words are shared.
+    /// Empty if the words are shared.
     local: Local,
     shared: Option<Shared>,
 }
 
 impl Store {
-    /// Creates words of this process, for the expected number of entries, or more.
+    /// Creates words that are local to this process, for the expected number of entries or more.
     pub(super) fn local(expected: usize) -> Self {
         Self { cells: Cells::here(), local: Local::new(expected), shared: None }
     }
@@ -33,12 +33,12 @@ impl Store {
         Self { cells: shared.cells(), local: Local::new(0), shared: Some(shared) }
     }
 
-    /// The shared words, if they are shared.
+    /// Returns the shared words, if the words are shared.
     pub(super) fn as_shared(&self) -> Option<&Shared> {
         self.shared.as_ref()
     }
 
-    /// The maximum number of entries.
+    /// Returns the maximum number of entries.
     #[inline]
     pub(super) fn limit(&self) -> usize {
         match &self.shared {
@@ -52,7 +52,7 @@ impl Store {
         &self.cells[cell as usize]
     }
 
-    /// The entry at `index`, if its page exists.
+    /// Returns the entry at `index` if its page exists.
     #[inline]
     pub(super) fn entry(&self, index: usize) -> Option<&AtomicU64> {
         match &self.shared {
@@ -61,13 +61,13 @@ impl Store {
         }
     }
 
-    /// The first entries of this process, where most are; none where they are shared.
+    /// Returns the first local entries, among which most entries are. Returns none if the words are shared.
     #[inline]
     pub(super) fn near(&self) -> &[AtomicU64] {
         self.local.entries.near()
     }
 
-    /// A page of entries, if it exists.
+    /// Returns a page of entries if it exists.
     pub(super) fn page(&self, page: usize) -> Option<&[AtomicU64]> {
         match &self.shared {
             None => self.local.entries.page(page),
@@ -75,7 +75,7 @@ impl Store {
         }
     }
 
-    /// The entry at `index`. Creates its page if necessary.
+    /// Returns the entry at `index`. Creates its page if necessary.
     #[inline]
     pub(super) fn make_entry(&self, index: usize) -> Result<&AtomicU64, AddressError> {
         match &self.shared {
@@ -84,7 +84,7 @@ impl Store {
         }
     }
 
-    /// The record at `index`: high and low bits.
+    /// Returns the record at `index`: its high and low bits.
     #[inline]
     pub(super) fn record(&self, index: usize) -> Option<(&AtomicU64, &AtomicU64)> {
         match &self.shared {
@@ -93,7 +93,7 @@ impl Store {
         }
     }
 
-    /// The record at `index`. Creates its page if necessary.
+    /// Returns the record at `index`. Creates its page if necessary.
     pub(super) fn make_record(&self, index: usize) -> Result<(&AtomicU64, &AtomicU64), AddressError> {
         match &self.shared {
             None => {
@@ -113,7 +113,7 @@ impl Store {
         }
     }
 
-    /// How many entries of a page are marked as removed.
+    /// Returns the number of entries of a page that are marked as removed.
     pub(super) fn count(&self, page: usize) -> u64 {
         match &self.shared {
             None => self.local.count(page),
@@ -121,7 +121,7 @@ impl Store {
         }
     }
 
-    /// Adds to that number.
+    /// Adds to the number of removed entries of a page.
     pub(super) fn add_count(&self, page: usize, more: i64) {
         match &self.shared {
             None => self.local.add_count(page, more),
@@ -129,13 +129,13 @@ impl Store {
         }
     }
 
-    /// The range with this number.
+    /// Returns the range with this number.
     #[inline]
     pub(super) fn range(&self, number: usize) -> Option<Range> {
         Range::read(self.range_words(number)?)
     }
 
-    /// Where the range with this number begins.
+    /// Returns the first index of the range with this number.
     #[inline]
     pub(super) fn range_start(&self, number: usize) -> Option<u64> {
         self.range_words(number)?.first().map(|word| word.load(Ordering::Relaxed))
@@ -149,7 +149,7 @@ impl Store {
         }
     }
 
-    /// Writes the range with this number; whether there is room for it.
+    /// Writes the range with this number. Returns whether there is room for it.
     pub(super) fn write_range(&self, number: usize, range: &Range) -> bool {
         match &self.shared {
             None => self.local.write_range(number, range),

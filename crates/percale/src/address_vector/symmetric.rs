@@ -1,7 +1,7 @@
 //! Symmetric insertion: nodes and services that count up (fi_av_insertsym, fi_av(3)).
 //!
-//! A node is an address, which counts up as a number, or a name that ends in one: `node08` is followed by `node09` and
-//! `node10`; a number that begins with zeros keeps its length for as long as it can. A service is a port.
+//! A node is an address, which counts up as a number, or a name that ends in a number. `node08` is followed by `node09`
+//! and `node10`: a number that begins with zeros keeps its length as long as possible. A service is a port.
 
 use std::net::SocketAddr;
 
@@ -19,19 +19,19 @@ pub(super) struct Symmetric<'a> {
     pub(super) services: usize,
 }
 
-/// A range as far as it is known without a resolver.
+/// A range, as far as it is known without a resolver.
 #[derive(Debug)]
 pub(super) enum Kind {
     Empty,
     Block(Block),
-    /// Names to resolve, with services from this port on.
+    /// Names to resolve, with services beginning at this port.
     Named(u16),
 }
 
 /// Checks a range of nodes and services as far as that is possible without a resolver.
 ///
 /// # Errors
-/// If there is no such range.
+/// If the range is not possible.
 pub(crate) fn check(
     (node, nodes): (&str, usize),
     (service, services): (&str, usize),
@@ -52,7 +52,7 @@ impl Symmetric<'_> {
     /// Returns the blocks of these addresses, in order. A node without an address fails alone, with all its services.
     ///
     /// # Errors
-    /// If there is no such range. `resolve` returns the address of a name with a port.
+    /// If the range is not possible. `resolve` returns the address of a name with a port.
     pub(super) fn blocks(
         &self,
         family: Option<Family>,
@@ -65,7 +65,8 @@ impl Symmetric<'_> {
         }
     }
 
-    /// Checks the range as far as that is possible without a resolver. Names may still turn out to be unknown when they are resolved.
+    /// Checks the range as far as that is possible without a resolver. Names may still turn out to be unknown when they
+    /// are resolved.
     pub(super) fn check(&self, family: Option<Family>) -> Result<Kind, AddressError> {
         let port = port_of(self.service)?;
         if self.nodes == 0 || self.services == 0 {
@@ -94,7 +95,7 @@ impl Symmetric<'_> {
     ) -> Result<Vec<Part>, AddressError> {
         let services = self.services as u64;
         let mut blocks = Vec::new();
-        // Consecutive names mostly have consecutive addresses, which form one block.
+        // Consecutive names usually have consecutive addresses, which form one block.
         let mut run: Option<(SocketAddr, u64)> = None;
         for name in self.names()? {
             let found = resolve(&name, port).and_then(|address| {
@@ -119,7 +120,7 @@ impl Symmetric<'_> {
         Ok(blocks)
     }
 
-    /// The names, in order.
+    /// Returns the names in order.
     fn names(&self) -> Result<impl Iterator<Item = String> + use<'_>, AddressError> {
         let stem = self.node.trim_end_matches(|c: char| c.is_ascii_digit());
         let digits = &self.node[stem.len()..];

@@ -1,4 +1,4 @@
-//! Tests of symmetric insertion, against a model that writes every name and number out.
+//! Tests of symmetric insertion against a model that generates every name and number.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The address that our names have: `hostN` is 10.0.0.0 + N.
+/// Resolves the names in these tests: `hostN` is 10.0.0.0 + N.
 fn resolve(name: &str, port: u16) -> Result<SocketAddr, AddressError> {
     let number: Option<u32> = name.strip_prefix("host").and_then(|number| number.parse().ok());
     let known = number.filter(|number| number % 7 != 0);
@@ -15,7 +15,7 @@ fn resolve(name: &str, port: u16) -> Result<SocketAddr, AddressError> {
     ip.map(|ip| SocketAddr::new(ip.into(), port)).ok_or_else(unknown)
 }
 
-/// What becomes of every address, written out.
+/// Returns the outcome for every address.
 fn all(range: &Symmetric<'_>) -> Result<Vec<Option<SocketAddr>>, AddressError> {
     let blocks = range.blocks(None, resolve)?;
     Ok(blocks
@@ -53,7 +53,7 @@ fn names_count_up_by_the_number_at_their_end() {
     assert_eq!(names("n099", 2), ["n099", "n100"]);
     assert_eq!(names("rack3-9", 2), ["rack3-9", "rack3-10"]);
     assert_eq!(names("alone", 1), ["alone"]);
-    // Names in a row with addresses in a row are one block; one that is unknown parts them.
+    // Consecutive names with consecutive addresses form one block. An unknown name splits it.
     let blocks = |node| Symmetric { node, nodes: 6, service: "5", services: 3 }.blocks(None, resolve).unwrap();
     assert_eq!(blocks("host8").len(), 1);
     assert!(matches!(&blocks("host10")[..], [Ok(_), Err((3, AddressError::Name { .. })), Ok(_)]));
@@ -86,7 +86,8 @@ fn what_cannot_count_up_is_refused() {
     }
 }
 
-/// The straightforward implementation: every address separately. `None` if there is no such range.
+/// Implements the insertion in the straightforward way, with every address handled separately. Returns `None` if the
+/// range is not possible.
 fn model(range: &Symmetric<'_>) -> Option<Vec<Option<SocketAddr>>> {
     let port: u32 = range.service.parse().unwrap();
     let mut all = Vec::new();

@@ -1,14 +1,15 @@
-//! The table of a vector: entries by index, ranges, and finding free indices.
+//! The table of a vector: access to entries and ranges by index, and the search for free indices.
 //!
-//! **Reading takes no lock.** An index's word determines the address, except where it was never written: there the range that contains the
-//! index does. Ranges are only ever added, each behind all entries that exist, so they are sorted by index.
+//! **Reading takes no lock.** The word at an index determines the address. If the word was never written, the range
+//! that contains the index determines it. Ranges are only ever added, each behind all existing entries, so they are
+//! sorted by index.
 //!
-//! **An IPv6 address** is in a record beside its word. The record is rewritten only while the word marks the index as empty, and each word
-//! for an IPv6 address has a tag of its own. So a reader that finds the same word before and after reading the record has read the record
-//! that belongs to the word.
+//! **An IPv6 address** is in a record beside its word. The record is rewritten only while the word marks the index as
+//! empty, and each word for an IPv6 address has a unique tag. So a reader that finds the same word before and after
+//! reading the record has read the record that belongs to the word.
 //!
-//! **Writers** take a lock, and publish an entry's word last. A removed address is marked in its word, also within a range, and counted by
-//! page; these counts are used to find the lowest free index.
+//! **Writers** take a lock, and publish an entry's word last. A removed address is marked in its word, even within a
+//! range, and counted by page. These counts are used to find the lowest free index.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -21,15 +22,15 @@ use super::paged::{LIMIT, PAGE};
 use super::range::Range;
 use super::store::Store;
 
-/// A block of at least this many addresses is kept as a range.
+/// A block of at least this many addresses is stored as a range.
 const RANGE_FROM: u64 = 9;
 
-/// The maximum number of attempts to read a record. A reader that is disturbed more often shares the memory with a process that does not
-/// follow this protocol.
+/// The maximum number of attempts to read a record. If more attempts fail, the memory is shared with a process that
+/// does not follow this protocol.
 const TRIES: usize = 10_000;
 
 impl Store {
-    /// The address at an index, if there is one.
+    /// Returns the address at an index, if there is one.
     #[inline]
     pub(super) fn load(&self, index: usize) -> Option<SocketAddr> {
         match self.entry(index) {
@@ -38,7 +39,7 @@ impl Store {
         }
     }
 
-    /// The address at an index, if it is an IPv4 address, which fits in a register.
+    /// Returns the address at an index if it is an IPv4 address, which fits in a register.
     #[inline]
     pub(super) fn load_v4(&self, index: usize) -> Option<(Ipv4Addr, u16)> {
         let word = self.entry(index).map_or(Entry::Untouched.pack(), |word| word.load(Ordering::Acquire));
@@ -66,7 +67,8 @@ impl Store {
             let Entry::V6(port, _) = Entry::unpack(before) else { return self.read(index, word) };
             let (high, low) = self.record(index)?;
             let (high, low) = (high.load(Ordering::Relaxed), low.load(Ordering::Relaxed));
-            // Pairs with the writer's fence: a reader that has seen any part of a later record sees that the word has changed.
+            // Pairs with the writer's fence: a reader that has read any part of a later record then reads the changed
+            // word.
             fence(Ordering::Acquire);
             if word.load(Ordering::Relaxed) == before {
                 return Some(unfold_scope(u128::from(high) << 64 | u128::from(low), port));
@@ -75,13 +77,13 @@ impl Store {
         None
     }
 
-    /// The address that a range has at an index.
+    /// Returns the address of an index that is in a range.
     fn in_range(&self, index: usize) -> Option<SocketAddr> {
         let (range, at) = self.range_at(index)?;
         Some(range.block.get(at))
     }
 
-    /// The range that has this index, and where in its block the address is.
+    /// Returns the range that contains this index, and the position of the address in its block.
     #[inline]
     fn range_at(&self, index: usize) -> Option<(Range, u64)> {
         let index = index as u64;
@@ -89,13 +91,14 @@ impl Store {
         Some((range, index.wrapping_sub(range.first).wrapping_add(range.skip)))
     }
 
-    /// The range that has this index.
+    /// Returns the range that contains this index.
     #[inline]
     fn range_around(&self, index: u64) -> Option<Range> {
         let mut low = 0;
         // Acquire: the ranges that the count covers were written before it.
         let mut high = self.cell(Cell::Ranges).load(Ordering::Acquire).checked_sub(1)? as usize;
-        // The last range that begins at or before the index, if there is one, is one of `low..=high`. Mostly there is only one range.
+        // The last range that begins at or before the index, if there is one, is one of `low..=high`. Usually there is
+        // only one range.
         while low < high {
             let middle = low + (high - low).div_ceil(2);
             if self.range_start(middle)? <= index { low = middle } else { high = middle - 1 }
@@ -104,7 +107,7 @@ impl Store {
         (index.wrapping_sub(range.first) < range.count).then_some(range)
     }
 
-    /// The lowest index of an address.
+    /// Returns the lowest index of an address.
     pub(super) fn find(&self, address: SocketAddr) -> Option<usize> {
         let wanted = canonical(&address);
         let in_range = self.find_in_ranges(&wanted);
@@ -153,13 +156,14 @@ impl Store {
     }
 }
 
-/// Write access to the table, under the lock of writers: for one batch of insertions, or a removal.
+/// Write access to the table under the writers' lock, for one batch of insertions or a removal.
 ///
-/// Within a batch indices only go up, so that an address that fails leaves its index unused, and does not shift others.
+/// Within a batch indices only increase, so an address that fails leaves its index unused, and does not shift the
+/// others.
 #[derive(Debug)]
 pub(super) struct Writer<'a> {
     store: &'a Store,
-    /// The search for the next index begins here: no index below this is used any more in this batch.
+    /// The index at which the search for the next index begins. This batch uses no index below it any more.
     cursor: usize,
     /// The first index that was skipped.
     skipped: Option<usize>,
@@ -167,12 +171,12 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Begins a batch. The caller holds the lock of writers.
+    /// Begins a batch. The caller holds the writers' lock.
     pub(super) fn new(store: &'a Store) -> Self {
         Self { store, cursor: usize::try_from(store.get(Cell::Hint)).unwrap_or(0), skipped: None, inserted: 0 }
     }
 
-    /// Puts an address, which is [checked](super::entry::check), at the next index.
+    /// Stores an address, which was [checked](super::entry::check), at the next index.
     pub(super) fn insert(&mut self, address: &SocketAddr) -> Result<usize, AddressError> {
         let hole = self.next_hole();
         let index = hole.unwrap_or_else(|| self.store.end());
@@ -197,8 +201,8 @@ impl<'a> Writer<'a> {
         let (high, low) = self.store.make_record(index)?;
         let tag = self.store.get(Cell::Tag).wrapping_add(1);
         self.store.set(Cell::Tag, tag);
-        // A reader that sees any part of the record that is written below also sees that the word marks the index as empty, or a later
-        // word. Neither is the word that it began with, so it reads again.
+        // A reader that reads any part of the record that is written below then also reads the word that marks the
+        // index as empty, or a later word. Neither equals the word with which it began, so it reads again.
         fence(Ordering::Release);
         high.store((bits >> 64) as u64, Ordering::Relaxed);
         low.store(bits as u64, Ordering::Relaxed);
@@ -220,7 +224,8 @@ impl<'a> Writer<'a> {
         self.cursor = index + 1;
     }
 
-    /// Puts the addresses of a block at the next indices, and calls `tell` for each run of indices with its first index and its length.
+    /// Stores the addresses of a block at the next indices. Calls `tell` for each run of indices with its first index
+    /// and its length.
     pub(super) fn insert_block(&mut self, block: &Block, mut tell: impl FnMut(usize, u64)) -> Result<(), AddressError> {
         let mut done = 0;
         while done < block.len() {
@@ -235,7 +240,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Adds the rest of a block, from address `skip` on, behind all entries. False if there is no room for a range.
+    /// Adds the rest of a block, beginning with address `skip`, behind all entries. Returns false if there is no room
+    /// for a range.
     fn append_range(&mut self, block: &Block, skip: u64) -> Result<bool, AddressError> {
         let (first, count) = (self.store.end() as u64, block.len() - skip);
         let end = first.checked_add(count).filter(|end| *end <= self.store.limit() as u64).ok_or(AddressError::Full)?;
@@ -251,7 +257,7 @@ impl<'a> Writer<'a> {
         Ok(true)
     }
 
-    /// Removes the address at an index. False if there is none.
+    /// Removes the address at an index. Returns false if there is none.
     pub(super) fn remove(&mut self, index: usize) -> Result<bool, AddressError> {
         let there = match self.store.entry(index).map(|word| Entry::unpack(word.load(Ordering::Relaxed))) {
             Some(Entry::V4(..) | Entry::V6(..)) => true,
@@ -273,7 +279,7 @@ impl<'a> Writer<'a> {
         Ok(true)
     }
 
-    /// The lowest free index from the cursor on, of those that were used before.
+    /// Returns the lowest free index from the cursor on, among those that were used before.
     fn next_hole(&mut self) -> Option<usize> {
         if self.store.get(Cell::Removed) == 0 {
             return None;
@@ -322,7 +328,7 @@ impl Drop for Writer<'_> {
 }
 
 impl Store {
-    /// Restores the table after a writer died: entries that it had not published become free.
+    /// Restores the table after a writer died. Entries that it had not published become free.
     pub(super) fn mend(&self) {
         let ranges = self.get(Cell::Ranges) as usize;
         let behind = ranges.checked_sub(1).and_then(|last| self.range(last));
@@ -356,7 +362,7 @@ impl Store {
         self.set(cell, self.get(cell).wrapping_add_signed(more));
     }
 
-    /// The end of the entries that may be in use.
+    /// Returns the end of the entries that may be in use.
     fn end(&self) -> usize {
         usize::try_from(self.get(Cell::End)).unwrap_or(LIMIT).min(self.limit())
     }

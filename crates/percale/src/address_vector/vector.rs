@@ -1,16 +1,16 @@
-//! Address vectors: numbers for peers.
+//! Address vectors, which assign numbers to peers.
 //!
-//! An [`AddressVector`] gives each network address that is inserted a [`PeerAddress`]. A table gives the lowest unused
-//! index; a map gives values that the application must not interpret (they are indices too). An entry costs 8 bytes for
-//! an IPv4 address and 24 for an IPv6 address, and a symmetric range some 80 bytes, however long it is. The vector does not
-//! track which peers are connected. **Reads take no lock** (see `table`). Cloning gives another handle to the same vector. A
-//! forked child cannot change a vector of its parent, and finds nothing in it; only a lookup reads the child's own copy of the
-//! parent's memory.
+//! An [`AddressVector`] assigns a [`PeerAddress`] to each network address that is inserted. A table assigns the lowest
+//! unused index. A map assigns values that the application must not interpret (they are indices too). An entry takes 8
+//! bytes for an IPv4 address and 24 bytes for an IPv6 address. A symmetric range takes about 80 bytes, however long it
+//! is. The vector does not track which peers are connected. **Reads take no lock** (see `table`). Cloning returns
+//! another handle to the same vector. A forked child cannot change a vector of its parent, and finds no addresses in
+//! it; only a lookup reads the child's own copy of the parent's memory.
 //!
-//! [`AddressVector::find`], which returns the number of an address, walks the table. That is the price of the small
-//! entries: an index would cost more than the table itself, for peers most of which never send anything. It takes
-//! about a nanosecond per entry, once for each connection that a peer makes. A caller that keeps the answer compares
-//! [`AddressVector::removals`] to find out when to ask again.
+//! [`AddressVector::find`], which returns the number of an address, walks the table. This is the cost of the small
+//! entries: an index would need more memory than the table itself, for peers most of which never send a message. A
+//! search takes about one nanosecond per entry, and is needed once for each connection that a peer makes. A caller that
+//! caches the result can compare [`AddressVector::removals`] to determine when to search again.
 
 use crate::system::process_socket::ProcessSocket;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -31,39 +31,41 @@ use crate::types::PeerAddress;
 
 pub use super::error::AddressError;
 
-/// What a vector's numbers mean.
+/// The meaning of a vector's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VectorType {
-    /// Indices: the first address inserted is 0, and each gets the lowest that is unused (`FI_AV_TABLE`).
+    /// Indices: the first inserted address is 0, and each address gets the lowest unused index (`FI_AV_TABLE`).
     #[default]
     Table,
-    /// Values to be stored and not interpreted (`FI_AV_MAP`).
+    /// Values that the application stores and does not interpret (`FI_AV_MAP`).
     Map,
 }
 
 /// The options of a vector.
 #[derive(Clone, Debug, Default)]
 pub struct VectorOptions {
-    /// What its numbers mean.
+    /// The meaning of the vector's numbers.
     pub kind: VectorType,
-    /// The only family of addresses that the vector accepts; `None`: both.
+    /// The only address family that the vector accepts. `None` accepts both.
     pub family: Option<Family>,
-    /// Top bits of a [`PeerAddress`] that number a peer's receive contexts, at most 31.
+    /// The number of top bits of a [`PeerAddress`] that select a peer's receive context, at most 31.
     pub receive_context_bits: u32,
-    /// How many addresses are expected. The vector accepts more; a named vector is created with room for at least as many.
+    /// The expected number of addresses. The vector accepts more. A named vector is created with room for at least this
+    /// many.
     pub expected: usize,
-    /// A name by which other processes of this user share the vector. The first process that opens it creates it, and it exists
-    /// until the last of them closes it. Vectors of different families are different, whatever their names.
+    /// A name by which other processes of the same user share the vector. The first process that opens it creates it,
+    /// and it exists until the last process closes it. Vectors of different families are different vectors, even if
+    /// they have the same name.
     pub name: Option<String>,
-    /// The domain's name: vectors of one name in differently named domains are different, too.
+    /// The domain's name. Vectors with the same name in differently named domains are different vectors.
     pub domain: String,
-    /// The named vector must exist, and is only read.
+    /// Whether the named vector must exist, and is only read.
     pub read_only: bool,
-    /// The base of the numbers of a named map. Equal numbers mean the same peer in processes with equal bases.
+    /// The base of the numbers of a named map. In processes with equal bases, equal numbers denote the same peer.
     pub base: u64,
 }
 
-/// An address vector: numbers for peers. Clones are handles to the same vector.
+/// An address vector, which assigns numbers to peers. Clones are handles to the same vector.
 #[derive(Clone)]
 pub struct AddressVector {
     shared: Arc<Shared>,
@@ -76,7 +78,7 @@ crate::short_debug!(AddressVector, "AddressVector");
 #[derive(Debug)]
 struct Shared {
     options: VectorOptions,
-    /// The bits of a number that do not name a receive context.
+    /// The bits of a number that do not select a receive context.
     mask: u64,
     store: Store,
     writing: ProcessMutex<()>,
@@ -84,11 +86,11 @@ struct Shared {
     _presence: Option<ProcessSocket>,
 }
 
-/// The lock of writers.
+/// The writers' lock.
 #[derive(Debug)]
 struct Lock<'a> {
     _here: MutexGuard<'a, ()>,
-    /// Locked against other processes as well.
+    /// Set if the vector is also locked against other processes.
     there: Option<&'a shared::Shared>,
 }
 
@@ -101,11 +103,11 @@ impl Drop for Lock<'_> {
 }
 
 impl AddressVector {
-    /// Creates an empty vector, or creates or opens the vector of the given name.
+    /// Creates an empty vector, or creates or opens the vector with the given name.
     ///
     /// # Errors
-    /// If too many bits are to be reserved for receive contexts, the numbers do not fit above the base, a read-only vector has no name,
-    /// or the named vector cannot be created or opened.
+    /// If too many bits are reserved for receive contexts, if the numbers do not fit above the base, if a read-only
+    /// vector has no name, or if the named vector cannot be created or opened.
     pub fn new(mut options: VectorOptions) -> Result<Self, AddressError> {
         let bits = options.receive_context_bits;
         if bits > 31 {
@@ -143,33 +145,34 @@ impl AddressVector {
         Ok(Self { shared: Arc::new(Shared { options, mask, store, writing, _presence: presence }), cells })
     }
 
-    /// How it was made.
+    /// Returns the options with which the vector was created.
     #[must_use]
     pub fn options(&self) -> &VectorOptions {
         &self.shared.options
     }
 
-    /// Inserts an address: a `SocketAddr`, or a text such as `"node7:7471"`. An address that is inserted twice has two
-    /// numbers. Resolving a name blocks the caller, but no other caller.
+    /// Inserts an address, which is a `SocketAddr` or a text such as `"node7:7471"`. An address that is inserted twice
+    /// has two numbers. Resolving a name blocks this caller, but no other caller.
     ///
     /// # Errors
-    /// If it is not the address of an endpoint, is not of the vector's family, or the vector is full. Nothing is changed then.
+    /// If it is not the address of an endpoint, if it is not of the vector's family, or if the vector is full. Nothing
+    /// is changed then.
     pub fn insert(&self, address: impl Name) -> Result<PeerAddress, AddressError> {
         let address = self.resolved(&address)?;
         let (_lock, mut writer) = self.shared.write()?;
         writer.insert(&address).map(|index| self.number(index))
     }
 
-    /// Inserts addresses in order, as one step against other writers. The outcome of each is at its place. In a table
-    /// the numbers are known beforehand: a failed address leaves its index unused for now, and does not shift those
-    /// after it. An iterator that changes this vector itself waits for ever.
+    /// Inserts addresses in order, as one step with respect to other writers. The outcome of each address has the same
+    /// index as the address. In a table the numbers are known beforehand: a failed address leaves its index unused, and
+    /// does not shift the addresses after it. If the iterator itself changes this vector, the call deadlocks.
     ///
     /// # Errors
-    /// If the vector cannot be changed at all. A bad address does not fail the call.
+    /// If the vector cannot be changed at all. An invalid address does not make the call fail.
     pub fn insert_many<N: Name>(&self, addresses: impl IntoIterator<Item = N>) -> Result<Inserted, AddressError> {
         let mut inserted = Inserted::default();
         let mut addresses = addresses.into_iter();
-        // Names are resolved before the lock is taken; addresses are only checked.
+        // Names are resolved before the lock is taken. Afterwards addresses are only checked.
         let mut all = addresses.by_ref().map(|address| self.resolved(&address)).peekable();
         if N::IMMEDIATE {
             self.put(&mut inserted, all)?;
@@ -180,10 +183,11 @@ impl AddressVector {
         Ok(inserted)
     }
 
-    /// Like [`insert_many`](Self::insert_many), but the list may contain addresses that failed before: they keep their places, and fail.
+    /// Like [`insert_many`](Self::insert_many), but the list may contain addresses that failed before. They keep their
+    /// positions, and fail.
     ///
     /// # Errors
-    /// As [`insert_many`](Self::insert_many).
+    /// The errors of [`insert_many`](Self::insert_many).
     pub fn insert_outcomes(
         &self,
         addresses: impl IntoIterator<Item = Result<SocketAddr, AddressError>>,
@@ -223,23 +227,24 @@ impl AddressVector {
         }
     }
 
-    /// Inserts the address of a node's name, or address, and a service's name, or port (`fi_av_insertsvc`). Of several
-    /// addresses the first of the vector's family is taken, or without one the first IPv4 address before any other.
+    /// Inserts the address of a node (a name or an address) and a service (a name or a port) (`fi_av_insertsvc`). If a
+    /// name has several addresses, the first one of the vector's family is used. If the vector accepts both families,
+    /// the first IPv4 address is preferred.
     ///
     /// # Errors
-    /// As [`insert`](Self::insert).
+    /// The errors of [`insert`](Self::insert).
     pub fn insert_service(&self, node: &str, service: &str) -> Result<PeerAddress, AddressError> {
         self.shared.check_process()?;
         self.insert(name::resolve_service(node, service, self.shared.options.family)?)
     }
 
-    /// Inserts `nodes` nodes counted up from `node` with `services` services each, counted up from `service`; all
-    /// services of a node before the next node (`fi_av_insertsym`). A node is an address, or a name that ends in a number
-    /// (`node08` is followed by `node09`); a service is a port, or the name of the first one. The part of the range that is behind all
-    /// addresses inserted before takes the memory of one entry, however long it is.
+    /// Inserts `nodes` nodes counted up from `node`, with `services` services each, counted up from `service`. All
+    /// services of a node come before the next node (`fi_av_insertsym`). A node is an address, or a name that ends in a
+    /// number (`node08` is followed by `node09`). A service is a port, or the name of the first one. The part of the
+    /// range that is behind all addresses inserted before takes the memory of one entry, however long it is.
     ///
     /// # Errors
-    /// If there is no such range; a name without an address fails alone, as in [`insert_many`](Self::insert_many).
+    /// If the range is not possible. A name without an address fails alone, as in [`insert_many`](Self::insert_many).
     pub fn insert_symmetric(
         &self,
         node: &str,
@@ -280,12 +285,12 @@ impl AddressVector {
         check(&address).map(|()| address)
     }
 
-    /// The network address of a peer, whichever of its receive contexts is named. Takes no lock.
+    /// Returns the network address of a peer. The receive context in the number is ignored. Takes no lock.
     #[must_use]
     #[inline]
     pub fn lookup(&self, peer: PeerAddress) -> Option<SocketAddr> {
         let Shared { mask, store, .. } = &*self.shared;
-        // Numbers of a vector of this process count from 0.
+        // The numbers of a vector that is local to this process count from 0.
         let word = store.near().get((peer.0 & mask) as usize).map_or(0, |word| word.load(Ordering::Acquire));
         if let Some((ip, port)) = Entry::unpack_v4(word) {
             return Some(SocketAddr::new(ip.into(), port));
@@ -295,8 +300,8 @@ impl AddressVector {
         {
             return Some(SocketAddr::new(ip.into(), port));
         }
-        // The address is rebuilt from its parts, so that the usual result need not be in memory, where this call returns its result: a store that
-        // waits for one lookup's word makes the processor delay the next lookup.
+        // The address is rebuilt from its parts, so that the usual result need not be in memory, where this call
+        // returns its result. A store that waits for the word of one lookup makes the processor delay the next lookup.
         match self.lookup_otherwise(peer)? {
             SocketAddr::V4(v4) => Some(SocketAddrV4::new(*v4.ip(), v4.port()).into()),
             SocketAddr::V6(v6) => Some(SocketAddrV6::new(*v6.ip(), v6.port(), v6.flowinfo(), v6.scope_id()).into()),
@@ -317,10 +322,10 @@ impl AddressVector {
         self.shared.store.load(self.index(peer)?)
     }
 
-    /// Removes a peer. Its number may be reused at once.
+    /// Removes a peer. Its number may be reused immediately.
     ///
     /// # Errors
-    /// If it is not in the vector.
+    /// If the peer is not in the vector.
     pub fn remove(&self, peer: PeerAddress) -> Result<(), AddressError> {
         self.shared.check_process()?;
         let index = self.index(peer).ok_or(AddressError::Unknown(peer))?;
@@ -328,44 +333,46 @@ impl AddressVector {
         if writer.remove(index)? { Ok(()) } else { Err(AddressError::Unknown(peer)) }
     }
 
-    /// Returns the number of an address, the lowest if it has several; `None` if it is not in the vector. Takes no lock, and
-    /// time in proportion to the entries that are not in ranges.
+    /// Returns the number of an address, or the lowest number if it has several. Returns `None` if the address is not
+    /// in the vector. Takes no lock. The time is proportional to the number of entries that are not in ranges.
     #[must_use]
     pub fn find(&self, address: SocketAddr) -> Option<PeerAddress> {
         self.shared.check_process().ok()?;
         self.shared.store.find(address).map(|index| self.number(index))
     }
 
-    /// A counter that grows with every change. An address that [`find`](Self::find) did not find is still not in the vector if this
-    /// had the same value before that call as it has now.
+    /// Returns a counter that increases with every change. If this counter had the same value before a call of
+    /// [`find`](Self::find) as it has now, an address that the call did not find is still not in the vector.
     #[must_use]
     #[inline]
     pub fn changes(&self) -> u64 {
         if self.shared.writing.is_here() { self.changes_here() } else { 0 }
     }
 
-    /// Like [`changes`](Self::changes), for endpoints, which are not used in a forked child.
+    /// Like [`changes`](Self::changes), for endpoints, which are not used in forked children.
     #[inline]
     pub(crate) fn changes_here(&self) -> u64 {
         self.cells[Cell::Changes as usize].load(Ordering::Acquire)
     }
 
-    /// A counter that grows with every removal. A result of [`find`](Self::find) or [`lookup`](Self::lookup) is still valid if this had
-    /// the same value before that call as it has now, and the value is even. It is odd while an address is being removed.
+    /// Returns a counter that increases with every removal. A result of [`find`](Self::find) or
+    /// [`lookup`](Self::lookup) is still valid if this counter had the same value before that call as it has now, and
+    /// the value is even. It is odd while an address is being removed.
     #[must_use]
     #[inline]
     pub fn removals(&self) -> u64 {
         if self.shared.writing.is_here() { self.removals_here() } else { 0 }
     }
 
-    /// Like [`removals`](Self::removals), for endpoints, which are not used in a forked child.
+    /// Like [`removals`](Self::removals), for endpoints, which are not used in forked children.
     #[inline]
     pub(crate) fn removals_here(&self) -> u64 {
         self.cells[Cell::Removals as usize].load(Ordering::Acquire)
     }
 
-    /// Where the numbers of a named vector's entries are in this process's memory while the vector is open, in order, and
-    /// counted from 0; `None` without a name. They are written as entries come. 64 bits each.
+    /// Returns the address in this process's memory at which the numbers of a named vector's entries are stored, in
+    /// order and counted from 0, while the vector is open. Returns `None` for a vector without a name. The numbers have
+    /// 64 bits each, and are written when entries are added.
     #[must_use]
     pub fn numbers_in_memory(&self) -> Option<usize> {
         self.shared.check_process().ok()?;
@@ -381,13 +388,13 @@ impl AddressVector {
         self.cells[Cell::Used as usize].load(Ordering::Acquire) as usize
     }
 
-    /// Whether there are no peers.
+    /// Returns whether the vector has no peers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The entry that a peer's number names.
+    /// Returns the index of the entry of a peer's number.
     #[inline]
     fn index(&self, peer: PeerAddress) -> Option<usize> {
         if !peer.is_specified() {
@@ -398,14 +405,14 @@ impl AddressVector {
         usize::try_from(number.checked_sub(options.base)?).ok().filter(|&index| index < store.limit())
     }
 
-    /// The number of an entry.
+    /// Returns the number of an entry.
     #[inline]
     fn number(&self, index: usize) -> PeerAddress {
         PeerAddress(self.shared.options.base + index as u64)
     }
 }
 
-/// The system's error code for a vector that could not be opened.
+/// Returns the system's error code for a vector that could not be opened.
 fn code_of(error: &std::io::Error) -> i32 {
     match error.kind() {
         std::io::ErrorKind::NotFound => libc::ENOENT,
@@ -415,14 +422,14 @@ fn code_of(error: &std::io::Error) -> i32 {
 }
 
 impl Shared {
-    /// Returns an error in a forked child: a thread that does not exist there may hold the lock, the shared words are not mapped, and a lock on
-    /// their file would also be the parent's.
+    /// Returns an error in a forked child. A thread that does not exist there may hold the lock, the shared words are
+    /// not mapped, and a lock on their file would also be the parent's lock.
     #[inline]
     fn check_process(&self) -> Result<(), AddressError> {
         if self.writing.is_here() { Ok(()) } else { Err(AddressError::Forked) }
     }
 
-    /// Takes the lock of writers, and returns it with a writer. The writer is to be dropped before the lock.
+    /// Takes the writers' lock, and returns it with a writer. The writer must be dropped before the lock.
     fn write(&self) -> Result<(Lock<'_>, Writer<'_>), AddressError> {
         let mut lock = Lock { _here: self.writing.lock().ok_or(AddressError::Forked)?, there: None };
         if let Some(shared) = self.store.as_shared() {

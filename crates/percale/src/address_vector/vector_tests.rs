@@ -163,7 +163,7 @@ fn a_range_is_one_entry_until_parts_of_it_change() {
     assert_eq!(at(1_000_001), None);
     assert_eq!(vector.find("10.1.0.1:5007".parse().unwrap()), Some(PeerAddress(108)));
     assert_eq!(vector.find("10.1.0.1:5100".parse().unwrap()), None);
-    // Removed from the middle, and filled with something else.
+    // Removed from the middle and replaced by another address.
     vector.remove(PeerAddress(108)).unwrap();
     assert_eq!((at(108), vector.find("10.1.0.1:5007".parse().unwrap())), (None, None));
     assert!(vector.remove(PeerAddress(108)).is_err());
@@ -171,7 +171,7 @@ fn a_range_is_one_entry_until_parts_of_it_change() {
     assert_eq!((at(107).as_deref(), at(109).as_deref()), (Some("10.1.0.1:5006"), Some("10.1.0.1:5008")));
     assert_eq!(vector.lookup(PeerAddress(108)), Some(v6(3)));
     assert_eq!(vector.find(v6(3)), Some(PeerAddress(108)));
-    // The lowest free indices first, the rest behind everything.
+    // The lowest free indices are used first, then indices behind all entries.
     for removed in [500, 600_000] {
         vector.remove(PeerAddress(removed)).unwrap();
     }
@@ -207,7 +207,8 @@ fn whatever_a_writer_leaves_that_dies_is_put_in_order() {
     assert_eq!(range.iter().next(), Some(Ok(PeerAddress(600))));
     ours.remove(PeerAddress(700)).unwrap();
     ours.remove(PeerAddress(3)).unwrap();
-    // It died: with an entry behind the end, one that was removed and not counted, a range that the end does not know of.
+    // The writer died. It left an entry behind the end, an entry that was removed and not counted, and a range that the
+    // end does not include.
     let store = &ours.shared.store;
     store.make_entry(1600).unwrap().store(store.entry(5).unwrap().load(Ordering::Relaxed), Ordering::Relaxed);
     store.make_entry(9).unwrap().store(store.entry(3).unwrap().load(Ordering::Relaxed), Ordering::Relaxed);
@@ -216,7 +217,7 @@ fn whatever_a_writer_leaves_that_dies_is_put_in_order() {
     {
         store.cell(cell).store(value, Ordering::Relaxed);
     }
-    // And one many pages further on, of an insertion of many.
+    // It also left an entry many pages further on, from an insertion of many.
     store.make_entry(9000).unwrap().store(Entry::V4(Ipv4Addr::from_bits(0x0a00_0000), 1).pack(), Ordering::Relaxed);
     store.cell(Cell::Writing).store(1, Ordering::Relaxed);
     assert_eq!(theirs.insert(v4(1000)), Ok(PeerAddress(3)));

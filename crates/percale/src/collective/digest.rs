@@ -1,4 +1,4 @@
-//! Digests: the same in every process.
+//! Digests, which are the same in every process.
 
 use super::{Collective, CollectiveWork};
 
@@ -24,7 +24,7 @@ impl Digest {
     }
 }
 
-/// Mixes a word: every bit of the result depends on every bit of the word.
+/// Mixes a word, so that every bit of the result depends on every bit of the word.
 const fn mixed(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     bits = (bits ^ bits >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -32,7 +32,8 @@ const fn mixed(mut bits: u64) -> u64 {
 }
 
 impl CollectiveWork {
-    /// A digest of the operation's parameters, in the upper half, so that members that posted different operations detect it.
+    /// Returns a digest of the operation's parameters in the upper half, by which members detect that they posted
+    /// different operations.
     pub(crate) fn shape(&self) -> u64 {
         let (kind, root): (u64, usize) = match self.what {
             Collective::Barrier => (0, 0),
@@ -48,7 +49,7 @@ impl CollectiveWork {
         let op = if self.what.combines() { self.op.to_u8() } else { 0 };
         let what = kind << 60 | (root as u64) << 16 | u64::from(op) << 8 | u64::from(self.datatype.to_u8());
         let digest = mixed(mixed(what) ^ self.count as u64);
-        // Never all ones, which mean an abort.
+        // The result never has all bits set, which means an abort.
         (digest >> 33) << 32
     }
 }

@@ -1,26 +1,30 @@
-//! Joining: how the members of a list become a group.
+//! Joining: forms a group from the members of a list.
 //!
-//! Nothing here sends. The actions to perform are queued in [`Joins::deeds`], in order, for the caller, which has the connections.
+//! This module sends nothing. The actions to perform are queued in [`Joins::deeds`] in order, for the caller, which has
+//! the connections.
 //!
-//! # How
-//! The members form a tree, by rank. When a member and all members below it have joined, it reports this to the member above. When the root
-//! has received this report from all members directly below it, it gives the group a name, which is sent down the tree: a member that receives
-//! the name knows that all have joined. A name is a digest of the incarnation of the member that chose it and of a count of that member, so no
-//! name is given twice. Messages that are left over from an earlier group of the same members, or from a member's earlier process, therefore
-//! match no group. Joins of one list run one after another.
+//! # Protocol
+//! The members form a tree by rank. When a member and all members below it have joined, it reports this to the member
+//! above. When the root has received this report from all members directly below it, it chooses a name for the group
+//! and sends it down the tree. A member that receives the name can conclude that all members have joined. A name is a
+//! digest of the incarnation of the member that chose it and of a counter of that member, so no name is used twice.
+//! Messages that remain from an earlier group of the same members, or from a member's earlier process, therefore match
+//! no group. Joins of one list run one after another.
 //!
-//! # Which joins belong together
-//! Every join of a list is an *attempt*. On each connection of the tree both ends number their attempts, from 1; attempts with the same number
-//! belong together. A connection ends with either process, so a member that was restarted and a member that was not both count from 1 again.
-//! When an attempt fails, the failure is sent on all its connections, with the number. It ends the other end's attempt of that number or of a
-//! lower one, whether that attempt is under way or has not begun yet. An attempt that is left while others of its list are before it fails when
-//! its turn comes, so that both ends count it. A member that joins late and finds that several attempts of the other end have failed takes note
-//! of all of them at once: its next attempt belongs to the next attempt of the other end. So no member waits for a join that is over, and
-//! members that try again, however often each, find each other.
+//! # Pairing of joins
+//! Every join of a list is an *attempt*. On each connection of the tree both ends number their attempts from 1, and
+//! attempts with the same number belong together. A connection ends when either process ends, so a member that was
+//! restarted and a member that was not both count from 1 again. When an attempt fails, the failure is sent with its
+//! number on all its connections. It ends the other end's attempts with the same or a lower number, whether they are
+//! under way or have not begun yet. An attempt that is left while earlier attempts of its list are queued fails when
+//! its turn comes, so that both ends count it. If a member joins late and several attempts of the other end have
+//! failed, it accounts for all of them at once: its next attempt is paired with the next attempt of the other end. So
+//! no member waits for a join that has ended, and members that try again find each other, however often each of them
+//! tries.
 //!
-//! A name may arrive where the attempt has failed meanwhile: then the sender is in a group that will never be complete, and is notified.
-//! A connection that ends ends the attempts of its members at both ends. The end of a member that was not a neighbour needs to be known only
-//! by its own neighbours.
+//! A name may arrive when the attempt has failed meanwhile. The sender is then in a group that will never be complete,
+//! and is notified. The end of a connection ends the attempts of its members at both ends. When a member ends, only its
+//! own neighbours in the tree need to be notified.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -36,11 +40,11 @@ use crate::wire::join::Join;
 /// An action that the owner of the connections performs for joins.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
-    /// Connect to a member that is waited for: detecting its death requires a connection.
+    /// Connect to a member for which this member waits. A connection is required to detect the member's death.
     Reach(Connection),
-    /// Send a member a message about this list.
+    /// Send a message about this list to a member.
     Say { to: Connection, list: u64, said: Join },
-    /// The members agreed on a group. Its messages have this tag.
+    /// The members agreed on a group, whose messages have this tag.
     Agreed { group: u64, tag: u64 },
     /// The join of a group failed.
     Failed { group: u64, error: ErrorCode, why: String },
@@ -48,18 +52,19 @@ pub(crate) enum Deed {
     Break { to: Connection, tag: u64 },
 }
 
-/// One join.
+/// A join of a list.
 #[derive(Debug)]
 struct Attempt {
     group: u64,
-    /// The group's name, if this member is the one that names it.
+    /// The name of the group, if this member chooses it.
     name: u64,
     above: Option<Connection>,
     below: Box<[Connection]>,
     begun: bool,
-    /// The member above was notified that this member and all below it have joined.
+    /// Whether the member above was notified that this member and all below it have joined.
     ready: bool,
-    /// The attempt was left before its turn came. Its group was notified of that; the other members are notified when the turn comes.
+    /// Whether the attempt was left before its turn came. Its group was notified of that. The other members are
+    /// notified when the turn comes.
     left: bool,
 }
 
@@ -69,22 +74,22 @@ impl Attempt {
     }
 }
 
-/// The state of a list on one connection: what both ends have sent about the list since they began to connect.
+/// The state of a list on one connection: what both ends have sent about the list since the connection was begun.
 #[derive(Debug, Default)]
 struct Edge {
-    /// The number of our latest attempt.
+    /// The number of this member's latest attempt.
     ours: u64,
-    /// The number of the peer's latest attempt that we know of.
+    /// The highest known number of the peer's attempts.
     theirs: u64,
-    /// The peer's latest attempt is ready.
+    /// Whether the peer's latest attempt is ready.
     ready: bool,
-    /// The number of the peer's latest attempt that failed, or 0; the next field has the cause.
+    /// The number of the peer's latest attempt that failed, or 0. The next field is the cause.
     failed: u64,
     error: Option<ErrorCode>,
 }
 
 impl Edge {
-    /// Begins an attempt of ours. Returns the error if the peer's attempt has failed already.
+    /// Begins an attempt of this member. Returns the error if the peer's attempt has failed already.
     fn begin(&mut self) -> Option<ErrorCode> {
         self.ours = self.ours.saturating_add(1);
         if self.failed < self.ours {
@@ -95,15 +100,15 @@ impl Edge {
     }
 }
 
-/// The maximum number of lists that a peer may have sent messages about before we have joined any of them.
+/// The maximum number of lists about which a peer may have sent messages before this member joined any of them.
 const AHEAD: usize = 1 << 14;
 
 /// The lists of one connection.
 #[derive(Debug, Default)]
 struct Edges {
-    /// By list.
+    /// The state of each list.
     lists: HashMap<u64, Edge>,
-    /// The number of lists that only the peer has sent messages about.
+    /// The number of lists about which only the peer has sent messages.
     ahead: usize,
 }
 
@@ -112,7 +117,8 @@ impl Edges {
         self.lists.get(&list)
     }
 
-    /// The state of a list that the peer has sent a message about. `None` if there are too many lists that we have never joined.
+    /// Returns the state of a list about which the peer sent a message. Returns `None` if there are too many lists that
+    /// this member has never joined.
     fn heard(&mut self, list: u64) -> Option<&mut Edge> {
         match self.lists.entry(list) {
             Entry::Occupied(edge) => Some(edge.into_mut()),
@@ -124,7 +130,7 @@ impl Edges {
         }
     }
 
-    /// The state of a list that we join.
+    /// Returns the state of a list that this member joins.
     fn joined(&mut self, list: u64) -> &mut Edge {
         match self.lists.entry(list) {
             Entry::Occupied(edge) => {
@@ -141,7 +147,7 @@ impl Edges {
 #[derive(Debug, Default)]
 pub(crate) struct Joins {
     edges: HashMap<Connection, Edges>,
-    /// The attempts of each list that is being joined; the first is under way.
+    /// The attempts of each list that is being joined. The first one is under way.
     lines: HashMap<u64, VecDeque<Attempt>>,
     /// The actions to perform, in order.
     pub(crate) deeds: VecDeque<Deed>,
@@ -150,7 +156,7 @@ pub(crate) struct Joins {
 /// The error of a join that is left.
 const LEFT: (ErrorCode, &str) = (ErrorCode::Canceled, "the group was left before all had joined");
 
-/// The tag of a group.
+/// Returns the tag of a group.
 fn tag_of(list: u64, name: u64) -> u64 {
     let mut digest = Digest::default();
     [list, name].into_iter().for_each(|word| digest.add(&word.to_le_bytes()));
@@ -158,7 +164,7 @@ fn tag_of(list: u64, name: u64) -> u64 {
 }
 
 impl Joins {
-    /// Joins this group's members, behind the joins of this list that are queued already.
+    /// Joins this group's members, after the joins of this list that are already queued.
     pub(crate) fn join(&mut self, list: u64, group: u64, name: u64, members: &[Connection], rank: usize) {
         let (above, below) = neighbours(members.len(), rank);
         let above = above.map(|rank| members[rank]);
@@ -183,13 +189,14 @@ impl Joins {
         }
     }
 
-    /// Whether this group is the one of its list that is being joined now.
+    /// Returns whether this group is the one of its list that is being joined now.
     pub(crate) fn is_under_way(&self, list: u64, group: u64) -> bool {
         let first = self.lines.get(&list).and_then(VecDeque::front);
         first.is_some_and(|attempt| attempt.begun && attempt.group == group)
     }
 
-    /// Handles a peer's message about a list. Returns false if it is invalid, or if there are too many lists that were never joined here.
+    /// Handles a peer's message about a list. Returns false if it is invalid, or if there are too many lists that this
+    /// member has never joined.
     #[must_use]
     pub(crate) fn hear(&mut self, list: u64, from: Connection, said: Join) -> bool {
         let Some(edge) = self.edges.entry(from).or_default().heard(list) else { return false };
@@ -222,7 +229,7 @@ impl Joins {
                     self.agree(list, name);
                     self.go_on(list);
                 } else if edge.theirs > edge.ours || waits && edge.theirs == edge.ours {
-                    return false; // To what we were not ready for.
+                    return false; // The message refers to an attempt that was not ready.
                 } else {
                     self.deeds.push_back(Deed::Break { to: from, tag: tag_of(list, name) });
                 }
@@ -234,12 +241,13 @@ impl Joins {
     /// Handles the end of the connection to this peer, or the failure to connect.
     pub(crate) fn gone(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.edges.remove(&from);
-        // Messages to this peer are not for the process that has its address next.
+        // Messages to this peer are not meant for the process that has its address next.
         self.deeds.retain(|deed| !matches!(deed, Deed::Say { to, .. } | Deed::Break { to, .. } if *to == from));
         self.fail_with(from, error, &format!("a member of the group is gone: {why}"));
     }
 
-    /// The other members know this peer by another name, and therefore also the lists that it is in.
+    /// Handles a peer that the other members know by another name, so that they also know the lists that contain it by
+    /// other names.
     pub(crate) fn misnamed(&mut self, peer: Connection, why: &str) {
         self.fail_with(peer, ErrorCode::Unreachable, why);
     }
@@ -254,7 +262,7 @@ impl Joins {
         }
     }
 
-    /// Continues the first attempt of a list, and, if that is over, the next.
+    /// Continues the first attempt of a list and, if that has ended, the next ones.
     fn go_on(&mut self, list: u64) {
         while let Some(line) = self.lines.get_mut(&list) {
             let Some(attempt) = line.front_mut() else {
@@ -307,7 +315,7 @@ impl Joins {
     fn fail(&mut self, list: u64, error: ErrorCode, why: &str) {
         let Some(attempt) = self.lines.get_mut(&list).and_then(VecDeque::pop_front) else { return };
         for to in attempt.neighbours() {
-            // A peer that is gone is not notified.
+            // A peer whose connection has ended is not notified.
             let Some(edge) = self.edges.get(&to).and_then(|edges| edges.get(list)) else { continue };
             let said = Join::Failed { number: edge.ours, error: error.errno() as u16 };
             self.deeds.push_back(Deed::Say { to, list, said });
@@ -318,7 +326,7 @@ impl Joins {
     }
 }
 
-/// The error that a member reported, from its number on the wire.
+/// Returns the error that a member reported, from its number in the message.
 pub(crate) fn heard_code(number: u32) -> ErrorCode {
     use ErrorCode::{Canceled, Closed, NotConnected, PeerDied, Protocol, Refused, TimedOut, Truncated, Unreachable};
     let codes = [Canceled, Closed, NotConnected, PeerDied, Protocol, Refused, TimedOut, Truncated, Unreachable];

@@ -16,9 +16,9 @@ const LIST: u64 = 5;
 enum View {
     #[default]
     Idle,
-    /// Messages wait for the connection.
+    /// The connection is being made, and these messages wait for it.
     Connecting(Vec<Message>),
-    /// Connected; the number identifies the connection. Messages that arrive over it are in [`Member::arriving`].
+    /// The connection is up. The number identifies it. Messages that arrive over it are in [`Member::arriving`].
     Up(u64),
 }
 
@@ -142,7 +142,7 @@ impl World {
             return self.gone(from, to, ErrorCode::Refused);
         }
         if matches!(self.members[to].views.get(&from), Some(View::Up(_))) {
-            self.gone(to, from, ErrorCode::PeerDied); // It connected afresh.
+            self.gone(to, from, ErrorCode::PeerDied); // It connected again.
         }
         self.count += 1;
         for (one, other) in [(from, to), (to, from)] {
@@ -183,7 +183,8 @@ impl World {
         }
     }
 
-    /// The events that may happen next without a call: a member, its peer, and whether a connection attempt ends or a message arrives.
+    /// Returns the events that may happen next without a call: a member, its peer, and whether a connection attempt
+    /// ends or a message arrives.
     fn events(&self) -> Vec<(usize, usize, bool)> {
         let mut all = Vec::new();
         for (who, member) in self.members.iter().enumerate() {
@@ -195,7 +196,7 @@ impl World {
         all
     }
 
-    /// Lets one of the [`events`](Self::events) happen. False if there is none.
+    /// Performs one of the [`events`](Self::events). Returns false if there is none.
     fn happen(&mut self, choice: usize) -> bool {
         let events = self.events();
         let Some((who, peer, connects)) = events.get(choice % events.len().max(1)).copied() else { return false };
@@ -213,7 +214,7 @@ impl World {
         assert!(!stuck, "all have joined, and wait: {self:#?}");
     }
 
-    /// Lets every member join until all are in one group. Returns the number of rounds.
+    /// Makes every member join until all are in one group. Returns the number of rounds.
     fn all_join(&mut self, choices: &mut impl Iterator<Item = usize>) -> usize {
         for round in 1..100 {
             let idle = |who: &usize| self.members[*who].pending.is_empty();
@@ -242,7 +243,7 @@ impl World {
     }
 }
 
-/// An endless sequence of choices, the given ones first.
+/// Returns an endless sequence of choices that begins with the given ones.
 fn choices(given: Vec<u16>) -> impl Iterator<Item = usize> {
     let mut state = given.iter().fold(1_u64, |state, choice| state.wrapping_mul(31).wrapping_add(u64::from(*choice)));
     let more = std::iter::repeat_with(move || {
@@ -272,7 +273,8 @@ fn joins_take_their_turn() {
     assert!(world.agreed.len() == 3 && world.agreed.values().all(|who| who.len() == 5));
 }
 
-/// A join that is left before its turn still counts, so that the joins behind it are paired with the other members' joins behind theirs.
+/// A join that is left before its turn still counts, so the joins behind it are paired with the corresponding joins of
+/// the other members.
 #[test]
 fn a_join_that_is_left_before_its_turn_counts() {
     for leaver in 0..5 {

@@ -4,55 +4,55 @@ use std::collections::BTreeSet;
 
 use crate::types::PeerAddress;
 
-/// An ordered set of addresses of a vector (fi_av_set(3)). Each member of a group makes the same set from its own addresses. A member's
-/// place in it is its rank.
+/// An ordered set of addresses of a vector (fi_av_set(3)). Each member of a group creates the same set from its own
+/// addresses. The position of a member in the set is its rank.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct AddressSet {
     members: Vec<PeerAddress>,
-    /// The same members, for lookups: a set may have thousands of members.
+    /// The same members, for look-ups, since a set may have thousands of members.
     known: BTreeSet<PeerAddress>,
 }
 
 crate::short_debug!(AddressSet, "AddressSet");
 
 impl AddressSet {
-    /// An empty set.
+    /// Creates an empty set.
     #[must_use]
     pub const fn new() -> Self {
         Self { members: Vec::new(), known: BTreeSet::new() }
     }
 
-    /// The members, in order.
+    /// Returns the members in order.
     #[must_use]
     pub fn members(&self) -> &[PeerAddress] {
         &self.members
     }
 
-    /// How many there are.
+    /// Returns the number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the set has no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// A member's rank.
+    /// Returns a member's rank.
     #[must_use]
     pub fn rank(&self, member: PeerAddress) -> Option<usize> {
         self.members.iter().position(|other| *other == member)
     }
 
-    /// Whether it is a member.
+    /// Returns whether an address is a member.
     #[must_use]
     pub fn contains(&self, member: PeerAddress) -> bool {
         self.known.contains(&member)
     }
 
-    /// Adds a member behind the others. False if it is a member already (fi_av_set_insert).
+    /// Appends a member (fi_av_set_insert). Returns false if it is a member already.
     pub fn insert(&mut self, member: PeerAddress) -> bool {
         let new = self.known.insert(member);
         if new {
@@ -61,7 +61,7 @@ impl AddressSet {
         new
     }
 
-    /// Removes a member; the others keep their order. False if it was not a member (fi_av_set_remove).
+    /// Removes a member (fi_av_set_remove). The others keep their order. Returns false if it was not a member.
     pub fn remove(&mut self, member: PeerAddress) -> bool {
         let was = self.known.remove(&member);
         if was {
@@ -70,19 +70,19 @@ impl AddressSet {
         was
     }
 
-    /// Adds the other set's members behind these (fi_av_set_union).
+    /// Appends the members of the other set (fi_av_set_union).
     pub fn union(&mut self, other: &Self) {
         for member in &other.members {
             self.insert(*member);
         }
     }
 
-    /// Keeps only the members that are in the other set too (fi_av_set_intersect).
+    /// Keeps only the members that are also in the other set (fi_av_set_intersect).
     pub fn intersect(&mut self, other: &Self) {
         self.keep(|member| other.contains(member));
     }
 
-    /// Removes the other set's members (fi_av_set_diff).
+    /// Removes the members of the other set (fi_av_set_diff).
     pub fn diff(&mut self, other: &Self) {
         self.keep(|member| !other.contains(member));
     }

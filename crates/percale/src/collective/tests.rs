@@ -22,7 +22,8 @@ fn sets_keep_their_order() {
     assert_eq!((left.rank(PeerAddress(4)), left.len(), left.contains(PeerAddress(1))), (Some(0), 1, false));
 }
 
-/// As many members as a group may have, in a moment: comparing each with each takes seconds.
+/// Sets with the maximum number of members of a group are handled quickly. Comparing each member with each would take
+/// seconds.
 #[test]
 fn large_sets_are_made_quickly() {
     let all: Vec<u64> = (0..MEMBER_LIMIT as u64).rev().collect();

@@ -1,7 +1,8 @@
-//! The contents of a completion queue: one [`Entry`] for each operation that succeeded, one [`ErrorEntry`] for each that failed.
+//! The contents of a completion queue: one [`Entry`] for each operation that succeeded, and one [`ErrorEntry`] for each
+//! that failed.
 //!
-//! Both are plain values. The narrower views ([`ContextEntry`], [`MessageEntry`], [`DataEntry`], [`TaggedEntry`]) are libfabric's
-//! entry formats: each has a few more fields than the one before.
+//! Both are plain values. The narrower views ([`ContextEntry`], [`MessageEntry`], [`DataEntry`], [`TaggedEntry`]) are
+//! libfabric's entry formats: each has a few more fields than the one before.
 
 use std::borrow::Cow;
 
@@ -24,9 +25,9 @@ bitflags! {
         const ATOMIC = 1 << 4;
         /// A collective operation.
         const COLLECTIVE = 1 << 6;
-        /// The initiator's side of a read.
+        /// A read that this process initiated.
         const READ = 1 << 8;
-        /// The initiator's side of a write.
+        /// A write that this process initiated.
         const WRITE = 1 << 9;
         /// A receive.
         const RECEIVE = 1 << 10;
@@ -36,18 +37,18 @@ bitflags! {
         const REMOTE_READ = 1 << 12;
         /// A peer wrote memory of this process.
         const REMOTE_WRITE = 1 << 13;
-        /// The multi-receive buffer that holds this message is released: no more messages are put there.
+        /// The multi-receive buffer that holds this message is released. No more messages are put into it.
         const MULTI_RECEIVE = 1 << 16;
         /// `data` holds the remote completion data that the peer sent.
         const REMOTE_DATA = 1 << 17;
         /// The message continues in further entries.
         const MORE = 1 << 18;
-        /// A window was bound: `data` is its key. (Not libfabric's.)
+        /// A window was bound, and `data` is its key. (Not defined by libfabric.)
         const BIND = 1 << 50;
-        /// The key in `data` is invalid: it was invalidated by this operation or, for a receive, by this message. (Not
-        /// libfabric's.)
+        /// The key in `data` is invalid. It was invalidated by this operation or, for a receive, by this message. (Not
+        /// defined by libfabric.)
         const INVALIDATED = 1 << 51;
-        /// The message was only peeked at and claimed; a receive with the same flag fetches it.
+        /// The message was only peeked at and claimed. A receive with the same flag fetches it.
         const CLAIM = 1 << 59;
     }
 }
@@ -59,56 +60,56 @@ pub struct Entry {
     pub context: u64,
     /// The kind of operation.
     pub flags: CompletionFlags,
-    /// Bytes received. 0 for sends.
+    /// The number of bytes received; 0 for sends.
     pub len: u64,
-    /// For a message that landed in a multi-receive buffer, the address of its first byte; else 0. A number, not a
-    /// pointer: the queue does not own the memory.
+    /// For a message in a multi-receive buffer, the address of its first byte, otherwise 0. It is a number and not a
+    /// pointer, because the queue does not own the memory.
     pub buffer: u64,
-    /// Remote completion data, with [`CompletionFlags::REMOTE_DATA`]; else 0.
+    /// Remote completion data with [`CompletionFlags::REMOTE_DATA`], otherwise 0.
     pub data: u64,
-    /// The message's tag, with [`CompletionFlags::TAGGED`]; else 0.
+    /// The message's tag with [`CompletionFlags::TAGGED`], otherwise 0.
     pub tag: u64,
-    /// The sender of the message; [`PeerAddress::UNSPECIFIED`] for this endpoint's own operations and for senders that are not in
-    /// the endpoint's address vector.
+    /// The sender of the message. It is [`PeerAddress::UNSPECIFIED`] for this endpoint's own operations and for senders
+    /// that are not in the endpoint's address vector.
     pub source: PeerAddress,
 }
 
 /// One failed operation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ErrorEntry {
-    /// The fields of the operation's entry, as far as they are known; `len` is the number of bytes that arrived.
+    /// The fields of the operation's entry, as far as they are known. `len` is the number of bytes that arrived.
     pub entry: Entry,
-    /// Why it failed.
+    /// The error code of the failure.
     pub error: ErrorCode,
-    /// Bytes of the message that did not fit (with [`ErrorCode::Truncated`]).
+    /// The number of bytes of the message that did not fit (with [`ErrorCode::Truncated`]).
     pub overflow: u64,
-    /// Details of the failure, as text, beyond what `error` states; may be empty.
+    /// Details of the failure as text, in addition to `error`. May be empty.
     pub text: Cow<'static, str>,
 }
 
 crate::short_debug!(ErrorEntry, "ErrorEntry", context: |this| this.entry.context, error: |this| this.error, text: |this| crate::debug::cut(&this.text).to_owned());
 
 impl ErrorEntry {
-    /// The failure of the operation that `entry` describes.
+    /// Creates the error of the operation that `entry` describes.
     #[must_use]
     pub const fn new(entry: Entry, error: ErrorCode) -> Self {
         Self { entry, error, overflow: 0, text: Cow::Borrowed("") }
     }
 
-    /// A receive of a message that was `overflow` bytes too long.
+    /// Creates the error of a receive of a message that was `overflow` bytes too long.
     #[must_use]
     pub const fn truncated(entry: Entry, overflow: u64) -> Self {
         Self { entry, error: ErrorCode::Truncated, overflow, text: Cow::Borrowed("") }
     }
 
-    /// Adds details of the failure, as text.
+    /// Adds details of the failure as text.
     #[must_use]
     pub fn with_text(mut self, text: impl Into<Cow<'static, str>>) -> Self {
         self.text = text.into();
         self
     }
 
-    /// The code that libfabric has for this error (positive).
+    /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub const fn errno(&self) -> i32 {
         self.error.errno()
@@ -130,7 +131,7 @@ impl std::fmt::Display for ErrorEntry {
 
 impl std::error::Error for ErrorEntry {}
 
-/// The context of a completed operation, and nothing else (`FI_CQ_FORMAT_CONTEXT`).
+/// The context of a completed operation (`FI_CQ_FORMAT_CONTEXT`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextEntry {
     /// The context that was passed to the operation.

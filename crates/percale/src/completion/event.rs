@@ -1,8 +1,9 @@
 //! Events that belong to no single operation.
 //!
-//! An [`EventQueue`] holds events until they are read, oldest first. It is for news, not for accounting: it keeps a bounded number,
-//! and when that is exceeded the newest are counted instead of kept, and an [`Event::Lost`] reports how many once the reader gets
-//! there. Cloning gives another handle to the same queue. There is one lock, which is not held while other code is called.
+//! An [`EventQueue`] holds events until they are read, oldest first. It is for notification, not for accounting: it
+//! keeps a limited number of events. Beyond the limit the newest events are counted instead of kept, and an
+//! [`Event::Lost`] at their position in the queue reports how many were lost. Cloning returns another handle to the
+//! same queue. There is one lock, which is not held while other code is called.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,10 +19,10 @@ use crate::address_vector::error::AddressError;
 use crate::collective::GroupId;
 use crate::types::PeerAddress;
 
-/// Events that a queue keeps by default.
+/// The default number of events that a queue keeps.
 pub const DEFAULT_LIMIT: usize = 4096;
 
-/// Something that happened.
+/// An event that belongs to no single operation.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -31,22 +32,23 @@ pub enum Event {
         endpoint: u64,
         /// The peer, if it is in the endpoint's address vector.
         peer: PeerAddress,
-        /// Its address.
+        /// The address of the peer.
         address: SocketAddr,
-        /// The transport that was chosen, by name.
+        /// The name of the chosen transport.
         transport: &'static str,
-        /// Why this transport was chosen and no better one.
+        /// The reason why this transport was chosen and no better one.
         reason: String,
-        /// The data that the other side of an endpoint of one connection passed with its request or acceptance; empty for others.
+        /// The data that the other side of an endpoint of one connection passed with its request or acceptance. Empty
+        /// for other endpoints.
         data: Vec<u8>,
     },
     /// A peer requests a connection from a listener.
     ConnectionRequest(ConnectionRequest),
-    /// The connection of an endpoint of one connection could not be made.
+    /// The connection of an endpoint of one connection could not be established.
     ConnectionRefused {
         /// The endpoint's [id](crate::Endpoint::id).
         endpoint: u64,
-        /// The other side.
+        /// The address of the other side.
         address: SocketAddr,
         /// The error code: `Refused` if the peer rejected the request, or no listener has that address.
         error: ErrorCode,
@@ -55,19 +57,19 @@ pub enum Event {
         /// The data that the listener's owner passed with its rejection.
         data: Vec<u8>,
     },
-    /// The connection of an endpoint of one connection has ended: its peer shut it down, closed or died. Every message that the
-    /// peer had handed over has arrived.
+    /// The connection of an endpoint of one connection has ended: the peer shut it down, closed or died. Every message
+    /// that the peer had handed over has arrived.
     Shutdown {
         /// The endpoint's [id](crate::Endpoint::id).
         endpoint: u64,
-        /// The peer.
+        /// The address of the peer.
         address: SocketAddr,
-        /// `Closed` if the peer ended it in good order.
+        /// `Closed` if the peer ended the connection in an orderly way.
         error: ErrorCode,
         /// How the end was noticed.
         reason: String,
     },
-    /// All members of a group have joined it: its operations can be posted.
+    /// All members of a group have joined it. Its operations can be posted.
     Joined {
         /// The group.
         group: GroupId,
@@ -85,33 +87,33 @@ pub enum Event {
         /// The reason, as text.
         reason: String,
     },
-    /// A connection could not be made. Operations to the peer fail; the next one tries again.
+    /// A connection could not be established. Operations to the peer fail. The next one tries again.
     Failed {
         /// The peer.
         peer: PeerAddress,
-        /// Its address.
+        /// The address of the peer.
         address: SocketAddr,
         /// The reason, as text.
         reason: String,
     },
-    /// A peer closed or died, or cannot be reached any more. Operations under way to it have failed.
+    /// A peer closed, died, or cannot be reached any more. Operations to it that were under way have failed.
     PeerDown {
         /// The peer, if it is in the endpoint's address vector.
         peer: PeerAddress,
-        /// Its address.
+        /// The address of the peer.
         address: SocketAddr,
         /// How the loss was noticed.
         reason: String,
     },
-    /// Another process, or a new run of the same program, now answers at a peer's address. Operations under way to the former
-    /// process have failed, and the keys that it had granted are void.
+    /// Another process, or a new run of the same program, now answers at a peer's address. Operations to the former
+    /// process that were under way have failed, and the keys that it had granted are invalid.
     PeerReplaced {
         /// The peer.
         peer: PeerAddress,
-        /// Its address.
+        /// The address of the peer.
         address: SocketAddr,
     },
-    /// An address of an asynchronous insertion was not inserted.
+    /// An address of an asynchronous insertion could not be inserted.
     AddressFailed {
         /// The [inserter's id](crate::address::Inserter::id).
         inserter: u64,
@@ -122,16 +124,16 @@ pub enum Event {
         /// The reason.
         error: AddressError,
     },
-    /// An asynchronous insertion has ended. Its failures were reported before.
+    /// An asynchronous insertion has ended. Its errors were reported before.
     AddressesInserted {
         /// The [inserter's id](crate::address::Inserter::id).
         inserter: u64,
         /// The context that was passed to the insertion.
         context: u64,
-        /// How many addresses were inserted.
+        /// The number of addresses that were inserted.
         count: u64,
     },
-    /// An asynchronous registration has completed: the region exists
+    /// An asynchronous registration has completed, and the region exists
     /// ([`PendingRegion::finish`](crate::memory::region::PendingRegion::finish)).
     Registered {
         /// The context that was passed to the registration.
@@ -146,14 +148,14 @@ pub enum Event {
         /// The reason, as text.
         reason: String,
     },
-    /// Written by the application.
+    /// An event that the application wrote.
     User {
         /// The application's own number for the kind of event.
         code: u32,
         /// The application's data.
         data: Vec<u8>,
     },
-    /// Events came faster than they were read, and this many, at this place in the order, were not kept.
+    /// Events arrived faster than they were read, and this many at this position were not kept.
     Lost {
         /// The number of lost events.
         count: u64,
@@ -161,7 +163,7 @@ pub enum Event {
 }
 
 impl std::fmt::Debug for Event {
-    /// Formats the kind of the event, and the reason; data that peers sent is not written to logs.
+    /// Formats the kind of the event and the reason. Data that peers sent is not written to logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (name, reason) = match self {
             Self::Connected { reason, .. } => ("Connected", reason.as_str()),
@@ -185,7 +187,7 @@ impl std::fmt::Debug for Event {
     }
 }
 
-/// The queue holds as many events as it may.
+/// The error if the queue holds as many events as its limit permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the event queue is full; read some events, then write again")]
 #[non_exhaustive]
@@ -194,25 +196,25 @@ pub struct EventQueueFull;
 crate::short_debug!(EventQueue, "EventQueue");
 
 impl EventQueueFull {
-    /// The code that libfabric has for this error.
+    /// Returns the libfabric code for this error.
     #[must_use]
     pub const fn errno(self) -> i32 {
         libc::EAGAIN
     }
 }
 
-/// A queue of events that wait to be read. Each handle is the same queue.
+/// A queue of events that wait to be read. Clones are handles to the same queue.
 #[derive(Clone)]
 pub struct EventQueue {
     shared: Arc<Shared>,
 }
 
-/// An event, or a function that makes one.
+/// An event, or a function that creates one.
 enum Item {
     Event(Event),
-    /// The event is made when it is read; there may be none then.
+    /// The event is created when it is read. There may be none then.
     Later(Box<dyn FnOnce() -> Option<Event> + Send>),
-    /// An address that failed, and the addresses after it that failed for the same reason, with their total number.
+    /// The error of an address and of the addresses after it that failed for the same reason, with their total number.
     Failed {
         first: Event,
         count: u64,
@@ -220,7 +222,7 @@ enum Item {
 }
 
 impl Item {
-    /// The number of events that it makes.
+    /// Returns the number of events that it represents.
     const fn len(&self) -> u64 {
         match self {
             Self::Event(_) | Self::Later(_) => 1,
@@ -253,7 +255,7 @@ impl Default for EventQueue {
 }
 
 impl EventQueue {
-    /// A queue that keeps up to `limit` events (at least one).
+    /// Creates a queue that keeps up to `limit` events (at least one).
     #[must_use]
     pub fn new(limit: usize) -> Self {
         let shared = Shared { events: Mutex::new(VecDeque::new()), limit: limit.max(1), wait: Wait::new() };
@@ -264,7 +266,7 @@ impl EventQueue {
         self.shared.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an event. It is never refused; beyond the limit it is only counted.
+    /// Adds an event. It is never refused, but beyond the limit it is only counted.
     pub fn push(&self, event: Event) {
         if !self.shared.wait.is_here() {
             return;
@@ -281,21 +283,22 @@ impl EventQueue {
         self.shared.wait.notify();
     }
 
-    /// Adds an event that the application relies on. It is kept beyond the limit.
+    /// Adds an event on which the application relies. It is kept even beyond the limit.
     pub(crate) fn push_owed(&self, event: Event) {
         self.lock().push_back(Item::Event(event));
         self.shared.wait.notify();
     }
 
-    /// Adds one event for each of `count` (at least one) consecutive addresses that were not inserted for one reason; `first` is
-    /// that of the first. They take the room of one: a range may have a million.
+    /// Adds one event for each of `count` (at least one) consecutive addresses that were not inserted for the same
+    /// reason. `first` is the event of the first address. Together they take the room of one event, because a range may
+    /// have a million addresses.
     pub(crate) fn push_failures(&self, first: Event, count: u64) {
         debug_assert!(matches!(first, Event::AddressFailed { .. }), "others are not counted up");
         self.lock().push_back(Item::Failed { first, count });
         self.shared.wait.notify();
     }
 
-    /// Adds an event of the application's own.
+    /// Adds an event of the application.
     ///
     /// # Errors
     /// If the queue is full.
@@ -303,8 +306,9 @@ impl EventQueue {
         self.add(Item::Event(Event::User { code, data: data.into() }))
     }
 
-    /// Adds a function that makes an event when its turn comes to be read. The reader calls it outside of all locks; if it returns
-    /// `None`, there is no event. It runs before any reader gets the event, so what the event states is already true then.
+    /// Adds a function that creates an event when its turn to be read comes. The reader calls it outside of all locks.
+    /// If it returns `None`, there is no event. It runs before any reader gets the event, so the change that the event
+    /// reports has already taken effect then.
     ///
     /// # Errors
     /// If the queue is full.
@@ -387,7 +391,7 @@ impl EventQueue {
         }
     }
 
-    /// Events that wait.
+    /// Returns the number of events that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         if !self.shared.wait.is_here() {
@@ -396,16 +400,16 @@ impl EventQueue {
         self.lock().iter().map(|item| item.len() as usize).sum()
     }
 
-    /// Whether no event waits.
+    /// Returns whether no event waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.shared.wait.is_here() || self.lock().is_empty()
     }
 
-    /// Takes the oldest event, waiting for one at most `timeout` (`None`: forever).
+    /// Takes the oldest event. Waits for one for at most `timeout` (`None`: no limit).
     ///
     /// # Errors
-    /// If none came in time, or the thread could not sleep.
+    /// If there was no event in time, or the thread could not sleep.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Event, WaitError> {
         self.shared.wait.until(timeout, || self.take())
     }

@@ -1,7 +1,7 @@
 //! The members of a poll set or wait set, and one [`Wait`] for all of them.
 //!
-//! The group's [`Wait`] follows those of its members ([`Follower`]): an endpoint that feeds a member drives the group too, once,
-//! however many members it feeds; and a wake-up of a member's sleepers wakes the group's.
+//! The group's [`Wait`] follows those of its members ([`Follower`]). An endpoint that feeds a member also drives the
+//! group, once, however many members it feeds. A wake-up of a member's sleeping threads also wakes those of the group.
 
 use std::io;
 use std::sync::{Arc, MutexGuard};
@@ -10,16 +10,16 @@ use super::source::{Member, Source};
 use super::wait::{Follower, Progress, Wait};
 use crate::system::forked::ProcessMutex;
 
-/// The members of a poll set or wait set, and the place to wait for all of them.
+/// The members of a poll set or wait set, and the `Wait` for all of them.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub(super) wait: Wait,
-    /// The list is replaced, never changed, so that members are looked at without the lock.
+    /// The list is replaced and never changed in place, so that members are checked without the lock.
     members: ProcessMutex<Arc<[Arc<Member>]>>,
 }
 
 impl Group {
-    /// The members; none in a forked child.
+    /// Locks the members. Returns `None` in a forked child.
     fn lock(&self) -> Option<MutexGuard<'_, Arc<[Arc<Member>]>>> {
         self.members.lock()
     }
@@ -28,7 +28,7 @@ impl Group {
         self.lock().map_or_else(|| Arc::from([]), |members| Arc::clone(&members))
     }
 
-    /// Whether this is a member.
+    /// Returns whether this is a member.
     pub(super) fn has(&self, member: &Arc<Member>) -> bool {
         self.members().iter().any(|other| Arc::ptr_eq(other, member))
     }
@@ -36,7 +36,7 @@ impl Group {
     /// Adds a source. Returns `None` if it was a member already.
     ///
     /// # Errors
-    /// If the system refuses to watch what feeds it; in a forked child.
+    /// If the system refuses to watch the endpoints that feed the source, or in a forked child.
     pub(super) fn add(self: &Arc<Self>, source: Source) -> io::Result<Option<Arc<Member>>> {
         let mut members = self.lock().ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))?;
         if members.iter().any(|member| member.source.is_same(&source)) {
@@ -54,7 +54,7 @@ impl Group {
         Ok(Some(member))
     }
 
-    /// Removes a member. Returns `None` if it was none.
+    /// Removes a member. Returns `None` if it was not a member.
     pub(super) fn remove(self: &Arc<Self>, source: &Source) -> Option<Arc<Member>> {
         let mut members = self.lock()?;
         let gone = members.iter().find(|member| member.source.is_same(source)).cloned()?;
@@ -65,12 +65,12 @@ impl Group {
         Some(gone)
     }
 
-    /// Whether an endpoint that only its owner can drive reports to a member.
+    /// Returns whether an endpoint that only its owner can drive reports to a member.
     pub(super) fn is_undriven(&self) -> bool {
         self.members().iter().any(|member| member.source.wait().is_undriven())
     }
 
-    /// Whether any member has something. Afterwards the changes of all counters count as reported.
+    /// Returns whether any member is ready. Afterwards the changes of all counters count as reported.
     pub(super) fn take_news(&self) -> bool {
         self.members().iter().fold(false, |any, member| member.take_news() | any)
     }

@@ -1,4 +1,4 @@
-//! Poll sets: which of several queues, counters and event queues have something (fi_poll(3)).
+//! Poll sets, which report which of several queues, counters and event queues are ready (fi_poll(3)).
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,19 +20,20 @@ use super::group::Group;
 use super::source::{Member, Source};
 use crate::system::forked::ProcessMutex;
 
-/// Several sources, each with a name: a value that the caller chooses.
+/// Several sources, each with a name, which is a value that the caller chooses.
 ///
-/// A queue or event queue is reported while it holds anything. A counter is reported when its value or its error value was changed,
-/// or set, since the set last reported it, or since the counter was added.
+/// A queue or event queue is reported while it is not empty. A counter is reported if its value or its error value was
+/// changed or set since the set last reported it, or since the counter was added.
 pub struct PollSet<T> {
     group: Arc<Group>,
     named: ProcessMutex<Named<T>>,
 }
 
 struct Named<T> {
-    /// A name is cloned and dropped without the lock: that is the application's code.
+    /// A name is cloned and dropped without the lock, because that runs code of the application.
     list: Vec<(Arc<Member>, Arc<T>)>,
-    /// The member that is looked at first: it rotates, so that all get their turn if the caller asks for few.
+    /// The member that is checked first. It rotates, so that all members are reported in turn if the caller's slice is
+    /// short.
     first: usize,
 }
 
@@ -49,24 +50,24 @@ impl<T> Default for PollSet<T> {
 }
 
 impl<T> PollSet<T> {
-    /// An empty set.
+    /// Creates an empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The names; none in a forked child.
+    /// Locks the names. Returns `None` in a forked child.
     fn lock(&self) -> Option<MutexGuard<'_, Named<T>>> {
         self.named.lock()
     }
 
-    /// Adds a source under this name (fi_poll_add(3)). If it is a member already, only its name is changed.
+    /// Adds a source under this name (fi_poll_add(3)). If the source is a member already, only its name is changed.
     ///
     /// # Errors
-    /// If the system refuses to watch the descriptors of the endpoints that feed it; in a forked child.
+    /// If the system refuses to watch the descriptors of the endpoints that feed the source, or in a forked child.
     pub fn add(&self, source: impl Into<Source>, name: T) -> io::Result<()> {
         let (source, name) = (source.into(), Arc::new(name));
-        // Without the lock: the endpoints that feed the source are asked for their descriptors.
+        // The lock is not held, because the endpoints that feed the source have to return their descriptors.
         let added = self.group.add(source.clone())?;
         let mut named = self.lock().ok_or_else(|| io::Error::from_raw_os_error(libc::ECHILD))?;
         let replaced = match added {
@@ -85,13 +86,13 @@ impl<T> PollSet<T> {
         Ok(())
     }
 
-    /// The number of members.
+    /// Returns the number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().map_or(0, |named| named.list.len())
     }
 
-    /// Whether there are none.
+    /// Returns whether the set has no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -99,7 +100,7 @@ impl<T> PollSet<T> {
 }
 
 impl<T: Clone> PollSet<T> {
-    /// Removes a source (fi_poll_del(3)); returns its name, if it was a member.
+    /// Removes a source (fi_poll_del(3)). Returns its name if it was a member.
     pub fn remove(&self, source: impl Into<Source>) -> Option<T> {
         let source = source.into();
         self.group.remove(&source)?;
@@ -107,18 +108,19 @@ impl<T: Clone> PollSet<T> {
         let at = named.list.iter().position(|(member, _)| member.source.is_same(&source))?;
         let (_, name) = named.list.remove(at);
         drop(named);
-        Some(Arc::unwrap_or_clone(name)) // A poll may just be giving it.
+        Some(Arc::unwrap_or_clone(name)) // A poll may be cloning it at this moment.
     }
 
-    /// Drives the endpoints that feed the members, each once; then puts the names of the members that have something into `into`,
-    /// as many as there is room for, and returns how many. If there are more, the next call begins with those.
+    /// Drives the endpoints that feed the members, each once. Then stores the names of the members that are ready in
+    /// `into`, as many as it has room for, and returns their number. If more members are ready, the next call begins
+    /// with those.
     pub fn poll(&self, into: &mut [T]) -> usize {
         self.group.wait.drive();
         let Some(mut named) = self.lock() else { return 0 };
         let (count, start) = (named.list.len(), named.first);
         let mut found = 0;
         let mut looked = 0;
-        // The current members, each once; between two of them the list may change.
+        // The current members are checked once each. The list may change between two of them.
         while looked < count && !named.list.is_empty() {
             let at = (start + looked) % named.list.len();
             if found == into.len() {

@@ -1,10 +1,10 @@
-//! The completion queue that several endpoints and threads share.
+//! The completion queue, which several endpoints and threads can share.
 //!
-//! A [`CompletionQueue`] is a [`Ring`] under a lock, and a [`Wait`]. Cloning it gives another handle to the same queue.
-//! An endpoint that one thread owns keeps a ring of its own instead and pays for neither.
+//! A [`CompletionQueue`] is a [`Ring`] under a lock and a [`Wait`]. Cloning it returns another handle to the same
+//! queue. An endpoint that one thread owns has its own ring instead, without the cost of either.
 //!
-//! Reading makes progress on the endpoints that were attached, before the lock is taken: they push here. Nothing else
-//! is called under the lock.
+//! Reading makes progress on the attached endpoints before the lock is taken, because they push to this queue. No other
+//! code is called under the lock.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,7 +17,7 @@ use super::ring::{ErrorAvailable, QueueFull, Ring};
 use super::wait::{Progress, Wait, WaitError, face};
 use crate::system::spin;
 
-/// Why reading a completion queue gave no entries.
+/// The reason why reading a completion queue returned no entries.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompletionError {
@@ -33,7 +33,7 @@ pub enum CompletionError {
 }
 
 impl CompletionError {
-    /// The code that libfabric has for this error (positive).
+    /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -44,7 +44,7 @@ impl CompletionError {
     }
 }
 
-/// A queue of operation results that wait to be read. Each handle is the same queue.
+/// A queue of operation results that wait to be read. Clones are handles to the same queue.
 #[derive(Clone)]
 pub struct CompletionQueue {
     shared: Arc<Shared>,
@@ -56,7 +56,7 @@ crate::short_debug!(CompletionQueue, "CompletionQueue");
 struct Shared {
     ring: Mutex<Ring>,
     wait: Wait,
-    /// How often the queue was signaled, and how many of the signals a wait has answered.
+    /// The number of signals to the queue, and the number of signals that a wait has handled.
     signals: AtomicU64,
     answered: AtomicU64,
 }
@@ -68,8 +68,8 @@ impl Default for CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// A queue with room for `capacity` results, which grows as needed to `limit`. At the limit operations are refused
-    /// until some results were read; none is ever lost.
+    /// Creates a queue with room for `capacity` results, which grows as needed up to `limit`. At the limit, operations
+    /// are refused until some results are read. No result is ever lost.
     #[must_use]
     pub fn new(capacity: usize, limit: usize) -> Self {
         Self::of(Ring::new(capacity, limit))
@@ -80,9 +80,9 @@ impl CompletionQueue {
         Self { shared: Arc::new(Shared { ring: Mutex::new(ring), wait: Wait::new(), signals, answered }) }
     }
 
-    /// Calls `f` with the ring, locked, then wakes waiting threads if the ring is not empty. For endpoints, which reserve and push;
-    /// several pushes in one call cost one lock. `f` must not use this queue. In a forked child `f` gets a ring of its own, which
-    /// is empty and has no room.
+    /// Calls `f` with the ring under its lock, then wakes waiting threads if the ring is not empty. It is for
+    /// endpoints, which reserve and push; several pushes in one call take the lock once. `f` must not use this queue.
+    /// In a forked child, `f` gets a separate ring that is empty and has no room.
     pub fn update<R>(&self, f: impl FnOnce(&mut Ring) -> R) -> R {
         if !self.shared.wait.is_here() {
             return refused(f); // A thread of the parent may have held the lock at the fork.
@@ -110,18 +110,18 @@ impl CompletionQueue {
         self.update(|ring| ring.push(entry));
     }
 
-    /// Pushes the failure of an operation that reserved room for its result.
+    /// Pushes the error of an operation that reserved room for its result.
     pub fn push_error(&self, error: ErrorEntry) {
         self.update(|ring| ring.push_error(error));
     }
 
-    /// Drives the attached endpoints, then reads up to `into.len()` results, oldest first; returns how many (0: there are none
-    /// now). Each entry names its sender. Now and then a read that finds nothing offers the processor to other threads
-    /// ([`offer_when_idle`](crate::endpoint::offer_when_idle)).
+    /// Drives the attached endpoints, then reads up to `into.len()` results, oldest first. Returns their number, which
+    /// is 0 if there are none now. Each entry contains its sender. Occasionally a read that finds no results yields the
+    /// processor to other threads ([`offer_when_idle`](crate::endpoint::offer_when_idle)).
     ///
     /// # Errors
-    /// If the next result is an error. It stays until [`read_error`](Self::read_error) takes it. (A forked child reads nothing of its
-    /// parent's queues, and its waits fail.)
+    /// If the next result is an error. It stays until [`read_error`](Self::read_error) takes it. In a forked child,
+    /// reading a queue of the parent returns nothing, and waiting for it fails.
     pub fn read(&self, into: &mut [Entry]) -> Result<usize, ErrorAvailable> {
         self.shared.wait.drive();
         let read = self.update(|ring| ring.read(into));
@@ -132,31 +132,31 @@ impl CompletionQueue {
         read
     }
 
-    /// Takes the error that is next, if the next result is one.
+    /// Takes the next result if it is an error.
     #[must_use]
     pub fn read_error(&self) -> Option<ErrorEntry> {
         self.update(Ring::read_error)
     }
 
-    /// Results that wait, errors included.
+    /// Returns the number of results that wait, including errors.
     #[must_use]
     pub fn len(&self) -> usize {
         self.update(|ring| ring.len())
     }
 
-    /// Whether no result waits.
+    /// Returns whether no result waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Reads like [`read`](Self::read), but waits for the first result, at most `timeout` (`None`: forever). Returns
-    /// at least 1, unless `into` is empty.
+    /// Reads like [`read`](Self::read), but waits for the first result for at most `timeout` (`None`: no limit).
+    /// Returns at least 1, unless `into` is empty.
     ///
     /// # Errors
-    /// If the next result is an error, nothing came in time, the queue was signalled, or the thread could not sleep. At once if there is no
-    /// result, and an endpoint of one owner ([`Endpoint`](crate::Endpoint), not [`SharedEndpoint`](crate::SharedEndpoint)) reports here
-    /// ([`WaitError::NotDriven`]).
+    /// If the next result is an error, there was no result in time, the queue was signaled, or the thread could not
+    /// sleep. If there is no result and an endpoint of one owner ([`Endpoint`](crate::Endpoint), not
+    /// [`SharedEndpoint`](crate::SharedEndpoint)) reports here, it fails immediately ([`WaitError::NotDriven`]).
     pub fn wait(&self, into: &mut [Entry], timeout: Option<Duration>) -> Result<usize, CompletionError> {
         let answered = self.shared.answered.load(Ordering::SeqCst);
         self.shared.wait.until(timeout, || match self.update(|ring| ring.read(into)) {
@@ -171,7 +171,7 @@ impl CompletionQueue {
         })?
     }
 
-    /// Ends every wait that is under way; if there is none, the next one that finds no result ends at once.
+    /// Ends every wait that is under way. If there is none, the next wait that finds no result ends immediately.
     pub fn signal(&self) {
         self.shared.signals.fetch_add(1, Ordering::SeqCst);
         self.shared.wait.notify();
@@ -180,7 +180,7 @@ impl CompletionQueue {
 
 face!(CompletionQueue);
 
-/// The result of using an inherited queue in a forked child: no entries, and no room.
+/// Calls `f` for an inherited queue in a forked child, with a ring that has no entries and no room.
 #[cold]
 fn refused<R>(f: impl FnOnce(&mut Ring) -> R) -> R {
     let mut ring = Ring::new(1, 1);
@@ -197,7 +197,7 @@ mod tests {
         Entry { context, ..Entry::default() }
     }
 
-    /// Completes one operation each time it is driven, up to a number.
+    /// A driver that completes one operation each time it is driven, up to a number.
     struct Feeder {
         queue: CompletionQueue,
         left: AtomicU64,

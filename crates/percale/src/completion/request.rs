@@ -1,13 +1,13 @@
-//! Requests for connections, as events report them.
+//! Connection requests, as events report them.
 
 use std::any::Any;
 use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A request for a connection, to be accepted ([`EndpointBuilder::accept`](crate::EndpointBuilder::accept)) or
-/// [rejected](Self::reject), once. It is valid until then, or until the connecting peer or the listener is gone. A request that is
-/// dropped unanswered is rejected. Each clone is a handle to the same request.
+/// A connection request, to be accepted ([`EndpointBuilder::accept`](crate::EndpointBuilder::accept)) or
+/// [rejected](Self::reject) once. It is valid until then, or until the connecting peer or the listener no longer
+/// exists. A request that is dropped without an answer is rejected. Clones are handles to the same request.
 #[derive(Clone)]
 pub struct ConnectionRequest {
     request: Arc<Request>,
@@ -23,23 +23,23 @@ impl PartialEq for ConnectionRequest {
 
 impl Eq for ConnectionRequest {}
 
-/// The listener that received a request. Its owner knows the type.
+/// The listener that received a request. The endpoint module defines the type.
 pub(crate) trait RequestedListener: Any + Debug + Send + Sync {
-    /// Records that the last handle of a request was dropped. This is called in any thread and calls nothing.
+    /// Records that the last handle of a request was dropped. It may be called in any thread, and calls no other code.
     fn dropped(&self, number: u64);
 }
 
 /// The data of a request.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// Its number at its listener.
+    /// The number of the request at its listener.
     pub(crate) number: u64,
     pub(crate) listener: Box<dyn RequestedListener>,
     /// The listener's address.
     pub(crate) at: SocketAddr,
     /// Whether the listener listens on every interface.
     pub(crate) anywhere: bool,
-    /// The address of the connecting peer; its incarnation follows.
+    /// The address of the connecting peer. The peer's incarnation follows.
     pub(crate) from: SocketAddr,
     pub(crate) incarnation: u128,
     pub(crate) data: Vec<u8>,
@@ -56,25 +56,25 @@ impl ConnectionRequest {
         Self { request: Arc::new(request) }
     }
 
-    /// The address of the endpoint that requests the connection.
+    /// Returns the address of the endpoint that requests the connection.
     #[must_use]
     pub fn from(&self) -> SocketAddr {
         self.request.from
     }
 
-    /// The data that it passed with its request.
+    /// Returns the data that the peer passed with its request.
     #[must_use]
     pub fn data(&self) -> &[u8] {
         &self.request.data
     }
 
-    /// The address of the listener that received the request.
+    /// Returns the address of the listener that received the request.
     #[must_use]
     pub fn listener(&self) -> SocketAddr {
         self.request.at
     }
 
-    /// Its data, for the module that answers it.
+    /// Returns the data of the request, for the module that answers it.
     pub(crate) fn request(&self) -> &Request {
         &self.request
     }

@@ -1,73 +1,75 @@
-//! A ring of results that wait to be read, for one owner.
+//! A ring buffer of results that wait to be read, for one owner.
 //!
-//! A [`Ring`] never overruns: an operation reserves room for its result when it is posted ([`Ring::reserve`]), and is refused if
-//! there is none. Events that belong to no posted operation (a peer's write) have no reservation: the ring always accepts them, and
-//! [`Ring::has_room`] shows the owner when to stop draining its transports.
+//! A [`Ring`] never overruns. An operation reserves room for its result when it is posted ([`Ring::reserve`]), and is
+//! refused if there is none. Events that belong to no posted operation (such as a peer's write) have no reservation:
+//! the ring always accepts them, and [`Ring::has_room`] shows the owner when to stop draining its transports.
 //!
-//! Results are read in the order in which they were pushed. An error stops the reading until it is taken: the results before it are
-//! read first, then [`Ring::read`] reports that an error is next, until [`Ring::read_error`] takes it.
+//! Results are read in the order in which they were pushed. An error blocks reading until it is taken: the results
+//! before it are read first, then [`Ring::read`] reports that an error is next, until [`Ring::read_error`] takes it.
 //!
-//! There is no lock: the ring's owner serializes its use. There are no allocations once it has grown to what its owner needs.
+//! There is no lock: the owner of the ring serializes its use. Nothing is allocated once the ring has grown to the size
+//! that its owner needs.
 
 use std::collections::VecDeque;
 
 use super::entry::{Entry, ErrorEntry};
 
-/// No room for another operation's result: read some first.
+/// The error if there is no room for another operation's result. Read some results first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the completion queue holds as many results as it may; read some, then post again")]
 #[non_exhaustive]
 pub struct QueueFull;
 
 impl QueueFull {
-    /// The code that libfabric has for this error.
+    /// Returns the libfabric code for this error.
     #[must_use]
     pub const fn errno(self) -> i32 {
         libc::EAGAIN
     }
 }
 
-/// The next result is an error: take it with `read_error`.
+/// The error if the next result is an error, which `read_error` takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the next result is an error; take it with read_error")]
 #[non_exhaustive]
 pub struct ErrorAvailable;
 
 impl ErrorAvailable {
-    /// The code that libfabric has for this (`FI_EAVAIL`).
+    /// Returns the libfabric code for this error (`FI_EAVAIL`).
     #[must_use]
     pub const fn errno(self) -> i32 {
         259
     }
 }
 
-/// Results that wait to be read.
+/// A ring buffer of results that wait to be read.
 pub struct Ring {
-    /// A circle: entry `n` since the beginning is at `n` modulo the length, a power of two.
+    /// A circular buffer. Entry `n` since the beginning is at index `n` modulo the length, which is a power of two.
     places: Box<[Entry]>,
-    /// Entries pushed so far.
+    /// The number of entries pushed so far.
     pushed: u64,
     /// Each error with the number of entries that were pushed before it.
     errors: VecDeque<(u64, ErrorEntry)>,
-    /// Entries read so far.
+    /// The number of entries read so far.
     taken: u64,
     /// The number of results that wait, and of operations under way that will push a result here.
     claimed: usize,
-    /// Results that fit without growing, never above the limit.
+    /// The number of results that fit without growing. It never exceeds the limit.
     room: usize,
     limit: usize,
 }
 
 crate::short_debug!(Ring, "Ring");
 
-/// Results that a ring takes by default before it refuses operations.
+/// The default number of results at which a ring refuses operations.
 pub const DEFAULT_LIMIT: usize = 1 << 20;
 
-/// Places that an empty ring gets first.
+/// The number of places that an empty ring allocates first.
 const FIRST: usize = 64;
 
 impl Default for Ring {
-    /// A ring without places until the first result is due: many endpoints report elsewhere, or have nothing to report.
+    /// Creates a ring that allocates no places until the first result is due. Many endpoints report elsewhere, or have
+    /// nothing to report.
     fn default() -> Self {
         let limit = DEFAULT_LIMIT;
         Self { places: Box::default(), pushed: 0, errors: VecDeque::new(), taken: 0, claimed: 0, room: 0, limit }
@@ -75,7 +77,7 @@ impl Default for Ring {
 }
 
 impl Ring {
-    /// A ring with room for `capacity` results, which grows as needed to `limit` (at least one).
+    /// Creates a ring with room for `capacity` results, which grows as needed up to `limit` (at least one).
     #[must_use]
     pub fn new(capacity: usize, limit: usize) -> Self {
         let limit = limit.max(1);
@@ -85,10 +87,10 @@ impl Ring {
     }
 
     /// Reserves room for the result of an operation that is being posted. Each reservation is used up by one
-    /// [`push`](Self::push) or [`push_error`](Self::push_error), or given back by [`unreserve`](Self::unreserve).
+    /// [`push`](Self::push) or [`push_error`](Self::push_error), or returned by [`unreserve`](Self::unreserve).
     ///
     /// # Errors
-    /// If the results that wait and those that are due reach the limit.
+    /// If the number of results that wait or are due has reached the limit.
     #[inline]
     pub fn reserve(&mut self) -> Result<(), QueueFull> {
         if self.claimed >= self.room {
@@ -107,7 +109,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Doubles the places, or makes the first.
+    /// Doubles the number of places, or allocates the first ones.
     #[cold]
     fn widen(&mut self) {
         let mut places = circle(if self.places.is_empty() { FIRST } else { self.places.len() * 2 });
@@ -128,7 +130,7 @@ impl Ring {
         self.pushed += 1;
     }
 
-    /// Entries that wait.
+    /// Returns the number of entries that wait.
     #[inline]
     const fn waiting(&self) -> usize {
         (self.pushed - self.taken) as usize
@@ -141,20 +143,20 @@ impl Ring {
         self.claimed -= 1;
     }
 
-    /// Operations under way that reserved room.
+    /// Returns the number of operations under way that have reserved room.
     #[must_use]
     pub fn reserved(&self) -> usize {
         self.claimed.saturating_sub(self.len())
     }
 
-    /// The result of an operation that reserved room for it.
+    /// Pushes the result of an operation that reserved room for it.
     #[inline]
     pub fn push(&mut self, entry: Entry) {
         debug_assert!(self.reserved() > 0, "more results than reservations");
         self.put(entry);
     }
 
-    /// Pushes the failure of an operation that reserved room for its result.
+    /// Pushes the error of an operation that reserved room for its result.
     #[cold]
     pub fn push_error(&mut self, error: ErrorEntry) {
         self.unreserve();
@@ -168,21 +170,22 @@ impl Ring {
         self.put(entry);
     }
 
-    /// Pushes a failure without a reservation. It is always accepted.
+    /// Pushes an error without a reservation. It is always accepted.
     #[cold]
     pub fn push_error_event(&mut self, error: ErrorEntry) {
         self.claimed += 1;
         self.errors.push_back((self.pushed, error));
     }
 
-    /// Whether fewer results wait than the limit allows. An owner that sees none stops draining its transports until
-    /// something was read. Reservations do not count: their operations need the transports in order to end.
+    /// Returns whether fewer results wait than the limit allows. An owner stops draining its transports while this is
+    /// false, until results were read. Reservations do not count, because their operations need the transports in order
+    /// to end.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.len() < self.limit
     }
 
-    /// Reads up to `into.len()` results, oldest first; returns how many. 0: there are none now.
+    /// Reads up to `into.len()` results, oldest first. Returns their number, which is 0 if there are none now.
     ///
     /// # Errors
     /// If the next result is an error. It stays until [`read_error`](Self::read_error) takes it.
@@ -206,7 +209,7 @@ impl Ring {
         Ok(count)
     }
 
-    /// Takes the error that is next; `None` if the next result is none (or there is no next one).
+    /// Takes the error that is next. Returns `None` if the next result is not an error, or there is no result.
     pub fn read_error(&mut self) -> Option<ErrorEntry> {
         let (before, _) = self.errors.front()?;
         if *before != self.taken {
@@ -216,20 +219,20 @@ impl Ring {
         self.errors.pop_front().map(|(_, error)| error)
     }
 
-    /// Results that wait, errors included.
+    /// Returns the number of results that wait, including errors.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
         self.waiting() + self.errors.len()
     }
 
-    /// Entries that were pushed so far, those read since included.
+    /// Returns the number of entries that were pushed so far, including those that have been read.
     #[must_use]
     pub(crate) const fn pushed(&self) -> u64 {
         self.pushed
     }
 
-    /// Whether nothing waits.
+    /// Returns whether no result waits.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -237,12 +240,12 @@ impl Ring {
     }
 }
 
-/// A circle of at least so many places.
+/// Allocates a circular buffer of at least this many places.
 fn circle(places: usize) -> Box<[Entry]> {
     vec![Entry::default(); places.next_power_of_two()].into()
 }
 
-/// Where an entry is, by its number since the beginning.
+/// Returns the index of an entry, by its number since the beginning.
 #[inline]
 const fn index(places: &[Entry], number: u64) -> usize {
     number as usize & (places.len() - 1)

@@ -1,4 +1,4 @@
-//! Poll sets and wait sets over sources of every kind, with one thread and with several.
+//! Tests of poll sets and wait sets over sources of every kind, with one and with several threads.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::queue::CompletionQueue;
 use super::wait::{Progress, WaitError};
 use super::wait_set::WaitSet;
 
-/// A wait that takes longer has slept over something.
+/// The maximum duration of a wait. A longer wait has missed a wake-up.
 const BOUND: Option<Duration> = Some(Duration::from_secs(60));
 
 fn push(queue: &CompletionQueue, context: u64) {
@@ -122,7 +122,7 @@ fn an_endpoint_that_feeds_several_members_is_driven_once() {
     let driver: Arc<dyn Progress> = Arc::clone(&feeder) as _;
     let (set, waits) = (PollSet::new(), WaitSet::new());
     let rounds = || feeder.rounds.swap(0, Ordering::SeqCst);
-    // Attached before, and after, the place that it feeds became a member.
+    // The driver is attached before the source that it feeds becomes a member, and another one afterwards.
     queue.attach(&driver).unwrap();
     feeder.feeds.attach(&driver).unwrap();
     set.add(&queue, 1).unwrap();
@@ -134,7 +134,7 @@ fn an_endpoint_that_feeds_several_members_is_driven_once() {
     waits.add(&queue).unwrap();
     waits.wait(BOUND).unwrap();
     assert_eq!(rounds(), 1);
-    // As long as it feeds one of them.
+    // It drives the set as long as it feeds one of the members.
     queue.detach(&driver);
     set.remove(&feeder.feeds);
     assert_eq!((poll(&set), rounds()), (vec![], 1));
@@ -142,7 +142,7 @@ fn an_endpoint_that_feeds_several_members_is_driven_once() {
     assert_eq!((poll(&set), rounds()), (vec![], 0));
     waits.wait(BOUND).unwrap();
     assert_eq!(rounds(), 1);
-    // What sets followed outlives them.
+    // The sources that sets followed outlive the sets.
     drop((set, waits));
     push(&queue, 1);
     assert_eq!(take(&queue), 1);
@@ -194,7 +194,7 @@ fn the_descriptor_of_a_wait_set_tells_of_each_member() {
         assert!(!set.try_wait().unwrap(), "tell {number}: there is something to read");
         take(&queue);
         drop(events.read());
-        // What comes before it is asked for is found by the look.
+        // An item that arrives before a wake-up is requested is found by the check.
         tell();
         assert!(!set.try_wait().unwrap(), "tell {number}");
         take(&queue);
@@ -202,10 +202,10 @@ fn the_descriptor_of_a_wait_set_tells_of_each_member() {
     }
 }
 
-/// What the threads below tell each other: one thing at a time, by one of three sources.
+/// The messages between the threads below: one at a time, by one of three sources.
 struct Turns {
     sources: (CompletionQueue, Counter, EventQueue),
-    /// Taken from all, and of that from the counter.
+    /// The number of items taken from all sources; `counted` is the part taken from the counter.
     taken: Counter,
     counted: AtomicU64,
 }
@@ -227,13 +227,13 @@ impl Turns {
         turns
     }
 
-    /// Tells, each time after the last was taken.
+    /// Sends each item after the previous one was taken.
     fn tell(&self) {
         let (queue, counter, events) = &self.sources;
         for number in 0..Self::COUNT {
             self.taken.wait(number, BOUND).unwrap();
             if number % 100 == 0 {
-                std::thread::sleep(Duration::from_micros(500)); // The other falls asleep.
+                std::thread::sleep(Duration::from_micros(500)); // The other thread falls asleep.
             }
             match number % 3 {
                 0 => push(queue, number),
@@ -243,7 +243,7 @@ impl Turns {
         }
     }
 
-    /// Takes what is there; whether all has come.
+    /// Takes the available items. Returns whether all items have arrived.
     fn take(&self) -> bool {
         let (queue, counter, events) = &self.sources;
         let count = counter.value();
@@ -306,7 +306,7 @@ fn sets_and_readers_wait_for_the_same_sources() {
                     set.wait(BOUND).unwrap();
                     taken.add(take(&queue));
                 }
-                done.add(1); // For the other that waits on the same set: a change is told to one.
+                done.add(1); // For the other thread that waits for the same set: a change is reported to one of them. 
             });
         }
         scope.spawn(|| {

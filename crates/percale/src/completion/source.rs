@@ -1,4 +1,4 @@
-//! What poll sets and wait sets hold: queues, counters and event queues alike.
+//! The members of poll sets and wait sets: queues, counters and event queues.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,15 +7,16 @@ use super::event::EventQueue;
 use super::queue::CompletionQueue;
 use super::wait::{Progress, Wait};
 
-/// Something that can be polled or waited for together with others. Made of a reference to any of these; it is another handle.
+/// An object that can be polled or waited for together with others. It is created from a reference to a queue, counter
+/// or event queue, and is another handle to it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Source {
-    /// Has something when a result waits.
+    /// Ready while a result waits.
     Queue(CompletionQueue),
-    /// Has something when a value has changed.
+    /// Ready when a value has changed.
     Counter(Counter),
-    /// Has something when an event waits.
+    /// Ready while an event waits.
     Events(EventQueue),
 }
 
@@ -44,7 +45,7 @@ impl From<&EventQueue> for Source {
 }
 
 impl Source {
-    /// Where its readers sleep.
+    /// Returns the `Wait` in which its readers sleep.
     pub(super) fn wait(&self) -> &Wait {
         match self {
             Self::Queue(queue) => queue.place(),
@@ -53,26 +54,27 @@ impl Source {
         }
     }
 
-    /// Whether both are handles to one thing: then they have one place.
+    /// Returns whether both are handles to the same object, which then has one `Wait`.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         std::ptr::eq(self.wait(), other.wait())
     }
 }
 
-/// Marks the queues and counters that an endpoint of one owner reports to, for as long as it does: no wait there can drive it.
+/// Marks the queues and counters that an endpoint of one owner reports to, while it reports there. No wait for them can
+/// drive the endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Undriven {
     sources: Vec<Source>,
 }
 
 impl Undriven {
-    /// Of an endpoint that reports to these.
+    /// Creates the marks of an endpoint that reports to these sources.
     pub(crate) fn new(sources: Vec<Source>) -> Self {
         sources.iter().for_each(|source| source.wait().add_undriven());
         Self { sources }
     }
 
-    /// It reports to this one, too.
+    /// Adds a source to which the endpoint also reports.
     pub(crate) fn add(&mut self, source: Source) {
         source.wait().add_undriven();
         self.sources.push(source);
@@ -87,8 +89,8 @@ impl Drop for Undriven {
 
 /// A member of a set.
 ///
-/// A counter is reported when it changed since the set last reported it, or since it became a member; a queue and an event queue
-/// are reported as long as they hold anything.
+/// A counter is reported if it changed since the set last reported it, or since it became a member. A queue and an
+/// event queue are reported while they are not empty.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) source: Source,
@@ -102,7 +104,7 @@ impl Member {
         Self { source, told }
     }
 
-    /// Whether it has something.
+    /// Returns whether it is ready.
     fn has_news(&self) -> bool {
         match &self.source {
             Source::Queue(queue) => !queue.is_empty(),
@@ -111,7 +113,7 @@ impl Member {
         }
     }
 
-    /// Whether it has something, of which the caller will tell.
+    /// Returns whether it is ready, and records that the caller will report this.
     pub(super) fn take_news(&self) -> bool {
         let Source::Counter(counter) = &self.source else { return self.has_news() };
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,7 +122,7 @@ impl Member {
     }
 }
 
-/// What wakes the set; the endpoints that feed the member are drivers of the set themselves.
+/// The driver that wakes the set. The endpoints that feed the member are drivers of the set themselves.
 impl Progress for Member {
     fn progress(&self) {}
 

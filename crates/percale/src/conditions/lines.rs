@@ -1,4 +1,4 @@
-//! The counters that work of one owner waits for, and the deferred work of a domain.
+//! The counters for which work of one owner waits, and the deferred work of a domain.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -7,50 +7,51 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::completion::counter::{Counter, Ticket, WeakCounter, taken_back};
 use crate::system::forked::ProcessMutex;
 
-/// Names queued work, to [cancel](crate::Domain::cancel_work) it. Once the work has begun, the id names nothing.
+/// The identifier of queued work, by which it can be [canceled](crate::Domain::cancel_work). It is invalid when the
+/// work has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkId {
-    /// The counter's place in memory.
+    /// The address of the counter.
     pub(crate) counter: usize,
     pub(crate) ticket: Ticket,
 }
 
 impl WorkId {
-    /// The id as three words, for callers that keep it in a C structure.
+    /// Returns the id as three words, for callers that store it in a C structure.
     #[must_use]
     pub const fn to_words(self) -> [u64; 3] {
         let [line, entry] = self.ticket.to_words();
         [self.counter as u64, line, entry]
     }
 
-    /// Makes an id from the result of [`to_words`](Self::to_words). An id made from any other words most likely names nothing, but
-    /// may name other queued work.
+    /// Creates an id from the result of [`to_words`](Self::to_words). An id from any other words is most likely
+    /// invalid, but may refer to other queued work.
     #[must_use]
     pub const fn from_words([counter, line, entry]: [u64; 3]) -> Self {
         Self { counter: counter as usize, ticket: Ticket::from_words([line, entry]) }
     }
 }
 
-/// The counters that work of one owner may wait for.
+/// The counters for which work of one owner may wait.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
-    /// By their places in memory: a weak handle keeps its counter's place from being reused for another counter.
+    /// The counters by address. A weak handle prevents the address from being reused for another counter.
     counters: HashMap<usize, WeakCounter>,
-    /// The place of the counter that was added last, if it is still among them; else 0.
+    /// The address of the counter that was added last, if it is still in the map, otherwise 0.
     last: usize,
-    /// The number of counters at which those that are gone are removed.
+    /// The number of counters at which those that no longer exist are removed.
     limit: usize,
 }
 
 impl Lines {
-    /// Notes that work waits for this counter from now on.
+    /// Records that work waits for this counter from now on.
     pub(crate) fn add(&mut self, counter: &Counter) {
         let place = counter.place_in_memory();
         if self.last == place {
             return;
         }
         if self.counters.len() >= self.limit {
-            // No handle is created: it might be the last one when it is dropped, and a lock is held here.
+            // No strong handle is created: it might be the last one when it is dropped, and a lock is held here.
             self.counters.retain(|_, counter| counter.is_alive());
             self.limit = 2 * self.counters.len() + 16;
         }
@@ -58,12 +59,12 @@ impl Lines {
         self.last = place;
     }
 
-    /// The counter at this place, if it still exists.
+    /// Returns the counter at this address, if it still exists.
     pub(crate) fn at(&self, place: usize) -> Option<Counter> {
         self.counters.get(&place)?.upgrade()
     }
 
-    /// The counters that still exist.
+    /// Returns the counters that still exist.
     pub(crate) fn all(&self) -> Vec<Counter> {
         self.counters.values().filter_map(WeakCounter::upgrade).collect()
     }
@@ -73,9 +74,9 @@ impl Lines {
 #[derive(Debug)]
 pub(crate) struct Deferred {
     pub(crate) lines: ProcessMutex<Lines>,
-    /// Unique among all domains of the process, past ones included. A counter's line remembers the owner of the work that was
-    /// queued last ([`Waiting`](crate::completion::counter::Waiting)), so the number of a domain that has ended must not be reused. `None` once all
-    /// numbers are used up; such a domain defers nothing.
+    /// A number that is unique among all domains of the process, including past ones. A counter's line stores the owner
+    /// of the work that was queued last ([`Waiting`](crate::completion::counter::Waiting)), so the number of a domain
+    /// that has ended must not be reused. `None` if all numbers are used up; such a domain cannot defer work.
     pub(crate) number: Option<NonZeroU32>,
 }
 
@@ -87,7 +88,7 @@ impl Default for Deferred {
     }
 }
 
-/// Cancels the domain's work: otherwise a counter with a handle to that same counter in its own line would stay forever.
+/// Cancels the domain's work. Otherwise a counter whose own line contains a handle to it would never be freed.
 impl Drop for Deferred {
     fn drop(&mut self) {
         if !self.lines.is_here() {
@@ -100,7 +101,7 @@ impl Drop for Deferred {
     }
 }
 
-/// Cancels this owner's work that waits for these counters; returns how much there was.
+/// Cancels this owner's work that waits for these counters. Returns the number of canceled operations.
 pub(crate) fn take_all_back(counters: Vec<Counter>, owner: NonZeroU32) -> usize {
     let mut count = 0;
     for counter in counters {

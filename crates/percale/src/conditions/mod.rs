@@ -1,4 +1,4 @@
-//! What operations wait for before they begin: counters and variables.
+//! The conditions for which operations wait before they begin: counters and variables.
 //!
 //! * `lines`: the counters at which work of one owner waits, and the deferred work of a domain
 //! * `variable`: variables that devices write (percale-device has them); `watched`: work that waits for them

@@ -1,23 +1,23 @@
 //! Work that waits for variables, in the order in which it was posted.
 //!
-//! Operations begin in the order in which they were posted (fi_trigger(3): devices write in the order of the queue): if the
-//! variable of an operation was written early, the operation waits for those before it. Writing a variable sends no notification, so
-//! each thread that makes progress checks the variables; a thread that would sleep checks again at once for a while ([`EAGER`]), then
-//! after every nap.
+//! Operations begin in the order in which they were posted (fi_trigger(3): devices write in the order of the queue). If
+//! the variable of an operation is written early, the operation waits for those before it. Writing a variable sends no
+//! notification, so each thread that makes progress checks the variables. A thread that would sleep continues to check
+//! for a while ([`EAGER`]), and then checks after every short sleep.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::variable::Variable;
 
-/// For this long after an operation was posted, or began, no thread sleeps.
+/// The time after an operation was posted or began during which no thread sleeps.
 const EAGER: Duration = Duration::from_millis(10);
 
 /// The operations of an endpoint that wait for their variables, in the order in which they were posted.
 #[derive(Debug)]
 pub(crate) struct Watched<T> {
     line: VecDeque<(Variable, Box<T>)>,
-    /// When an operation was last posted or began.
+    /// The time at which an operation was last posted or began.
     changed: Option<Instant>,
 }
 
@@ -34,12 +34,12 @@ impl<T> Watched<T> {
         self.changed = Some(Instant::now());
     }
 
-    /// Whether the first operation may begin.
+    /// Returns whether the first operation may begin.
     pub(crate) fn is_due(&self) -> bool {
         self.line.front().is_some_and(|(variable, _)| variable.is_written())
     }
 
-    /// Takes the first operation, if it may begin.
+    /// Takes the first operation if it may begin.
     pub(crate) fn pop(&mut self) -> Option<Box<T>> {
         if !self.is_due() {
             return None;
@@ -54,12 +54,12 @@ impl<T> Watched<T> {
         self.line.remove(at).map(|(_, transfer)| transfer)
     }
 
-    /// Whether an operation waits.
+    /// Returns whether an operation waits.
     pub(crate) fn any(&self) -> bool {
         !self.line.is_empty()
     }
 
-    /// Whether an operation waits and its variable is looked at without sleeping.
+    /// Returns whether an operation waits whose variable is to be checked without sleeping.
     pub(crate) fn is_eager(&self) -> bool {
         self.any() && self.changed.is_some_and(|at| at.elapsed() < EAGER)
     }

@@ -1,4 +1,4 @@
-//! Building a domain: its settings.
+//! The settings of a domain, and opening it.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::transport::kind::TransportKind;
 use crate::transport::sim::Network;
 use crate::transport::verbs::Adapter;
 
-/// Unexpected messages are kept up to this many bytes before senders are asked to offer messages rather than to send them.
+/// The number of bytes of unexpected messages that are kept before senders have to offer messages instead of sending
+/// them.
 const UNEXPECTED_CAP: usize = 64 << 20;
 
 /// The error if [`TransportKind::Sim`] is chosen.
@@ -30,7 +31,7 @@ pub enum OpenError {
     /// No transport is left to use.
     #[error("no transport is available: {0}")]
     NoTransport(String),
-    /// A chosen transport is unknown, or cannot be used in this way.
+    /// A requested transport is unknown or cannot be used in this way.
     #[error("{0}")]
     Transport(String),
     /// The system refused a thread, a descriptor, memory, or random numbers.
@@ -45,7 +46,7 @@ impl From<io::Error> for OpenError {
 }
 
 impl OpenError {
-    /// The libfabric code.
+    /// Returns the libfabric code.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -56,12 +57,12 @@ impl OpenError {
     }
 }
 
-/// The settings of a domain that is to be opened. Created by [`Info::domain`](crate::fabric::Info::domain).
+/// The settings of a domain that will be opened. Created by [`Info::domain`](crate::fabric::Info::domain).
 #[derive(Clone)]
 #[must_use = "nothing is opened before `open`"]
 pub struct DomainBuilder {
     settings: Settings,
-    /// The transports that are unavailable here, for the error message if none is left.
+    /// The transports that are unavailable, for the error message if none is left.
     missing: String,
     chosen: Vec<TransportKind>,
 }
@@ -93,98 +94,105 @@ impl DomainBuilder {
         Self { settings, missing, chosen: Vec::new() }
     }
 
-    /// Sets the reason why shared memory does not work here.
+    /// Sets the reason why shared memory is unavailable.
     pub(crate) fn shm_missing(mut self, why: Option<&str>) -> Self {
         self.settings.shm_missing = why.map(Into::into);
         self
     }
 
-    /// Allows only this transport to other endpoints (sending to oneself always works). Several calls allow several. Without a
-    /// call, the environment variable `PERCALE_TRANSPORT` (names separated by commas) chooses, else all but verbs are allowed.
+    /// Allows only this transport for connections to other endpoints (sending to oneself always works). Several calls
+    /// allow several transports. Without a call, the environment variable `PERCALE_TRANSPORT` (names separated by
+    /// commas) determines the transports. If it is not set, all except verbs are allowed.
     pub fn transport(mut self, kind: TransportKind) -> Self {
         self.chosen.push(kind);
         self
     }
 
-    /// Sets the kind of type 2 windows that the domain has, besides those of type 1 (MW-034). Default: 2B.
+    /// Sets the kind of type 2 windows of the domain, in addition to windows of type 1 (MW-034). Default: 2B.
     pub const fn windows(mut self, two: TypeTwo) -> Self {
         self.settings.type_two = two;
         self
     }
 
-    /// Sets how progress is made. Automatic progress is for shared endpoints.
+    /// Sets how progress is made. Automatic progress is available for shared endpoints only.
     pub const fn progress(mut self, progress: Progress) -> Self {
         self.settings.progress = progress;
         self
     }
 
-    /// Sets the authorization key: endpoints communicate only with peers that have the same key; both sides prove that they know it. It does not
-    /// encrypt anything.
+    /// Sets the authorization key. Endpoints communicate only with peers that have the same key, and both sides prove
+    /// that they have it. Nothing is encrypted.
     pub fn authorization_key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.settings.authorization_key = Some(key.into());
         self
     }
 
-    /// Sets how long it may take to make a connection, in total. Default: 5 s until the peer's host has accepted it, which does not involve the
-    /// peer's process, and then 3 minutes ([`handshake_timeout`](Self::handshake_timeout)) until the peer's process has answered.
+    /// Sets how long establishing a connection may take in total. Default: 5 s until the peer's host has accepted it,
+    /// which does not involve the peer process, and then 3 minutes ([`handshake_timeout`](Self::handshake_timeout))
+    /// until the peer process has answered.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeouts = ConnectTimeouts::of(timeout);
         self
     }
 
-    /// Sets how long the peer's process may take to answer once its host has accepted the connection. A process answers late if it is stopped, or
-    /// busy because many start at once. Default 3 minutes, or the [`connect_timeout`](Self::connect_timeout) that was set before.
+    /// Sets how long the peer process may take to answer after its host has accepted the connection. A process answers
+    /// late if it is stopped, or busy because many processes start at once. Default: 3 minutes, or the
+    /// [`connect_timeout`](Self::connect_timeout) that was set before.
     pub const fn handshake_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeouts.process = timeout;
         self
     }
 
-    /// Sets how long a TCP peer may be unreachable before it counts as dead. Default 20 s.
+    /// Sets how long a TCP peer may be unreachable before it counts as dead. Default: 20 s.
     pub const fn peer_timeout(mut self, timeout: Duration) -> Self {
         self.settings.peer_timeout = timeout;
         self
     }
 
-    /// Sets the interface with the address that a wildcard bind advertises. Default: the first real one that is up.
+    /// Sets the network interface whose address a wildcard bind advertises. Default: the first real interface that is
+    /// up.
     pub fn interface(mut self, name: impl Into<String>) -> Self {
         self.settings.interface = Some(name.into());
         self
     }
 
-    /// Sets whether peers' memory may be copied by the kernel (process_vm_readv and process_vm_writev). Default: yes, if that works here.
+    /// Sets whether the kernel may copy peers' memory (process_vm_readv and process_vm_writev). Default: yes, if it is
+    /// available.
     pub const fn cma(mut self, allowed: bool) -> Self {
         self.settings.cma = self.settings.cma && allowed;
         self
     }
 
-    /// Sets whether local peers may access this domain's regions directly. Default: those of the same user may.
+    /// Sets whether local peers may access this domain's regions directly. Default: peers of the same user may.
     pub const fn trust(mut self, trust: Trust) -> Self {
         self.settings.trust = trust;
         self
     }
 
-    /// Sets how long closing a region waits for a peer that is in the middle of an access. Default 1 s; an access takes microseconds,
-    /// unless its process is stopped.
+    /// Sets how long closing a region waits for a peer that is in the middle of an access. An access takes
+    /// microseconds, unless the peer process is stopped. Default: 1 s.
     pub const fn revoke_timeout(mut self, timeout: Duration) -> Self {
         self.settings.revoke_timeout = timeout;
         self
     }
 
-    /// Sets how many bytes of one peer's unexpected messages are kept before that peer has to wait for receives: it is asked to offer messages
-    /// instead of sending them. A message counts as its length and 256 bytes. One peer's messages do not count for another. Default 64 MiB.
+    /// Sets how many bytes of one peer's unexpected messages are kept. Beyond that the peer has to offer messages
+    /// instead of sending them, and waits for receives. A message counts as its length plus 256 bytes. The limit
+    /// applies to each peer separately. Default: 64 MiB.
     pub const fn unexpected_cap(mut self, bytes: usize) -> Self {
         self.settings.unexpected_cap = bytes;
         self
     }
 
-    /// Sets the sizes of TCP sockets' buffers, in bytes. Default: the size that measured best.
+    /// Sets the buffer sizes of TCP sockets, in bytes. Default: the size with the best measured results.
     pub const fn socket_buffers(mut self, bytes: usize) -> Self {
         self.settings.socket_buffers = Some(bytes);
         self
     }
 
-    /// Sets the settings of the domain's registration caches. Default: [`CacheSettings::default`](super::CacheSettings::default). The
-    /// environment has an effect only through [`CacheSettings::from_environment`](super::CacheSettings::from_environment).
+    /// Sets the settings of the domain's registration caches. Default:
+    /// [`CacheSettings::default`](super::CacheSettings::default). The environment has an effect only through
+    /// [`CacheSettings::from_environment`](super::CacheSettings::from_environment).
     #[cfg(not(loom))]
     pub const fn registration_cache(mut self, settings: super::CacheSettings) -> Self {
         self.settings.cache = settings;
@@ -198,12 +206,14 @@ impl DomainBuilder {
         self
     }
 
-    /// Opens the domain: starts its service thread.
+    /// Opens the domain and starts its service thread.
     ///
     /// # Errors
-    /// * [`OpenError::NoTransport`] if no allowed transport to other endpoints works here, unless loopback alone was chosen.
-    /// * [`OpenError::Transport`] if `PERCALE_TRANSPORT` contains an unknown name; if [`TransportKind::Sim`] was chosen without
-    ///   `simulated`; or if verbs is to be used, and this process is a fork of the one that opened the RDMA device.
+    /// * [`OpenError::NoTransport`] if no allowed transport to other endpoints works, unless only loopback was
+    ///   requested.
+    /// * [`OpenError::Transport`] if `PERCALE_TRANSPORT` contains an unknown name; if [`TransportKind::Sim`] was
+    ///   requested without `simulated`; or if verbs is to be used and this process is a fork of the one that opened the
+    ///   RDMA device.
     /// * [`OpenError::System`] if the system refuses the service thread, a descriptor, memory, or random numbers.
     pub fn open(mut self) -> Result<Domain, OpenError> {
         if self.settings.sim.is_some() {
@@ -229,7 +239,7 @@ impl DomainBuilder {
             self.settings.verbs.take_if(|_| !self.chosen.contains(&TransportKind::Verbs));
             self.settings.tcp &= self.chosen.contains(&TransportKind::Tcp);
         } else {
-            // Verbs has been tested only with software devices so far, so it is used only on request.
+            // Verbs has only been tested with software devices so far, so it is used only on request.
             self.settings.verbs = None;
         }
         let loopback_only = self.chosen == [TransportKind::Loopback];

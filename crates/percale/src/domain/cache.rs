@@ -1,7 +1,7 @@
-//! The registration cache of a domain: settings, the application's own monitor, and opening.
+//! The registration caches of a domain: their settings, the application's own monitor, and opening them.
 //!
-//! A domain has no cache of its own: each registrar (a device) gets one, and all caches of a domain have the same settings. Transports that
-//! pin nothing, shared memory and TCP, never use one.
+//! A domain has no cache itself: each registrar (a device) gets one, and all caches of a domain have the same settings.
+//! Transports that pin no memory (shared memory and TCP) never use a cache.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +24,7 @@ const DEFAULT_COUNT: u32 = 1024;
 /// The settings of a domain's registration caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheSettings {
-    /// `None`: no limit.
+    /// The maximum number of registered bytes. `None`: no limit.
     max_bytes: Option<u64>,
     max_count: u32,
     monitor: CacheMonitor,
@@ -33,24 +33,25 @@ pub struct CacheSettings {
     merging: bool,
 }
 
-/// The monitors that notify a registration cache of changes of memory, as FI_MR_CACHE_MONITOR names them. An imported monitor
-/// ([`Domain::import_monitor`]) replaces any of them except [`Self::Disabled`].
+/// The monitors that notify a registration cache of changes of memory, by their names in FI_MR_CACHE_MONITOR. An
+/// imported monitor ([`Domain::import_monitor`]) replaces any of them except [`Self::Disabled`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheMonitor {
-    /// `best`: the best monitor that works here and misses no change (AMB-14).
+    /// `best`: the best monitor that is available and misses no change (AMB-14).
     #[default]
     Best,
-    /// `memhooks`: the same as [`Self::Best`]. Interception of library calls misses changes that bypass the library, so it is
-    /// not used (AMB-15).
+    /// `memhooks`: the same as [`Self::Best`]. Intercepting library calls would miss changes that bypass the library,
+    /// so it is not used (AMB-15).
     Memhooks,
     /// `bpf`: programs in the kernel.
     Bpf,
-    /// `userfaultfd`: keeps sealed memory and, with [`CacheSettings::no_unseen_changes`], private anonymous memory.
+    /// `userfaultfd`: keeps registrations of sealed memory and, with [`CacheSettings::no_unseen_changes`], of private
+    /// anonymous memory.
     Userfaultfd,
-    /// `sealed`: keeps only memory that cannot change.
+    /// `sealed`: keeps registrations only of memory that cannot change.
     Sealed,
-    /// `disabled` or `none`: nothing is kept; each transfer registers and deregisters (RCACHE-013).
+    /// `disabled` or `none`: keeps no registrations. Each transfer registers and deregisters its memory (RCACHE-013).
     Disabled,
 }
 
@@ -63,21 +64,21 @@ pub enum CacheMonitor {
 pub struct UnknownMonitor(String);
 
 impl UnknownMonitor {
-    /// The code that libfabric has for this error (positive).
+    /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub const fn errno(&self) -> i32 {
         libc::EINVAL
     }
 }
 
-/// The domain has an imported monitor, or is an inherited one in a forked child.
+/// The domain already has an imported monitor, or was inherited by a forked child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a monitor was imported into this domain before: it has one for its life")]
 #[non_exhaustive]
 pub struct AlreadyImported;
 
 impl AlreadyImported {
-    /// The code that libfabric has for this error (positive).
+    /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub const fn errno(self) -> i32 {
         libc::EBUSY
@@ -87,7 +88,7 @@ impl AlreadyImported {
 /// A note for the user of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheNote {
-    /// Whether something differs from the request.
+    /// Whether the cache differs from the requested settings.
     pub warning: bool,
     /// The text of the note.
     pub text: String,
@@ -97,7 +98,7 @@ pub struct CacheNote {
 pub struct OpenedCache<R: Registrar> {
     /// The cache.
     pub cache: Cache<R>,
-    /// The monitor that it has and the reason, and what differs from the request.
+    /// Its monitor, the reason for the choice, and any differences from the requested settings.
     pub notes: Vec<CacheNote>,
 }
 
@@ -143,38 +144,40 @@ impl Default for CacheSettings {
 }
 
 impl CacheSettings {
-    /// Sets the maximum number of bytes that a cache keeps registered (RCACHE-005). 0 means no limit, which is the default (RCACHE-006, AMB-13).
+    /// Sets the maximum number of bytes that a cache keeps registered (RCACHE-005). 0 means no limit, which is the
+    /// default (RCACHE-006, AMB-13).
     #[must_use]
     pub const fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = if bytes == 0 { None } else { Some(bytes) };
         self
     }
 
-    /// Sets the maximum number of registrations that a cache keeps (RCACHE-007). The default is 1,024; 0 keeps none (RCACHE-009).
+    /// Sets the maximum number of registrations that a cache keeps (RCACHE-007). The default is 1,024. With 0 it keeps
+    /// none (RCACHE-009).
     #[must_use]
     pub const fn max_count(mut self, count: u32) -> Self {
         self.max_count = if count > MOST_REGISTRATIONS { MOST_REGISTRATIONS } else { count };
         self
     }
 
-    /// Sets the monitor. A monitor that is not available here turns caching off, with a warning (RCACHE-011, AMB-16).
+    /// Sets the monitor. If the monitor is not available, caching is turned off with a warning (RCACHE-011, AMB-16).
     #[must_use]
     pub const fn monitor(mut self, monitor: CacheMonitor) -> Self {
         self.monitor = monitor;
         self
     }
 
-    /// Promises that no code in the process, its libraries included, installs guard pages (MADV_GUARD_INSTALL) in registered
-    /// memory, nor attaches a System V segment over it. userfaultfd does not report these changes.
+    /// Promises that no code in the process, including its libraries, installs guard pages (MADV_GUARD_INSTALL) in
+    /// registered memory or attaches a System V segment over it. userfaultfd does not report these changes.
     #[must_use]
     pub const fn no_unseen_changes(mut self) -> Self {
         self.unseen = Unseen::NeverMade;
         self
     }
 
-    /// With userfaultfd, locks the memory that is kept, so that the kernel rejects guard pages there. An alternative to
-    /// [`Self::no_unseen_changes`], which takes precedence. The effects on the program are described at
-    /// [`Unseen::GuardsRefused`](pindown::monitor::userfaultfd::Unseen::GuardsRefused).
+    /// With userfaultfd, locks the memory whose registrations are kept, so that the kernel rejects guard pages there.
+    /// This is an alternative to [`Self::no_unseen_changes`], which takes precedence. The effects on the program are
+    /// described at [`Unseen::GuardsRefused`](pindown::monitor::userfaultfd::Unseen::GuardsRefused).
     #[must_use]
     pub const fn refuse_guards(mut self) -> Self {
         if matches!(self.unseen, Unseen::Possible) {
@@ -183,24 +186,26 @@ impl CacheSettings {
         self
     }
 
-    /// With userfaultfd, each hit also checks with the kernel that the process still has the registration's rights (MON-014).
+    /// With userfaultfd, makes each hit check with the kernel that the process still has the rights of the registration
+    /// (MON-014).
     #[must_use]
     pub const fn check_rights(mut self) -> Self {
         self.check_rights = true;
         self
     }
 
-    /// Sets whether a miss registers kept memory that overlaps or adjoins its own together with it
-    /// ([`Builder::merging`](pindown::Builder::merging)). Off by default.
+    /// Sets whether a miss registers its memory together with kept memory that overlaps or adjoins it
+    /// ([`Builder::merging`](pindown::Builder::merging)). Default: off.
     #[must_use]
     pub const fn merging(mut self, merging: bool) -> Self {
         self.merging = merging;
         self
     }
 
-    /// Reads the settings from libfabric's environment variables: FI_MR_CACHE_MAX_SIZE (bytes), FI_MR_CACHE_MAX_COUNT, FI_MR_CACHE_MONITOR (a
-    /// name of a [`CacheMonitor`], or `userfaultfd-promised`, which is [`CacheMonitor::Userfaultfd`] with
-    /// [`Self::no_unseen_changes`]). A variable that is not set or invalid keeps the default; an invalid one causes a warning (RCACHE-014).
+    /// Reads the settings from libfabric's environment variables: FI_MR_CACHE_MAX_SIZE (bytes), FI_MR_CACHE_MAX_COUNT,
+    /// and FI_MR_CACHE_MONITOR (a name of a [`CacheMonitor`], or `userfaultfd-promised`, which is
+    /// [`CacheMonitor::Userfaultfd`] with [`Self::no_unseen_changes`]). A variable that is not set keeps the default.
+    /// An invalid variable also keeps the default, and causes a warning (RCACHE-014).
     #[must_use]
     pub fn from_environment() -> Self {
         let (settings, notes) = Self::read(|name| std::env::var(name).ok());
@@ -208,7 +213,7 @@ impl CacheSettings {
         settings
     }
 
-    /// Like [`Self::from_environment`], with the values of variables that `text` returns. Returns the warnings as notes.
+    /// Like [`Self::from_environment`], but takes the values of variables from `text`. Returns the warnings as notes.
     #[must_use]
     pub fn read(text: impl Fn(&str) -> Option<String>) -> (Self, Vec<CacheNote>) {
         let mut settings = Self::default();
@@ -238,8 +243,8 @@ impl CacheSettings {
             }
             Ok(())
         });
-        // A device's driver is asked about its memory at each operation (RCACHE-015 to RCACHE-017), so nothing about that memory is cached that
-        // could be stale, whatever these variables request.
+        // The driver of a device is queried about its memory at each operation (RCACHE-015 to RCACHE-017). So nothing
+        // about that memory is cached that could be stale, whatever these variables request.
         for name in ["CUDA", "ROCR", "ZE"] {
             set(&format!("FI_MR_{name}_CACHE_MONITOR_ENABLED"), &mut |value| match value {
                 "0" | "1" => Ok(()),
@@ -277,7 +282,7 @@ impl CacheSettings {
     }
 }
 
-/// The cache by which verbs links register the memory of operations. Opened when the first operation needs it.
+/// The cache by which verbs links register the memory of operations. It is opened when the first operation needs it.
 #[cfg(feature = "verbs")]
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
@@ -327,20 +332,20 @@ impl FromStr for CacheMonitor {
 }
 
 impl Domain {
-    /// Opens a cache of registrations that this registrar makes, with the domain's settings.
+    /// Opens a cache of the registrations that this registrar makes, with the domain's settings.
     ///
     /// ```
     /// use std::io;
     /// use percale::pindown::{Access, Pinned, Range, Registrar};
     ///
-    /// /// A device that wants to know memory before it reads it.
+    /// /// A device that requires memory to be registered before it reads it.
     /// struct Device;
     ///
     /// impl Registrar for Device {
     ///     type Pin = u64;
     ///
     ///     fn pin(&self, range: Range, _access: Access) -> io::Result<Pinned<u64>> {
-    ///         // A real device pins the pages here, and says by which key it knows them.
+    ///         // A real device pins the pages here, and returns its key for them.
     ///         Ok(Pinned { pin: range.start(), local_key: range.start() >> 12, remote_key: 0 })
     ///     }
     ///
@@ -363,8 +368,8 @@ impl Domain {
     /// ```
     ///
     /// # Errors
-    /// What a cache needs of the kernel: memory, membarrier(2). A monitor that cannot work is no error: nothing is kept then,
-    /// which is warned of.
+    /// If the kernel refuses memory or membarrier(2), which a cache needs. If a monitor does not work, no error is
+    /// returned: no registrations are kept then, and a warning is logged.
     pub fn registration_cache<R: Registrar>(&self, registrar: R) -> Result<Cache<R>, OpenError> {
         let OpenedCache { cache, notes } = self.open_cache(self.cache_settings(), registrar)?;
         notes.iter().for_each(CacheNote::tell);
@@ -374,7 +379,7 @@ impl Domain {
     /// Like [`Self::registration_cache`], but with other settings, and returns the notes instead of logging them.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`Self::registration_cache`].
     pub fn open_cache<R: Registrar>(
         &self,
         settings: &CacheSettings,
@@ -390,22 +395,23 @@ impl Domain {
         settings.open(registrar, self.inner.imported.get())
     }
 
-    /// The settings of this domain's caches.
+    /// Returns the settings of this domain's caches.
     #[must_use]
     pub fn cache_settings(&self) -> &CacheSettings {
         &self.inner.settings.cache
     }
 
-    /// Gives the registration caches that are opened from now on the application's own monitor, created by
-    /// [`Notifier::new`](pindown::monitor::imported::Notifier::new). Before anything else is mapped at addresses that change,
-    /// the application must notify the notifier, which notifies all these caches. (RCACHE-020)
+    /// Sets the application's own monitor, created by [`Notifier::new`](pindown::monitor::imported::Notifier::new), for
+    /// registration caches that are opened from now on. When addresses change, the application must call the notifier
+    /// before anything else is mapped there. The notifier notifies all these caches (RCACHE-020).
     ///
     /// # Errors
-    /// The domain has one already, or it belongs to the process that this one is a fork of.
+    /// If the domain has a monitor already, or belongs to the process of which this one is a fork.
     ///
     /// # Safety
-    /// The application reports every change of the memory that it is responsible for, in time, as [`pindown::monitor::imported`] describes.
-    /// If it does not, devices access other memory than intended: [`FixedBuffers`] then writes where it must not.
+    /// The application reports every change of the memory for which it is responsible, in time, as
+    /// [`pindown::monitor::imported`] describes. Otherwise devices access other memory than intended, and
+    /// [`FixedBuffers`] writes to memory that it must not write.
     #[expect(unsafe_code, reason = "devices write to the addresses that a monitor vouches for")]
     pub unsafe fn import_monitor(&self, imported: Imported) -> Result<(), AlreadyImported> {
         if !self.inner.is_here() {
@@ -414,8 +420,8 @@ impl Domain {
         self.inner.imported.set(imported).map_err(|_| AlreadyImported)
     }
 
-    /// Opens an io_uring with this many fixed buffers (16,384 at most): transfers between any memory and files or sockets, through a
-    /// registration cache.
+    /// Opens an io_uring with this many fixed buffers (at most 16,384). They transfer data between any memory and files
+    /// or sockets, through a registration cache.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,21 +1,21 @@
-//! The authorization key, from a file that only its owner may read.
+//! Reads an authorization key from a file that only its owner may access.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The longest authorization key, in bytes.
+/// The maximum length of an authorization key, in bytes.
 pub const KEY_LIMIT: usize = 4096;
 
-/// Reads a key for [`DomainBuilder::authorization_key`](super::DomainBuilder::authorization_key): the file's bytes, without a
-/// newline at their end.
+/// Reads a key for [`DomainBuilder::authorization_key`](super::DomainBuilder::authorization_key): the bytes of the
+/// file, without newlines at the end.
 ///
 /// # Errors
-/// If the file cannot be read, or others may use it too, or it is empty or longer than [`KEY_LIMIT`].
+/// If the file cannot be read, if other users have access to it, if it is empty, or if it is longer than [`KEY_LIMIT`].
 pub fn read_authorization_key(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
-    // The mode of the open file: the name may belong to another file by now.
+    // The mode is that of the open file, because the name may refer to another file by now.
     let mode = file.metadata()?.mode();
     if mode & 0o077 != 0 {
         let why = format!("others may use this file (mode {:03o}); chmod 600 it", mode & 0o777);

@@ -1,8 +1,8 @@
-//! A domain: the resources that endpoints share.
+//! Domains: the resources that endpoints share.
 //!
-//! A domain (verbs: protection domain) holds the settings under which endpoints are opened and the service thread that makes
-//! their connections and watches their peers. It lives as long as anything that was opened in it. No lock is taken on it after
-//! endpoints are open.
+//! A domain (verbs: protection domain) holds the settings with which endpoints are opened, and the service thread that
+//! makes their connections and watches their peers. It exists as long as any object that was opened in it. Open
+//! endpoints take no lock of the domain.
 
 mod builder;
 #[cfg(not(loom))]
@@ -34,24 +34,25 @@ use crate::transport::verbs::{Adapter, Pins};
 /// The threads that make progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Progress {
-    /// The application's own calls (FI_PROGRESS_MANUAL). The cheapest.
+    /// The application's threads make progress in their own calls (FI_PROGRESS_MANUAL). This has the lowest cost.
     #[default]
     Manual,
-    /// A thread of percale's, for shared endpoints: operations advance while the application does something else
-    /// (FI_PROGRESS_AUTO).
+    /// A thread of the library makes progress on shared endpoints. Operations advance while the application does other
+    /// work (FI_PROGRESS_AUTO).
     Automatic,
 }
 
-/// How far peers are trusted with this domain's regions. This applies to local peers (processes of the same user), and to peers over verbs:
-/// the device checks their accesses.
+/// The trust in peers that access this domain's regions. This applies to local peers (processes of the same user), and
+/// to peers over verbs, whose accesses the device checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Peers may access regions directly, through mapped memory or the kernel. The checks of keys, ranges and rights are then made by percale in
-    /// the peer process: they stop mistakes, but not attackers (a process of the same user could trace this process).
+    /// Peers may access regions directly, through mapped memory or the kernel. percale then checks keys, ranges and
+    /// rights in the peer process. These checks prevent mistakes, but not attacks (a process of the same user could
+    /// trace this process).
     #[default]
     SameUser,
-    /// No peer is trusted: every access is checked and made by this process. Peers get no mapping of a region, nor its address; over verbs, no
-    /// registration.
+    /// No peer is trusted: this process checks and performs every access. Peers get neither a mapping of a region nor
+    /// its address and, over verbs, no registration.
     None,
 }
 
@@ -59,9 +60,9 @@ pub enum Trust {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) shm: bool,
-    /// The reason why shared memory is unavailable here, whether it is allowed or not.
+    /// The reason why shared memory is unavailable, whether it is allowed or not.
     pub(crate) shm_missing: Option<Arc<str>>,
-    /// The port to use. `None` if verbs is not used.
+    /// The RDMA port to use. `None` if verbs is not used.
     pub(crate) verbs: Option<Arc<Adapter>>,
     pub(crate) tcp: bool,
     pub(crate) cma: bool,
@@ -81,7 +82,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The number that represents an authorization key where regions and endpoints are compared: 0 for the domain's own key, else a digest.
+    /// Returns the number that represents an authorization key when regions and endpoints are compared: 0 for the
+    /// domain's own key, otherwise a digest.
     pub(crate) fn authority(&self, key: &[u8]) -> u64 {
         if self.authorization_key.as_deref() == Some(key) {
             return 0;
@@ -100,23 +102,24 @@ impl Settings {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) settings: Settings,
-    /// `None` in a simulated network.
+    /// The service thread. `None` in a simulated network.
     pub(crate) service: Option<Arc<Service>>,
     /// Regions, by key.
     pub(crate) keys: Arc<Keys>,
-    /// Work that waits for counters.
+    /// The work that waits for counters.
     pub(crate) deferred: crate::conditions::lines::Deferred,
     /// The variables that devices write to begin operations.
     pub(crate) variables: Arc<crate::conditions::variable::Variables>,
-    /// Raw keys of peers.
+    /// The raw keys of peers that were mapped.
     pub(crate) mapped: Keyring,
-    /// The secret for the raw keys of our regions.
+    /// The secret for the raw keys of this domain's regions.
     pub(crate) secret: Secret,
-    /// The descriptors that all its endpoints sleep on, in a simulated network where the endpoints share them.
+    /// The descriptors on which all endpoints of the domain sleep, in a simulated network where the endpoints share
+    /// them.
     bedside: std::sync::OnceLock<Bedside>,
-    /// The process that opened it. Its threads exist in no other process.
+    /// The process that opened the domain. The domain's threads exist in no other process.
     process: Process,
-    /// The application's own monitor, for the registration caches that are opened from then on.
+    /// The application's own monitor, for registration caches that are opened later.
     #[cfg(not(loom))]
     imported: Arc<std::sync::OnceLock<pindown::monitor::imported::Imported>>,
     /// Registers the memory of operations with the RDMA device.
@@ -124,13 +127,14 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Whether this is the process that opened it, and not a fork of that process.
+    /// Returns whether this process opened the domain, and is not a fork of it.
     pub(crate) fn is_here(&self) -> bool {
         self.process.is_here()
     }
 
-    /// Returns the [`Bedside`] on which a new endpoint sleeps. Peers can wake the endpoint through it if shared memory is allowed and available. If
-    /// shared memory is not available, peers use another transport, if one is allowed, and the second value is the reason.
+    /// Returns the [`Bedside`] on which a new endpoint sleeps. Peers can wake the endpoint through it if shared memory
+    /// is allowed and available. If shared memory is unavailable, peers use another transport, if one is allowed, and
+    /// the second value is the reason.
     pub(crate) fn bedside(&self) -> std::io::Result<(Bedside, Option<Arc<str>>)> {
         let settings = &self.settings;
         if settings.sim.is_none() && settings.shm {
@@ -146,7 +150,7 @@ impl Inner {
             return Ok((Bedside::private()?, settings.shm_missing.clone()));
         }
         if self.bedside.get().is_none() {
-            // If another thread was faster, its value is used.
+            // If another thread was faster, the value of that thread is used.
             drop(self.bedside.set(Bedside::private()?));
         }
         let bedside = self.bedside.get().cloned().ok_or(std::io::ErrorKind::NotFound)?;
@@ -182,7 +186,7 @@ impl Inner {
     }
 }
 
-/// A domain. It is a handle, cheap to clone.
+/// A domain. It is a handle, and cheap to clone.
 #[derive(Clone)]
 pub struct Domain {
     pub(crate) inner: Arc<Inner>,
@@ -196,17 +200,17 @@ impl Domain {
         VectorBuilder::default().domain(self.inner.settings.interface.clone().unwrap_or_default())
     }
 
-    /// Allocates memory that local peers can map: long messages from and to it are copied by both sides at once.
+    /// Allocates memory that local peers can map. Both sides can copy long messages from and to it at the same time.
     ///
     /// # Errors
-    /// If the system has no memory or descriptor left.
+    /// If the system has no memory or descriptors left.
     pub fn allocate(&self, len: usize) -> Result<Allocation, AllocateError> {
         sealed::allocate(len)
     }
 
-    /// Whether this domain's table admits an access of any peer through any endpoint: key, right, range (for tests and measurements; real
-    /// accesses are checked in the same way). Keys of type 2 windows are for one pair of endpoints, and are not admitted.
-    /// False in a forked child.
+    /// Returns whether this domain's key table permits an access by any peer through any endpoint, according to key,
+    /// right and range. It is for tests and measurements; real accesses are checked in the same way. Keys of type 2
+    /// windows are for one pair of endpoints, and are not permitted here. Returns false in a forked child.
     #[must_use]
     #[inline]
     pub fn allows(&self, name: RemoteMemory, access: Access) -> bool {
@@ -214,7 +218,7 @@ impl Domain {
         self.inner.keys.is_here() && self.inner.keys.check(key, Via::default(), address, len, access).is_ok()
     }
 
-    /// The transports that endpoints of this domain may use, best first.
+    /// Returns the transports that endpoints of this domain may use, best first.
     #[must_use]
     pub fn transports(&self) -> Vec<TransportKind> {
         let settings = &self.inner.settings;

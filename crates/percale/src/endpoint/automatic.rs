@@ -1,4 +1,5 @@
-//! What drives a shared endpoint besides its users: readers of its queues, and the progress thread.
+//! The drivers of a shared endpoint besides its users: threads that read or wait for its queues, and the progress
+//! thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +15,7 @@ use crate::completion::event::EventQueue;
 use crate::completion::queue::CompletionQueue;
 use crate::completion::wait::Progress;
 
-/// The driver of a shared endpoint, which is attached to the queues and counters that the endpoint reports to.
+/// The driver of a shared endpoint. It is attached to the queues and counters that the endpoint reports to.
 pub(super) struct Driver {
     endpoint: WeakShared,
     descriptor: Arc<OwnedFd>,
@@ -50,7 +51,7 @@ struct Waits {
 }
 
 impl Waits {
-    /// The queues and counters that the endpoint reports to.
+    /// Returns the queues and counters that the endpoint reports to.
     fn of(core: &Core) -> Self {
         Self {
             queues: core.reporting.queues().into_iter().flatten().collect(),
@@ -72,7 +73,8 @@ impl Waits {
     }
 }
 
-/// Lets counters begin operations of the endpoint, and lets threads that read or wait for what it reports to drive it.
+/// Lets counters begin operations of the endpoint, and lets threads that read or wait for its queues and counters drive
+/// it.
 pub(super) fn attach(endpoint: &Shared, descriptor: &Arc<OwnedFd>) -> io::Result<()> {
     let parts =
         endpoint.with(|engine| Some((Waits::of(&engine.core), Arc::clone(engine.core.triggered.submissions()))));

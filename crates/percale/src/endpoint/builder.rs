@@ -1,4 +1,4 @@
-//! Opening an endpoint.
+//! Opens endpoints.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -36,11 +36,11 @@ use crate::transport::tcp::TcpOptions;
 use crate::types::PeerAddress;
 use crate::wire::hello::Incarnation;
 
-/// Why an endpoint could not be opened.
+/// The reason why an endpoint could not be opened.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The text is no address.
+    /// The text is not an address.
     #[error("{0:?} is no address to bind to: give HOST:PORT, port 0 for any free one ({1})")]
     Address(String, String),
     /// The address cannot be bound.
@@ -83,7 +83,7 @@ impl From<io::Error> for BindError {
 }
 
 impl BindError {
-    /// The libfabric code.
+    /// Returns the libfabric code.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -112,7 +112,7 @@ pub struct EndpointBuilder<'d> {
 
 crate::short_debug!(EndpointBuilder<'_>, "EndpointBuilder");
 
-/// The peers that an endpoint is for.
+/// The peers that an endpoint serves.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     /// Any number of peers.
@@ -124,7 +124,8 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    /// The number by which operations name the only peer, if there is only one: it is the first in a vector of its own.
+    /// Returns the number by which operations name the peer, if there is only one. It is the first entry of the
+    /// endpoint's own vector.
     const fn peer(self) -> PeerAddress {
         match self {
             Self::Single => PeerAddress(0),
@@ -132,7 +133,8 @@ impl Purpose {
         }
     }
 
-    /// Returns the role of an endpoint that is not for any number of peers. `anywhere` is whether it is bound to a wildcard address.
+    /// Returns the role of a listener or of an endpoint of one connection, and `None` for other endpoints. `anywhere`
+    /// states whether the endpoint is bound to a wildcard address.
     fn role(self, anywhere: bool) -> Option<Role> {
         match self {
             Self::Many => None,
@@ -142,7 +144,7 @@ impl Purpose {
     }
 }
 
-/// A multi-receive buffer with less than this left is released, unless the builder sets another minimum.
+/// The default number of bytes below which a multi-receive buffer is released.
 pub(super) const MULTI_MINIMUM: usize = 64;
 
 impl Domain {
@@ -169,20 +171,20 @@ impl<'d> EndpointBuilder<'d> {
     }
 
     /// Sets the endpoint's authorization key, in place of the domain's
-    /// ([`DomainBuilder::authorization_key`](crate::DomainBuilder::authorization_key)): it communicates only with peers that have
-    /// the same key, and they can access regions that were registered for this key.
+    /// ([`DomainBuilder::authorization_key`](crate::DomainBuilder::authorization_key)). The endpoint communicates only
+    /// with peers that have the same key, and these peers can access regions that were registered for this key.
     pub fn authorization_key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.authorization_key = Some(key.into());
         self
     }
 
-    /// Lets messages take receives of this context, besides the endpoint's own.
+    /// Lets messages also take receives of this shared context, besides the endpoint's own receives.
     pub fn shared_receive(mut self, context: &SharedReceive) -> Self {
         self.shared_receive = Some(context.clone());
         self
     }
 
-    /// Sets the vector that names its peers. Several endpoints may share one.
+    /// Sets the address vector that names the endpoint's peers. Several endpoints may share a vector.
     pub fn vector(mut self, vector: &AddressVector) -> Self {
         self.vector = Some(vector.clone());
         self
@@ -205,13 +207,14 @@ impl<'d> EndpointBuilder<'d> {
         self.send_counter(counter).read_counter(counter).write_counter(counter)
     }
 
-    /// Counts sends when they complete, tagged or not (FI_SEND). One counter may serve for several of the kinds.
+    /// Counts sends when they complete, tagged or untagged (FI_SEND). One counter may count several kinds of
+    /// operations.
     pub fn send_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.reports_to.counters.set(Counted::SENDS, counter);
         self
     }
 
-    /// Counts receives of messages when they complete, tagged or not (FI_RECV). Peeks do not count.
+    /// Counts receives of messages when they complete, tagged or untagged (FI_RECV). Peeks are not counted.
     pub fn receive_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.reports_to.counters.set(Counted::RECEIVES, counter);
         self
@@ -229,17 +232,18 @@ impl<'d> EndpointBuilder<'d> {
         self
     }
 
-    /// Counts reads by peers, and their atomic operations that fetch: those through this endpoint, of any region of its domain
-    /// (FI_REMOTE_READ). Refused ones do not count. Peers that read directly then notify this endpoint, which counts at its
-    /// progress; so each access costs them a frame.
+    /// Counts reads by peers and their fetching atomic operations, if they arrive through this endpoint, for any region
+    /// of its domain (FI_REMOTE_READ). Rejected accesses are not counted. A peer that reads directly then notifies this
+    /// endpoint, which counts the access when it makes progress. So each access costs the peer one frame.
     pub fn remote_read_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.reports_to.counters.set(Counted::REMOTE_READS, counter);
         self
     }
 
-    /// Counts writes by peers when their bytes have arrived, and their atomic operations that fetch nothing; otherwise like
-    /// [`remote_read_counter`](Self::remote_read_counter) (FI_REMOTE_WRITE). If this is also the
-    /// [counter](crate::memory::region::Registration::counter) of a region, it counts each access to that region only once.
+    /// Counts writes by peers, when their bytes have arrived, and their atomic operations that fetch nothing
+    /// (FI_REMOTE_WRITE). Otherwise like [`remote_read_counter`](Self::remote_read_counter). If this counter is also
+    /// the [counter](crate::memory::region::Registration::counter) of a region, each access to that region is counted
+    /// only once.
     pub fn remote_write_counter(mut self, counter: &Arc<Counter>) -> Self {
         self.reports_to.counters.set(Counted::REMOTE_WRITES, counter);
         self
@@ -257,18 +261,19 @@ impl<'d> EndpointBuilder<'d> {
         self
     }
 
-    /// Sets how long a request for a connection may take from [`connect`](Self::connect) until the connection is up; the listener's
-    /// owner has to answer within that time. Default: the domain's
+    /// Sets how long a connection request may take from [`connect`](Self::connect) until the connection is up. The
+    /// owner of the listener has to answer within that time. Default: the domain's
     /// [`handshake_timeout`](crate::domain::DomainBuilder::handshake_timeout).
     pub const fn answer_timeout(mut self, timeout: Duration) -> Self {
         self.answer_timeout = Some(timeout);
         self
     }
 
-    /// Makes the endpoint serve peers only over the connections that they made; it makes none itself. Operations to a peer that is
-    /// not connected fail with [`ErrorCode::NotConnected`](crate::ErrorCode::NotConnected), and a receive that is directed at a
-    /// peer ends when its connection does. So this endpoint never connects to an address because a peer claims it, except to ask
-    /// whether the peer's own connection was made from that address.
+    /// Makes the endpoint serve peers only over connections that the peers made. It makes no connections itself.
+    /// Operations to a peer that is not connected fail with
+    /// [`ErrorCode::NotConnected`](crate::ErrorCode::NotConnected), and a receive that is directed at a peer ends when
+    /// the connection of that peer ends. So the endpoint never connects to an address only because a peer claims
+    /// it, except to verify that the peer's own connection was made from it.
     pub const fn answer_only(mut self) -> Self {
         self.answer_only = true;
         self
@@ -293,15 +298,15 @@ impl<'d> EndpointBuilder<'d> {
         Ok(Endpoint { access: Owned::new(engine), descriptor, domain, answer_timeout, peer: purpose.peer() })
     }
 
-    /// Sets whether [counters of regions](crate::memory::region::Registration::counter) count what peers write through this
-    /// endpoint (FI_RMA_EVENT). Default: yes.
+    /// Sets whether [counters of regions](crate::memory::region::Registration::counter) count writes by peers through
+    /// this endpoint (FI_RMA_EVENT). Default: yes.
     pub const fn region_counters(mut self, count: bool) -> Self {
         self.reports_to.counters.count_regions(count);
         self
     }
 
-    /// Opens the endpoint at `address`, for many threads. Shared queues and counters that it reports to make progress on it when
-    /// they are read or waited for.
+    /// Opens the endpoint at `address`, for many threads. Reading or waiting for the shared queues and counters that
+    /// the endpoint reports to makes progress on it.
     ///
     /// # Errors
     /// If the address cannot be bound, or the system refuses descriptors or a thread.
@@ -326,7 +331,7 @@ impl<'d> EndpointBuilder<'d> {
         self.answer_timeout.unwrap_or(self.domain.inner.settings.connect_timeouts.longest())
     }
 
-    /// Whether the endpoint is for a simulated network.
+    /// Returns whether the endpoint is for a simulated network.
     pub(super) fn is_simulated(&self) -> bool {
         self.domain.inner.settings.sim.is_some()
     }
@@ -335,12 +340,12 @@ impl<'d> EndpointBuilder<'d> {
     fn engine(mut self, bind: SocketAddr, purpose: Purpose) -> Result<Engine, BindError> {
         let domain = &self.domain.inner;
         if !domain.is_here() {
-            return Err(BindError::Forked); // No thread would make its connections here.
+            return Err(BindError::Forked); // No thread would make connections in this process.
         }
         super::engine::aside::settle();
         let role = purpose.role(bind.ip().is_unspecified());
         if matches!(purpose, Purpose::Single) {
-            // The vector of a single endpoint holds only its peer.
+            // The vector of an endpoint of one connection holds only its peer.
             self.vector = AddressVector::new(VectorOptions::default()).ok();
         }
         let (bedside, shm_missing) = domain.bedside()?;
@@ -367,8 +372,8 @@ impl<'d> EndpointBuilder<'d> {
         Ok(Engine::new(Start { core, role, connector, bedside, address, context, incarnation })?)
     }
 
-    /// Makes the state of the endpoint that does not depend on how it connects. Takes the vector, the queues and the counters out of the
-    /// builder.
+    /// Creates the part of the endpoint's state that does not depend on how it connects. Takes the vector, the queues
+    /// and the counters out of the builder.
     fn core(&mut self, purpose: Purpose, doorbell: &Doorbell) -> Core {
         let (domain, settings) = (&self.domain.inner, &self.domain.inner.settings);
         let (many, single) = (matches!(purpose, Purpose::Many), matches!(purpose, Purpose::Single));
@@ -462,7 +467,7 @@ impl<'d> EndpointBuilder<'d> {
     }
 }
 
-/// Resolves a text to its first address.
+/// Resolves an address given as text to its first socket address.
 pub(super) fn resolve(text: &str) -> Result<SocketAddr, BindError> {
     let wrong = |why: &dyn std::fmt::Display| BindError::Address(text.into(), why.to_string());
     text.to_socket_addrs().map_err(|error| wrong(&error))?.next().ok_or_else(|| wrong(&"it has no address"))

@@ -1,4 +1,4 @@
-//! Counters that are bound to an endpoint once it is open (fi_endpoint(3), fi_ep_bind).
+//! Binds counters to an endpoint that is already open (fi_endpoint(3), fi_ep_bind).
 
 use std::sync::Arc;
 
@@ -9,13 +9,14 @@ use super::work::PostError;
 use crate::completion::counter::Counter;
 
 impl<A: Ownership> Endpoint<A> {
-    /// Counts operations of these kinds from now on, like the counters of a [builder](crate::EndpointBuilder): an operation that
-    /// ends later is counted, also if it was posted before. Accesses that a peer makes directly are counted only after that peer has
-    /// been notified of the counter, so such a counter is bound before peers use regions.
+    /// Counts operations of these kinds from now on, like the counters of a [builder](crate::EndpointBuilder). An
+    /// operation that ends later is counted even if it was posted before. Accesses that a peer makes directly are
+    /// counted only after that peer has been notified of the counter, so such a counter should be bound before peers
+    /// use regions.
     ///
     /// # Errors
-    /// [`PostError::HasCounter`] if the endpoint has a counter for one of these kinds; then nothing has changed. [`PostError::Counter`],
-    /// [`PostError::Forked`], [`PostError::Closed`].
+    /// [`PostError::HasCounter`] if the endpoint has a counter for one of these kinds; nothing has changed then.
+    /// [`PostError::Counter`], [`PostError::Forked`], [`PostError::Closed`].
     pub fn count(&self, what: Counted, counter: &Arc<Counter>) -> Result<(), PostError> {
         self.access.with(|engine| engine.count(what, counter))?;
         self.access.reports_also_to(counter).map_err(|error| PostError::Counter(crate::error_number(&error)))

@@ -3,7 +3,8 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// Kinds of operations that a counter counts ([`Endpoint::count`](crate::Endpoint::count)). The values are libfabric's.
+    /// Kinds of operations that a counter counts ([`Endpoint::count`](crate::Endpoint::count)). The values are
+    /// libfabric's.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Counted: u64 {
         /// Reads, and atomic operations that fetch.

@@ -1,24 +1,25 @@
 //! Endpoints: where operations are posted and messages arrive.
 //!
-//! An [`Endpoint`] is reliable-datagram (libfabric's `FI_EP_RDM`): it exchanges messages with any number of peers, each named by
-//! its [`PeerAddress`] in the endpoint's address vector; connections are made when they are first
-//! needed. It has one owner and no lock ([`Endpoint`]) or is shared by threads through one lock ([`SharedEndpoint`]).
+//! An [`Endpoint`] is a reliable-datagram endpoint (libfabric's `FI_EP_RDM`). It exchanges messages with any number of
+//! peers. Each peer is named by its [`PeerAddress`] in the endpoint's address vector, and connections are made when
+//! they are first needed. An endpoint either has one owner and no lock ([`Endpoint`]), or is shared by threads through
+//! one lock ([`SharedEndpoint`]).
 //!
 //! * [`connection`]: endpoints of one connection each, and listeners (libfabric's `FI_EP_MSG`)
 //! * [`scalable`]: several endpoints behind one address (libfabric's `FI_SCALABLE_EP`)
-//! * [`shared_receive`]: receives that several endpoints share; `pool`: where they wait
-//! * [`work`]: the operations that can be posted; [`remote_work`]: those that access peers' memory; [`window_work`]: those on
-//!   memory windows; [`verbs`]: work requests as in RDMA verbs
-//! * `raw`: posting messages; `raw_remote`: posting accesses; `raw_collective`: posting collectives; `raw_triggered`: posting
-//!   operations that counters or variables begin
-//! * `operation`: an operation of any kind; `submissions`: operations that are due, on their way to the engine
-//! * [`safe`]: operations that own their buffers, to wait for or to await
+//! * [`shared_receive`]: receives that several endpoints share; `pool`: the receives of a shared context that wait
+//! * [`work`]: the operations that can be posted; [`remote_work`]: those that access peers' memory; [`window_work`]:
+//!   those on memory windows; [`verbs`]: work requests as in RDMA verbs
+//! * `raw`: posting messages; `raw_remote`: posting accesses; `raw_collective`: posting collectives; `raw_triggered`:
+//!   posting operations that counters or variables begin
+//! * `operation`: an operation of any kind; `submissions`: operations that are due and have not reached the engine yet
+//! * [`safe`]: operations that own their buffers; they can be waited for or awaited
 //! * `operations`: the operations under way, with their buffers and wakers
-//! * `reactor`: wakes the tasks that await
-//! * `builder`: opening an endpoint; `refused`: what calls return in a forked child
-//! * `ownership`: whether the engine has one owner or is shared by threads through a lock; `automatic`: what drives a shared engine
-//!   besides its users; `sharing`: from one owner to many threads
-//! * `matching`: which receive takes which message
+//! * `reactor`: wakes tasks that await operations
+//! * `builder`: opens endpoints; `refused`: results of calls in a forked child
+//! * `ownership`: one owner, or many threads that share the engine through a lock; `automatic`: what drives a shared
+//!   engine besides its users; `sharing`: turns an endpoint of one owner into a shared one
+//! * `matching`: decides which receive takes which message
 //! * `engine`: the protocol
 
 mod automatic;
@@ -63,22 +64,22 @@ use crate::region::window::TypeTwo;
 pub use crate::system::spin::{assume_alone, offer_when_idle};
 use crate::types::PeerAddress;
 
-/// A reliable-datagram endpoint. See the [module](self).
+/// A reliable-datagram endpoint. The [module](self) describes the kinds of endpoints.
 pub struct Endpoint<A: Ownership = Owned> {
     access: A,
-    /// The descriptor, reachable without the lock.
+    /// The endpoint's descriptor, which can be accessed without the lock.
     descriptor: Arc<std::os::fd::OwnedFd>,
-    /// The domain, which keeps the service thread running.
+    /// The domain of the endpoint. It keeps the service thread running.
     domain: Domain,
-    /// How long a request for a connection may take to be answered.
+    /// The time within which a connection request has to be answered.
     answer_timeout: Duration,
-    /// The number by which operations name its only peer, if it has only one.
+    /// The number by which operations name the endpoint's only peer, if it has only one.
     peer: PeerAddress,
 }
 
 crate::short_debug!(for [A: Ownership] Endpoint<A>, "Endpoint");
 
-/// An endpoint that many threads use: cheap to clone, one uncontended lock for each call.
+/// An endpoint that many threads use. It is cheap to clone. Each call takes one lock, which is usually uncontended.
 pub type SharedEndpoint = Endpoint<Shared>;
 
 impl Clone for SharedEndpoint {
@@ -90,21 +91,21 @@ impl Clone for SharedEndpoint {
 }
 
 impl<A: Ownership> Endpoint<A> {
-    /// The domain that it was opened in.
+    /// Returns the domain in which the endpoint was opened.
     #[must_use]
     pub const fn domain(&self) -> &Domain {
         &self.domain
     }
 
-    /// The address that peers insert in their vectors to reach this endpoint.
+    /// Returns the address that peers insert in their vectors to reach this endpoint.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.access.with(|engine| engine.address())
     }
 
     /// Sets the number of bytes below which a multi-receive buffer is released from now on
-    /// ([`EndpointBuilder::multi_receive_minimum`]). For a buffer that is posted already, this takes effect when its next message
-    /// comes.
+    /// ([`EndpointBuilder::multi_receive_minimum`]). For a buffer that is already posted, this takes effect when its
+    /// next message arrives.
     pub fn set_multi_receive_minimum(&self, bytes: usize) {
         self.access.with(|engine| engine.core.messages.set_multi_minimum(bytes));
     }
@@ -115,84 +116,91 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.core.messages.multi_minimum())
     }
 
-    /// Closes the endpoint, as dropping its last handle does, unless windows of type 2A are bound through it (MW-039): then it is
-    /// returned, and works as before. Windows of type 2B are unbound; dropping an endpoint unbinds all its windows.
+    /// Closes the endpoint, as dropping its last handle does. If windows of type 2A are bound through the endpoint, it
+    /// is not closed: it is returned and continues to work (MW-039). Windows of type 2B are unbound. Dropping an
+    /// endpoint unbinds all its windows.
     ///
-    /// Data that was handed over is sent first, for at most a second. Then every operation under way ends with
-    /// [`ErrorCode::Canceled`](crate::ErrorCode::Canceled), reported where its end is always reported, and releases the room that
-    /// it reserved there. Receives that the endpoint took from a [shared context](shared_receive) end too. When this returns no
-    /// thread of the library uses memory of the endpoint's operations, and its address is free. Other handles of a shared endpoint
-    /// refuse all calls from then on; its own results can still be read.
+    /// Data that was handed over is sent first, for at most one second. Then every operation under way ends with
+    /// [`ErrorCode::Canceled`](crate::ErrorCode::Canceled). The error is reported in the queue to which the operation
+    /// reports, and the room that the operation reserved there is released. Receives that the endpoint took from a
+    /// [shared context](shared_receive) end too. When this function returns, no thread of the library uses memory of
+    /// the endpoint's operations, and the endpoint's address is free. Afterwards other handles of a shared endpoint
+    /// refuse all calls, but results in the endpoint's own queue can still be read.
     ///
-    /// A local peer that was stopped in the middle of a copy into a buffer delays this by no more than that second: the operation's
-    /// end is then reported when the peer no longer uses the buffer, or its process has ended, and a buffer that the operation owns
-    /// is kept until then. A raw operation's memory is the application's: until that report the application must neither change nor
-    /// free it.
+    /// A local peer that was stopped in the middle of a copy into a buffer delays the close by no more than that
+    /// second. The end of that operation is then reported when the peer no longer uses the buffer or its process has
+    /// ended. A buffer that the operation owns is kept until then. The memory of a raw operation belongs to the
+    /// application, which must neither change nor free it until that report.
     ///
     /// # Errors
-    /// The endpoint.
+    /// Returns the endpoint if windows of type 2A are bound through it.
     pub fn close(self) -> Result<(), Self> {
         let two_a = self.domain.type_two() == TypeTwo::A;
         let closed = self.access.close(|engine| !(two_a && engine.core.local.has_windows()));
         if closed { Ok(()) } else { Err(self) }
     }
 
-    /// Whether windows of type 2A are bound through it, so that [`close`](Self::close) would give it back (MW-039).
+    /// Returns whether windows of type 2A are bound through the endpoint, so that [`close`](Self::close) would return
+    /// it (MW-039).
     #[must_use]
     pub fn is_held_by_windows(&self) -> bool {
         let two_a = self.domain.type_two() == TypeTwo::A;
         two_a && self.access.with(|engine| engine.core.local.has_windows())
     }
 
-    /// Closes the endpoint as [`close`](Self::close) does, whatever windows are bound through it, and keeps the handle: all handles
-    /// refuse all calls from then on.
+    /// Closes the endpoint as [`close`](Self::close) does, even if windows of type 2A are bound through it, and keeps
+    /// the handle. Afterwards all handles refuse all calls.
     pub fn shut(&self) {
         self.access.close(|_| true);
     }
 
-    /// Whether the endpoint was closed, through another handle.
+    /// Returns whether the endpoint was closed through another handle.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.access.with(|engine| engine.is_closed())
     }
 
-    /// Waits until there is something to read with [`poll`](Self::poll), making progress: spins a little, yields, then sleeps.
-    /// Returns false if `timeout` expired first (`None`: wait forever), or the endpoint was closed.
+    /// Waits until there is something to read with [`poll`](Self::poll), and makes progress meanwhile. It spins
+    /// briefly, then yields, then sleeps. Returns false if `timeout` expired first (`None`: no limit) or the endpoint
+    /// was closed.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.access.wait_until(deadline, |engine| (!engine.core.reporting.is_empty()).then_some(())).is_some()
     }
 
-    /// Prepares for sleeping on the endpoint's descriptor ([`AsFd`]) in an event loop of the caller's. Returns true if there is
-    /// nothing to do now and the descriptor will become readable when there is; false if there is something to do already
-    /// (fi_trywait(3)).
+    /// Prepares for sleeping on the endpoint's descriptor ([`AsFd`]) in the caller's own event loop (fi_trywait(3)).
+    /// Returns true if there is nothing to do now; the descriptor will become readable when there is. Returns false if
+    /// there is something to do already.
     pub fn try_wait(&self) -> bool {
         self.access.with(|engine| engine.core.reporting.is_empty() && engine.watch_results())
     }
 
-    /// Bytes that this endpoint keeps to find its peers by their numbers and by their addresses: some sixteen for each peer that it
-    /// has named, and six for each that it has met, whatever its vector holds. The memory of connections is not included, and
-    /// neither is the vector (docs/addresses.md).
+    /// Returns the number of bytes that this endpoint uses to find its peers by number and by address: about 16 for
+    /// each peer that it has named and 6 for each peer that it has connected to, independent of the number of entries
+    /// in its vector. The memory of connections and of the vector is not included (docs/addresses.md).
     #[must_use]
     pub fn naming_bytes(&self) -> usize {
         self.access.with(|engine| engine.core.peers.naming_bytes())
     }
 
-    /// Whether the connection to a peer is up. A peer that connected and was not met at its address does not count as connected at that address.
+    /// Returns whether the connection to a peer is up. A peer that only claims an address, and was
+    /// not found there, does not count as connected at that address.
     #[must_use]
     pub fn is_connected(&self, peer: PeerAddress) -> bool {
         self.access.with(|engine| engine.is_connected(peer))
     }
 
-    /// Ends the connection to a peer: operations under way to it fail with [`ErrorCode::Closed`](crate::ErrorCode::Closed),
-    /// receives that are directed at it too, and messages from it that have not arrived completely are dropped; complete ones can
-    /// still be received. The peer notices. The next send of either side connects anew. Returns whether there was a connection to
-    /// end: there is none to an endpoint itself, and those of connected endpoints are [shut down](crate::endpoint::connection).
+    /// Ends the connection to a peer. Operations to the peer that are under way, and receives that are directed at it,
+    /// fail with [`ErrorCode::Closed`](crate::ErrorCode::Closed). Messages from it that have not arrived completely are
+    /// dropped; complete messages can still be received. The peer notices that the connection ended. The next send of
+    /// either side makes a new connection. Returns whether there was a connection to end. An endpoint has no connection
+    /// to itself, and the connection of an endpoint of one connection is ended by
+    /// [`shutdown`](Self::shutdown).
     pub fn disconnect(&self, peer: PeerAddress) -> bool {
         self.access.with(|engine| engine.disconnect(peer))
     }
 
-    /// Describes how each connected peer is reached and why: for people, not for programs.
+    /// Describes how each connected peer is reached and why. The text is for people, not for parsing.
     #[must_use]
     pub fn describe_peers(&self) -> Vec<(SocketAddr, String)> {
         self.access.with(|engine| engine.describe())
@@ -200,9 +208,9 @@ impl<A: Ownership> Endpoint<A> {
 }
 
 impl SharedEndpoint {
-    /// Makes reading and waiting for this counter drive the endpoint from now on, although the endpoint does not count there
-    /// itself. For counters of regions, which count what peers write through any endpoint. Counters that count deferred work of the
-    /// endpoint do not need this call.
+    /// Makes reading and waiting for this counter drive the endpoint from now on, although the endpoint does not count
+    /// in it. Counters of regions, which count writes by peers through any endpoint, need this call. Counters of the
+    /// endpoint's deferred work do not.
     ///
     /// # Errors
     /// If the system refuses to watch the endpoint's descriptor, or in a forked child.

@@ -1,4 +1,4 @@
-//! An operation of any kind, as work that begins later holds it.
+//! An operation of any kind, in the form that is stored until it begins.
 
 use super::posted::Constant;
 use super::remote_work::{AtomicWork, RmaWork};
@@ -11,7 +11,7 @@ use crate::local_memory::volatile::Segments;
 pub enum Operation {
     /// Sends a message.
     Send(SendWork),
-    /// Receives a message; without MULTI_RECEIVE, PEEK, CLAIM and DISCARD.
+    /// Receives a message. MULTI_RECEIVE, PEEK, CLAIM and DISCARD are not supported.
     Receive(ReceiveWork),
     /// Reads a peer's memory.
     Read(RmaWork),
@@ -35,7 +35,7 @@ impl Constant for Operation {
 }
 
 impl Operation {
-    /// The context that it was posted with.
+    /// Returns the context with which the operation was posted.
     pub(crate) const fn context(&self) -> u64 {
         match self {
             Self::Send(work) => work.context,

@@ -1,12 +1,13 @@
-//! Safe operations under way: the buffers they own, their results, and the tasks that wait for them.
+//! Safe operations under way: their buffers, their results, and the tasks that wait for them.
 //!
-//! A slot lives from posting until its result was taken. If its handle is dropped first the slot is *parked*: it keeps the
-//! buffer until the operation has completed, because the peer may be using it until then.
+//! A slot exists from posting until the result is taken. If the handle is dropped first, the slot is *parked*: it keeps
+//! the buffer until the operation has completed, because the peer may be using the buffer until then.
 //!
-//! 1. The number of a slot is its operation's context in the engine, and the handle holds it. It carries a generation, so a late
-//!    completion, a second one, or a handle that was used up never reaches the operation that has the slot now.
-//! 2. The application's code (its wakers, their destructors) never runs here, since the engine is borrowed: wakers to be called or
-//!    dropped are put in [`Errands`], which the caller runs when the engine is free.
+//! 1. The number of a slot is the context of its operation in the engine, and the handle holds it. It includes a
+//!    generation, so a late completion, a second completion, or a handle that was used up never refers to the operation
+//!    that uses the slot now.
+//! 2. Code of the application (its wakers and their destructors) never runs here, because the engine is borrowed.
+//!    Wakers that have to be called or dropped are put in [`Errands`], which the caller runs when the engine is free.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -21,15 +22,15 @@ use crate::table::{Id, Table};
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     buffer: Option<Buffer>,
-    /// One result, or several from a multi-receive.
+    /// One result, or several for a multi-receive.
     results: VecDeque<Result<Entry, ErrorEntry>>,
-    /// Whether more than one result comes, until one reports that the buffer is released.
+    /// Whether further results follow, until one reports that the buffer is released.
     many: bool,
-    /// Whether all results have come.
+    /// Whether no further results follow.
     done: bool,
     waker: Option<Waker>,
     parked: bool,
-    /// Set for a shared receive: another handle waits for its result.
+    /// Set for a shared receive, whose result another handle waits for.
     owed: Option<Owed>,
 }
 
@@ -40,22 +41,22 @@ pub(crate) type OperationId = Id<Slot>;
 #[derive(Debug, Default)]
 pub(crate) struct Operations {
     slots: Table<Slot>,
-    /// Queues of finished slots, for reuse: no allocation in the steady state.
+    /// The queues of finished slots, which are reused to avoid allocations in the steady state.
     spare: Vec<VecDeque<Result<Entry, ErrorEntry>>>,
     /// Work to be done once the endpoint is no longer borrowed.
     errands: Errands,
-    /// Results so far; sleepers of a shared endpoint compare it.
+    /// The number of results so far. Sleeping threads of a shared endpoint compare it.
     finished: u64,
 }
 
 impl Operations {
-    /// Makes room for an operation that owns `buffer`.
+    /// Creates a slot for an operation that owns `buffer`.
     pub(crate) fn start(&mut self, buffer: Buffer) -> OperationId {
         let results = self.spare.pop().unwrap_or_default();
         self.slots.insert(Slot { buffer: Some(buffer), results, ..Slot::default() })
     }
 
-    /// Makes room for a shared receive that owns `buffer`; its end is reported to the handle that waits for it.
+    /// Creates a slot for a shared receive that owns `buffer`. Its end is reported to the handle that waits for it.
     pub(crate) fn start_owed(&mut self, buffer: Buffer, owed: Owed) -> OperationId {
         self.slots.insert(Slot { buffer: Some(buffer), owed: Some(owed), ..Slot::default() })
     }
@@ -65,7 +66,7 @@ impl Operations {
         self.slots[id].buffer = Some(buffer);
     }
 
-    /// Ends an operation, of which all results were taken or that could not be posted, and returns its buffer.
+    /// Ends an operation whose results were all taken, or that could not be posted, and returns its buffer.
     pub(crate) fn release(&mut self, id: OperationId) -> Option<Buffer> {
         let mut slot = self.slots.remove(id)?;
         self.errands.discard(slot.waker.take());
@@ -76,7 +77,7 @@ impl Operations {
         slot.buffer
     }
 
-    /// Adds a result to the operation with this context. An operation that has ended gets no more results.
+    /// Adds a result to the operation with this context. An operation that has ended takes no more results.
     pub(crate) fn finish(&mut self, context: u64, result: Result<Entry, ErrorEntry>) {
         let id = Id::from_u64(context);
         self.finished += 1;
@@ -101,8 +102,9 @@ impl Operations {
         self.errands.wake(slot.waker.take());
     }
 
-    /// Called when the endpoint is closed and has ended all operations that it knew of. Ends the rest, since nothing else will: for
-    /// example an operation that waits for a counter while the last handle of this counter is being dropped. It comes too late to be begun.
+    /// Called when the endpoint is closed and has ended all operations that it knows. Ends the remaining operations,
+    /// because nothing else will. An example is an operation that waits for a counter while the last handle of the
+    /// counter is being dropped. It can no longer begin.
     #[cold]
     pub(crate) fn end_all(&mut self, why: &str) {
         self.slots.iter_mut().for_each(|(_, slot)| slot.many = false);
@@ -114,28 +116,29 @@ impl Operations {
         }
     }
 
-    /// Declares an operation to have many results, until one reports that the buffer is released.
+    /// Marks an operation as having many results, until one reports that the buffer is released.
     pub(crate) fn many(&mut self, id: OperationId) {
         self.slots[id].many = true;
     }
 
-    /// The next result, if there is one.
+    /// Takes the next result, if there is one.
     pub(crate) fn take_result(&mut self, id: OperationId) -> Option<Result<Entry, ErrorEntry>> {
         self.slots.get_mut(id)?.results.pop_front()
     }
 
-    /// Whether there is a result.
+    /// Returns whether there is a result.
     pub(crate) fn has_result(&self, id: OperationId) -> bool {
         self.slots.get(id).is_some_and(|slot| !slot.results.is_empty())
     }
 
-    /// Whether no more results come.
+    /// Returns whether no further results follow.
     pub(crate) fn is_done(&self, id: OperationId) -> bool {
         self.slots.get(id).is_none_or(|slot| slot.done && slot.results.is_empty())
     }
 
-    /// Registers the waker of the task that waits for a result. `fresh` is a clone of `waker`, which the caller makes while the
-    /// endpoint is not borrowed; if a clone is needed and there is none, nothing is registered and this returns false.
+    /// Registers the waker of the task that waits for a result. `fresh` is a clone of `waker`, which the caller makes
+    /// while the endpoint is not borrowed; if a clone is needed and there is none, nothing is registered and this
+    /// returns false.
     pub(crate) fn set_waker(&mut self, id: OperationId, waker: &Waker, fresh: &mut Option<Waker>) -> bool {
         let Some(slot) = self.slots.get_mut(id) else { return true };
         if slot.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -146,7 +149,8 @@ impl Operations {
         true
     }
 
-    /// Notes that the handle is gone: keeps the buffer until the operation has completed. Returns whether it has yet to complete.
+    /// Records that the handle was dropped, and keeps the buffer until the operation has completed. Returns whether the
+    /// operation is still to complete.
     pub(crate) fn park(&mut self, id: OperationId) -> bool {
         let Some(slot) = self.slots.get_mut(id) else { return false };
         slot.parked = true;
@@ -158,30 +162,30 @@ impl Operations {
         true
     }
 
-    /// Takes the buffer of an operation that is about to fail: a peer may still be writing to it.
+    /// Takes the buffer of an operation that is about to fail. A peer may still be writing to it.
     pub(crate) fn take_buffer(&mut self, id: OperationId) -> Option<Buffer> {
         self.slots.get_mut(id)?.buffer.take()
     }
 
-    /// The buffer of an operation, for reading what a multi-receive has received so far.
+    /// Returns the buffer of an operation, for reading what a multi-receive has received so far.
     pub(crate) fn buffer(&self, id: OperationId) -> Option<&Buffer> {
         self.slots.get(id)?.buffer.as_ref()
     }
 
-    /// Whether tasks are to be woken, or wakers dropped.
+    /// Returns whether tasks are to be woken, or wakers dropped.
     #[inline]
     pub(crate) fn has_errands(&self) -> bool {
         !self.errands.is_empty()
     }
 
-    /// Makes the caller offer its processor to other threads when it has left the engine.
+    /// Makes the caller yield its processor to other threads when it has left the engine.
     #[cold]
     pub(crate) fn offer_processor(&mut self) {
         self.errands.offer();
     }
 
-    /// Leaves an errand if log events were noted: for the slow parts of calls that do not look for events themselves
-    /// (`Call::LOOKS_FOR_EVENTS`).
+    /// Adds an errand if log events were recorded. This is for the slow parts of calls that do not check for events
+    /// themselves (`Call::LOOKS_FOR_EVENTS`).
     #[inline]
     pub(crate) fn note_events(&mut self) {
         if crate::later::any() {
@@ -189,7 +193,7 @@ impl Operations {
         }
     }
 
-    /// Runs these errands, too, once the endpoint is no longer borrowed.
+    /// Adds errands to be run when the endpoint is no longer borrowed.
     pub(crate) fn add_errands(&mut self, errands: Errands) {
         self.errands.append(errands);
     }
@@ -230,7 +234,7 @@ mod tests {
         assert_eq!(operations.release(old).unwrap().len(), 1);
         let new = operations.start(buffer(2));
         assert_eq!(new.to_u64() as u32, old.to_u64() as u32, "the slot is used again");
-        // A second completion, and each call of a handle.
+        // A second completion, and each of the methods of a handle.
         operations.finish(old.to_u64(), Err(ErrorEntry::new(entry(old), ErrorCode::Canceled)));
         assert!(!operations.has_result(new) && !operations.is_done(new));
         assert!(operations.take_buffer(old).is_none());
@@ -243,7 +247,7 @@ mod tests {
         assert_eq!(operations.release(new).unwrap().len(), 2);
     }
 
-    /// Counts the times that it was dropped.
+    /// Counts how often it was dropped.
     struct Counts(Arc<AtomicU32>);
 
     impl Wake for Counts {
@@ -281,7 +285,7 @@ mod tests {
         leaves(&|operations, id| operations.finish(id.to_u64(), Ok(entry(id))));
     }
 
-    /// Counts the times that it woke a task.
+    /// Counts how often it woke a task.
     struct Wakes(AtomicU32);
 
     impl Wake for Wakes {
@@ -315,11 +319,11 @@ mod tests {
         // An operation that has ended keeps its one result.
         assert!(operations.take_result(finished).expect("a result").is_ok() && operations.is_done(finished));
         assert_eq!(operations.release(finished).expect("its buffer").len(), 2);
-        // The results so far, and then the end, after which no result comes.
+        // The results so far are followed by the end, after which no result follows.
         assert!(operations.take_result(many).expect("a result").is_ok());
         assert!(is_over(operations.take_result(many)) && operations.is_done(many));
         assert_eq!(operations.release(many).expect("its buffer").len(), 3);
-        // The handle of this operation is gone, so the buffer is freed.
+        // The handle of this operation was dropped, so the buffer is freed.
         assert!(operations.buffer(parked).is_none() && operations.release(parked).is_none());
         operations.end_all("over");
         assert_eq!(operations.finished(), before + 3, "each ends once");

@@ -1,10 +1,10 @@
-//! Ownership of an endpoint's engine: one owner, or many threads, which reach it through a lock.
+//! Ownership of an endpoint's engine: either one owner, or many threads that access it through a lock.
 //!
-//! A shared engine is reached in two ways. Handles of the application ([`Shared`]) own it: when the last one is dropped, or one is
-//! closed, the engine is closed under its lock. Threads of the library (progress threads, readers of its queues, threads that
-//! count) use a [`Helper`], which keeps the memory and nothing else: after the engine was closed a helper finds an engine that does
-//! nothing, and no further helper is made ([`WeakShared::upgrade`]). So when closing returns, no thread of the library is in the
-//! engine, and none enters it later.
+//! A shared engine is accessed in two ways. The application's handles ([`Shared`]) own it: when the last one is
+//! dropped, or one is closed, the engine is closed under its lock. Threads of the library (progress threads, readers of
+//! its queues, threads that count) use a [`Helper`], which keeps only the memory alive. After the engine was closed, a
+//! helper finds an engine that does nothing, and no further helper is created ([`WeakShared::upgrade`]). So when
+//! closing returns, no thread of the library is in the engine, and none enters it later.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use crate::later;
 use crate::system::forked::Process;
 use crate::system::spin::{Budget, Step};
 
-/// How an engine is owned: [`Owned`] or [`Shared`]. Sealed: no other crate can implement it.
+/// The ownership of an engine: [`Owned`] or [`Shared`]. Sealed: no other crate can implement it.
 pub trait Ownership: reach::Reach {}
 impl Ownership for Owned {}
 impl Ownership for Shared {}
@@ -31,14 +31,14 @@ pub(super) mod reach {
     use super::{Arc, Budget, Counter, Engine, Instant, Step};
     use crate::endpoint::refused::Refused;
 
-    /// A call on an engine. Unlike a closure it is certain to be inlined; its fields are then kept in registers.
+    /// A call on an engine. Unlike a closure it is certain to be inlined, and its fields are then kept in registers.
     pub trait Call {
         /// The result of the call.
         type Result;
 
-        /// Whether log events are looked for after the call. The shortest calls avoid that load: their direct part notes no events,
-        /// and their slow parts leave an errand ([`note_events`](crate::endpoint::operations::Operations::note_events)), as
-        /// progress does in every sweep.
+        /// Whether to check for log events after the call. The shortest calls avoid that load: their fast path records
+        /// no events, and their slow paths leave an errand
+        /// ([`note_events`](crate::endpoint::operations::Operations::note_events)), as every sweep of progress does.
         const LOOKS_FOR_EVENTS: bool = true;
 
         /// Makes the call.
@@ -61,16 +61,17 @@ pub(super) mod reach {
         R::refused()
     }
 
-    /// The methods of [`Ownership`](super::Ownership) that only the library calls. The trait is public in a private module: users
-    /// can name neither it nor the engine.
+    /// The methods of [`Ownership`](super::Ownership) that only the library calls. The trait is public in a private
+    /// module, so users can name neither it nor the engine.
     ///
-    /// In a forked child the engine is not reached: the lock may have been held by a thread that does not exist there, in the
-    /// middle of a change.
+    /// In a forked child the engine is not accessed, because a thread that does not exist in the child may have held
+    /// the lock in the middle of a change.
     pub trait Reach {
-        /// Whether this is the process that opened the endpoint, and not a fork of it.
+        /// Returns whether this is the process that opened the endpoint, and not a fork of it.
         fn is_here(&self) -> bool;
 
-        /// Runs a call with the engine, then wakes the tasks of the operations that the call finished. Must not be called in a forked child.
+        /// Runs a call with the engine, then wakes the tasks of the operations that the call finished. It must not be
+        /// called in a forked child.
         fn run_here<C: Call>(&self, call: C) -> C::Result;
 
         /// Like [`run_here`](Self::run_here), but refuses the call in a forked child.
@@ -91,29 +92,30 @@ pub(super) mod reach {
             self.run_here(Closure(f))
         }
 
-        /// Closes the engine and wakes the threads that wait for it, unless `may` returns false. Returns whether the engine is
-        /// closed; in a forked child there is nothing to close.
+        /// Closes the engine and wakes the threads that wait for it, unless `may` returns false. Returns whether the
+        /// engine is closed. In a forked child there is nothing to close.
         fn close(&self, may: impl FnOnce(&Engine) -> bool) -> bool;
 
-        /// Makes the endpoint progress by itself from now on, if threads share it.
+        /// Makes a shared endpoint progress without calls by the application from now on.
         fn automate(&self) -> std::io::Result<()> {
             Ok(())
         }
 
-        /// Reports to this counter too, from now on: threads that wait for the counter drive the endpoint, if threads share it.
+        /// Reports to this counter too from now on. If the endpoint is shared, threads that wait for the counter drive
+        /// it.
         fn reports_also_to(&self, counter: &Arc<Counter>) -> std::io::Result<()>;
 
-        /// Lets readers of this counter, and threads that wait for it, drive the endpoint from now on, if threads share it.
+        /// Lets threads that read or wait for this counter drive a shared endpoint from now on.
         fn drive_for(&self, _counter: &Counter) -> std::io::Result<()> {
             Ok(())
         }
 
-        /// Sleeps until something may have changed or the deadline has passed; not at all if the engine has other
-        /// results than `looked`.
+        /// Sleeps until something may have changed or the deadline has passed. Does not sleep if the number of the
+        /// engine's results differs from `looked`.
         fn sleep(&self, deadline: Option<Instant>, looked: u64);
 
-        /// Makes progress until `ready` returns something, or the deadline passes: spins a little, then yields, then sleeps. In a forked
-        /// child it returns at once.
+        /// Makes progress until `ready` returns a value or the deadline passes. Spins briefly, then yields, then
+        /// sleeps. Returns immediately in a forked child.
         fn wait_until<R>(
             &self,
             deadline: Option<Instant>,
@@ -127,7 +129,7 @@ pub(super) mod reach {
                 let found = self.with_here(|engine| {
                     engine.progress();
                     match ready(engine) {
-                        None if engine.is_closed() => Ok(None), // A closed engine finishes nothing more.
+                        None if engine.is_closed() => Ok(None), // A closed engine completes nothing more.
                         None => Err(engine.results()),
                         found => Ok(found),
                     }
@@ -149,11 +151,11 @@ pub(super) mod reach {
     }
 }
 
-/// Ownership by one thread at a time, without a lock: the endpoint is `Send` but not `Sync`.
+/// Ownership by one thread at a time, without a lock. The endpoint is `Send` but not `Sync`.
 pub struct Owned {
     process: Process,
     engine: RefCell<Engine>,
-    /// Makes waits fail at the queues and counters that the endpoint reports to.
+    /// Makes waits fail for the queues and counters that the endpoint reports to.
     undriven: RefCell<Undriven>,
 }
 
@@ -167,13 +169,13 @@ impl Owned {
 }
 
 impl Owned {
-    /// The engine, for another kind of ownership.
+    /// Returns the engine, for conversion to another kind of ownership.
     pub(super) fn into_engine(self) -> Engine {
         drop(self.undriven);
         self.engine.into_inner()
     }
 
-    /// Wakes the tasks of finished operations, now that the engine is no longer borrowed.
+    /// Wakes the tasks of finished operations when the engine is no longer borrowed.
     #[cold]
     fn run_errands(&self) {
         let errands = self.engine.borrow_mut().core.operations.take_errands();
@@ -229,11 +231,12 @@ struct Inner {
     state: Mutex<State>,
     /// Whether the engine was closed.
     closed: AtomicBool,
-    /// The process that opened the endpoint: in a forked child the lock may be held by a thread that does not exist there.
+    /// The process that opened the endpoint. In a forked child the lock may be held by a thread that does not exist
+    /// there.
     process: Process,
-    /// Notified when results came or the leader stepped down.
+    /// Notified when there are new results or the leader stops leading.
     changed: Condvar,
-    /// The driver, to which the queues and counters that the endpoint reports to hold weak references.
+    /// The driver. The queues and counters that the endpoint reports to hold weak references to it.
     driver: OnceLock<Arc<dyn Progress>>,
 }
 
@@ -246,13 +249,13 @@ impl std::fmt::Debug for Inner {
 #[derive(Debug)]
 struct State {
     engine: Engine,
-    /// Whether the endpoint's own thread makes progress.
+    /// Whether the endpoint's own progress thread is running.
     automatic: bool,
-    /// Whether a thread (the leader) sleeps until the endpoint has something; the others wait for `changed`.
+    /// Whether one thread (the leader) sleeps on the endpoint's descriptor. The other threads wait for `changed`.
     led: bool,
-    /// Threads that wait for `changed`.
+    /// The number of threads that wait for `changed`.
     followers: usize,
-    /// `Operations::finished` and the queue's length when the sleepers were last woken.
+    /// The value of `Operations::finished` and the length of the queue when the sleeping threads were last woken.
     seen: u64,
 }
 
@@ -265,7 +268,7 @@ pub struct Shared {
 
 crate::short_debug!(Shared, "Shared");
 
-/// The application's handles together: dropped with the last of them.
+/// The application's handles. It is dropped with the last of them.
 #[derive(Debug)]
 struct Owner(Option<Arc<Inner>>);
 
@@ -273,14 +276,15 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let Some(inner) = &self.0 else { return };
         if !inner.process.is_here() {
-            // The engine may have been in the middle of a change at the fork: a child never drops it.
+            // The engine may have been in the middle of a change at the fork, so a child never drops it.
             return std::mem::forget(Arc::clone(inner));
         }
         inner.close(|_| true);
     }
 }
 
-/// A weak reference to the engine of a shared endpoint. Threads of the library hold it while they are not in the engine.
+/// A weak reference to the engine of a shared endpoint. Threads of the library hold it while they are not in the
+/// engine.
 #[derive(Clone, Debug)]
 pub(crate) struct WeakShared(std::sync::Weak<Inner>);
 
@@ -291,17 +295,18 @@ pub(crate) struct Helper {
 }
 
 impl WeakShared {
-    /// The endpoint, if it is open.
+    /// Returns the endpoint, if it is open.
     pub(crate) fn upgrade(&self) -> Option<Helper> {
         self.upgrade_closed().filter(|helper| !helper.inner.closed.load(Ordering::Acquire))
     }
 
-    /// Whether the endpoint's memory is still referenced, closed or not.
+    /// Returns whether the endpoint's memory is still referenced, closed or not.
     pub(crate) fn is_alive(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    /// Like [`upgrade`](Self::upgrade), but also if the endpoint is closed: to end operations that came late.
+    /// Like [`upgrade`](Self::upgrade), but also succeeds if the endpoint is closed, so that late operations can be
+    /// ended.
     pub(crate) fn upgrade_closed(&self) -> Option<Helper> {
         self.0.upgrade().map(|inner| Helper { inner })
     }
@@ -316,10 +321,10 @@ impl Shared {
         Self { owner: Arc::new(Owner(Some(Arc::clone(&inner)))), inner }
     }
 
-    /// Returns the engine. No other handle has been given away; threads of the library may still be leaving it.
+    /// Returns the engine. No other handle exists, but threads of the library may still be leaving the engine.
     pub(super) fn into_engine(self) -> Engine {
         let Self { mut inner, owner } = self;
-        // Take it out of its owner, so that dropping the owner does not close it.
+        // The engine is taken out of its owner, so that dropping the owner does not close it.
         drop(Arc::into_inner(owner).expect("no other handle was given away").0.take());
         loop {
             match Arc::try_unwrap(inner) {
@@ -334,7 +339,7 @@ impl Shared {
         WeakShared(Arc::downgrade(&self.inner))
     }
 
-    /// The driver of the endpoint for the threads that read and wait.
+    /// Returns the driver of the endpoint, for threads that read and wait.
     pub(super) fn driver(&self) -> Option<&Arc<dyn Progress>> {
         self.inner.driver.get()
     }
@@ -346,13 +351,13 @@ impl Shared {
 }
 
 impl Helper {
-    /// A handle that keeps the endpoint's memory, and nothing else.
+    /// Returns a handle that keeps only the endpoint's memory alive.
     pub(super) fn into_memory(self) -> Arc<dyn Send + Sync> {
         self.inner
     }
 
-    /// Begins an operation, behind those that are due, unless another thread is in the endpoint: then returns the operation. On
-    /// success returns whether tasks have to be woken; it wakes none itself.
+    /// Begins an operation behind those that are due, unless another thread is in the endpoint. In that case the
+    /// operation is returned. On success, returns whether tasks have to be woken. This function wakes no tasks itself.
     pub(crate) fn try_begin(&self, transfer: Box<Transfer>) -> Result<bool, Box<Transfer>> {
         let Some(mut state) = self.inner.try_lock() else { return Err(transfer) };
         state.engine.begin_due();
@@ -361,14 +366,14 @@ impl Helper {
         Ok(state.engine.core.operations.has_errands())
     }
 
-    /// Begins the operations that are due. Returns false if it cannot, because another thread is in the endpoint.
+    /// Begins the operations that are due. Returns false if another thread is in the endpoint.
     pub(crate) fn begin_due(&self) -> bool {
         let Some(mut state) = self.inner.try_lock() else { return false };
         state.engine.begin_due();
         self.inner.tell(&mut state);
         if Submissions::is_counting() {
-            // No task is woken here: a woken task may be dropped, and its drop may then use the endpoint that this thread is in.
-            // The bell makes another thread wake it.
+            // No task is woken here: a woken task may be dropped, and its drop may then use the endpoint that this
+            // thread is in. The bell makes another thread wake it.
             if state.engine.core.operations.has_errands() {
                 state.engine.ring();
             }
@@ -380,7 +385,7 @@ impl Helper {
 }
 
 impl Inner {
-    /// The engine, unless another thread is in the endpoint.
+    /// Locks the engine, unless another thread is in the endpoint.
     fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         if !self.process.is_here() {
             return None;
@@ -402,11 +407,11 @@ impl Inner {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is a defect of this library; the state stays as usable as it was.
+        // A panic under the lock is a defect of this library. The state remains as usable as it was.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the sleepers if results came.
+    /// Wakes the sleeping threads if there are new results.
     fn tell(&self, state: &mut State) {
         let finished = state.engine.results();
         if finished != state.seen {
@@ -449,7 +454,7 @@ impl Inner {
         true
     }
 
-    /// Sleeps on the endpoint's descriptor or bell (the leader), or until the leader or a call reports that something changed.
+    /// Sleeps on the endpoint's descriptor or bell (the leader), or until the leader or a call reports a change.
     fn sleep(&self, deadline: Option<Instant>, looked: u64) {
         let mut state = self.lock();
         if state.led {
@@ -490,7 +495,7 @@ fn automate(inner: &Arc<Inner>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The calls that an endpoint with a lock makes on its inner part.
+/// Implements the calls of an endpoint with a lock by forwarding them to its inner part.
 macro_rules! reaches_inner {
     () => {
         #[inline]

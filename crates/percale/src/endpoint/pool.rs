@@ -1,23 +1,31 @@
-//! The waiting receives of a shared receive context, and the messages of its endpoints that have no receive yet.
+//! The waiting receives of a shared receive context, and the unexpected messages of its endpoints.
 //!
-//! Each endpoint (a *member*) keeps its unexpected messages itself and *announces* them here. A message looks for a receive, and is
-//! announced if there is none, under one lock; so does a receive look for a message before it waits. So of a message and a receive
-//! that fit, one finds the other, and both are taken in order, whatever member they belong to. If a posted receive finds a message,
-//! posting it leaves a *note* for the message's member, which fills the receive at its progress, or when it closes. The message may
-//! be gone by then (its sender died): the receive comes back and looks again, unless a younger one was given a message meanwhile;
-//! then it ends in error, as if it had been filled at once. A receive of the endpoint's own takes a message that is not yet
-//! promised to a shared receive, and withdraws its announcement in the same step: a shared receive that was given it would
-//! otherwise look again behind younger ones, which had been given later messages.
+//! Each endpoint (a *member*) stores its unexpected messages itself and *announces* them to the pool.
 //!
-//! A receive is directed at a peer by an address, and a message comes from an incarnation. So endpoints report which incarnation
-//! they reach at which address: the source of its messages is one number for all endpoints, which stands for each of these
-//! addresses while any endpoint has a connection to it. An address that a peer claims, and at which it was not met, does not count.
+//! 1. Searching for a receive for a message, and announcing the message if there is none, happen under one lock. The
+//!    same lock covers searching for a message for a receive, and queueing the receive if there is none. So a receive
+//!    and a message that match each other never both wait, and both are taken in order, whichever member they belong
+//!    to.
+//! 2. If a posted receive finds a message, the pool adds a *note* for the message's member. The member fills the
+//!    receive when it next makes progress, or when it closes.
+//! 3. The message may have been lost by then because its sender died. The receive is then returned to the pool and
+//!    matched again, unless a younger receive was matched meanwhile. In that case it ends in error, as if it had been
+//!    filled immediately.
+//! 4. A receive that an endpoint posted for itself takes a message only if the message is not yet promised to a shared
+//!    receive, and withdraws its announcement in the same step. Otherwise a shared receive that was matched with the
+//!    message would be matched again behind younger receives that had already been matched with later messages.
 //!
-//! An endpoint that closes takes no more receives, and ends those that it has taken. If it has no queue that outlives it, another
-//! member reports their ends, or the next one that joins: a receive belongs to the context, and ends once whatever its endpoint
-//! does.
+//! A receive is directed at an address, but a message comes from an incarnation. So endpoints report which incarnation
+//! they reach at which address. The source of the messages of an incarnation is one number for all endpoints. It stands
+//! for each of these addresses while any endpoint has a connection to the incarnation. An address that a peer only
+//! claims, and at which no endpoint has reached it, is ignored.
 //!
-//! Locks: an engine, then the pool, then what notifies (a bell, a multi-receive buffer, a ticket). The pool calls no engine.
+//! An endpoint that closes takes no more receives, and ends those that it has taken. If it has no queue that outlives
+//! it, the ends are reported by another member, or by the next member that joins if there is none. A receive belongs to
+//! the context and ends exactly once, independent of its endpoint.
+//!
+//! Lock order: an engine, then the pool, then what notifies (a bell, a multi-receive buffer, a ticket). The pool calls
+//! no engine.
 
 mod many;
 mod membership;
@@ -50,41 +58,42 @@ pub(crate) struct Pool {
     state: ProcessMutex<State>,
 }
 
-/// The number of sources of addresses that are kept before unused ones are looked for.
+/// The number of sources of addresses that are kept before unused ones are removed.
 const NAMES: usize = 1024;
 
 #[derive(Debug)]
 struct State {
-    /// Untagged and tagged.
+    /// The tables for untagged and for tagged messages.
     tables: [Matching<Waiting, Announced>; 2],
     members: Table<Member>,
-    /// The sources that stand for addresses at which no other incarnation was met.
+    /// The sources that stand for addresses at which no other incarnation was reached.
     names: HashMap<At, u64>,
-    /// The number of addresses at which unused ones are looked for.
+    /// The number of sources in `names` above which unused ones are removed.
     names_limit: usize,
-    /// Whether a receive was ever directed at an address: then sources are kept for the receives that wait, wherever they wait.
+    /// Whether a receive was ever directed at an address. If so, sources are kept as long as receives may wait for them
+    /// in any member.
     directed: bool,
     /// The incarnations to which some member has a connection.
     up: HashMap<u128, Up>,
-    /// Addresses at which an incarnation was met that has the source of another address.
+    /// The addresses at which an incarnation was reached that has the source of another address.
     aliases: HashMap<At, u128>,
-    /// The sources of peers without an address, each of one member.
+    /// The sources of peers without a verified address. Each belongs to one member.
     nameless: HashMap<(Id<Member>, Connection), u64>,
-    /// No source has this number or a higher one.
+    /// The source that was assigned last. Sources count up from 1.
     next_source: u64,
     /// The number of the next receive.
     next_receive: u64,
-    /// Untagged and tagged: no receive that was given a message has this number or a higher one.
+    /// A number above all receives that were matched with a message, for untagged and for tagged messages.
     given: [u64; 2],
     /// The address vector of the first member that has one.
     vector: Option<AddressVector>,
-    /// A multi-receive buffer with less than this left takes no more messages.
+    /// The number of bytes left below which a multi-receive buffer takes no more messages.
     multi_minimum: usize,
-    /// Ends that the next endpoint that joins has to report, because there was no other member.
+    /// The ends of receives that the next endpoint that joins has to report, because there was no other member.
     unreported: Vec<Note>,
 }
 
-/// An incarnation to which there are connections.
+/// An incarnation to which some member has a connection.
 #[derive(Debug)]
 struct Up {
     source: u64,
@@ -96,20 +105,20 @@ struct Up {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sender {
     pub(crate) slot: Connection,
-    /// The address at which the peer was met; `None` if its address is only its own claim.
+    /// The address at which the peer was reached, or `None` if the peer only claims its address.
     pub(crate) at: Option<At>,
     pub(crate) incarnation: u128,
 }
 
-/// A receive of the context.
+/// A posted receive of the context.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) segments: Segments,
     pub(crate) context: u64,
-    /// Whether its success is reported too.
+    /// Whether the success of the receive is reported too.
     pub(crate) reports: bool,
     pub(crate) kind: Kind,
-    /// Younger ones have higher numbers.
+    /// The number of the receive. Later receives have higher numbers.
     number: u64,
 }
 
@@ -124,7 +133,7 @@ pub(crate) enum Kind {
     Many(Arc<Many>),
 }
 
-/// A message that a member keeps.
+/// A message that a member stores.
 #[derive(Debug)]
 struct Announced {
     member: Id<Member>,
@@ -146,7 +155,7 @@ impl Member {
 }
 
 impl State {
-    /// The source of an address at which no other incarnation was met.
+    /// Returns the source of an address at which no other incarnation was reached.
     fn name(&mut self, at: At) -> u64 {
         *self.names.entry(at).or_insert_with(|| {
             self.next_source += 1;
@@ -154,13 +163,13 @@ impl State {
         })
     }
 
-    /// The source of messages from an address.
+    /// Returns the source of messages from an address.
     fn source_at(&mut self, at: At) -> u64 {
         let met = self.aliases.get(&at).and_then(|incarnation| self.up.get(incarnation)).map(|up| up.source);
         met.unwrap_or_else(|| self.name(at))
     }
 
-    /// The source of a message.
+    /// Returns the source of a message.
     fn source_of(&mut self, member: Id<Member>, sender: Sender) -> u64 {
         match (sender.at, self.up.get(&sender.incarnation)) {
             (Some(_), Some(up)) => up.source,
@@ -172,7 +181,7 @@ impl State {
         }
     }
 
-    /// Notes that a member has a connection to an incarnation that it met at this address.
+    /// Records that a member has a connection to an incarnation that it reached at this address.
     fn connected(&mut self, member: Id<Member>, at: At, incarnation: u128) {
         self.aliases.remove(&at);
         let source = self.name(at);
@@ -183,7 +192,8 @@ impl State {
         }
     }
 
-    /// Notes that an incarnation was met at one more address: receives directed at that address take its messages.
+    /// Records that an incarnation was reached at one more address. Receives directed at that address then take its
+    /// messages.
     fn alias(&mut self, at: At, incarnation: u128) {
         let from = self.source_at(at);
         let Some(to) = self.up.get(&incarnation).map(|up| up.source).filter(|to| *to != from) else { return };
@@ -196,7 +206,8 @@ impl State {
         );
     }
 
-    /// Notes that a connection to an incarnation has ended. Returns the source that has no connection left, if this was the last.
+    /// Records that a connection to an incarnation has ended. If this was the last one, returns the source that has no
+    /// connection left.
     fn disconnected(&mut self, member: Id<Member>, incarnation: u128) -> Option<u64> {
         let up = self.up.get_mut(&incarnation)?;
         let position = up.members.iter().position(|other| *other == member)?;
@@ -215,8 +226,8 @@ impl State {
         (!self.is_up(source)).then_some(source)
     }
 
-    /// Forgets the sources of addresses at which no peer is met and from which no message is held. Peers change over time, so
-    /// sources would otherwise accumulate.
+    /// Removes the sources of addresses at which no peer is connected and from which no message is stored. Peers change
+    /// over time, so sources would otherwise accumulate.
     #[cold]
     fn forget_names(&mut self) {
         let mut used: HashSet<u64> = self.up.values().map(|up| up.source).collect();
@@ -236,15 +247,15 @@ impl State {
         self.up.values().any(|up| up.source == source)
     }
 
-    /// Takes the receives directed at a source.
+    /// Takes the receives that are directed at a source.
     fn directed(&mut self, source: u64) -> Vec<(bool, Waiting)> {
         let [untagged, tagged] = &mut self.tables;
         let untagged = untagged.drain_posted(Source::From(source)).map(|receive| (false, receive));
         untagged.chain(tagged.drain_posted(Source::From(source)).map(|receive| (true, receive))).collect()
     }
 
-    /// Takes out the first receive that `pick` accepts, and all behind it, and posts them again in order, with the source that
-    /// `direct` returns.
+    /// Removes the first receive that `pick` accepts and all receives behind it, and posts them again in the same order
+    /// with the source that `direct` returns.
     fn post_again(&mut self, pick: impl Fn(&Pattern, &Waiting) -> bool, direct: impl Fn(Source) -> Source) {
         for tagged in [false, true] {
             for (pattern, receive) in self.take_from(tagged, &pick) {
@@ -253,7 +264,7 @@ impl State {
         }
     }
 
-    /// Takes the first receive that `pick` accepts, and all behind it.
+    /// Removes the first receive that `pick` accepts and all receives behind it.
     fn take_from(&mut self, tagged: bool, pick: impl Fn(&Pattern, &Waiting) -> bool) -> Vec<(Pattern, Waiting)> {
         let (mut patterns, mut found) = (Vec::new(), false);
         let taken: Vec<_> = self.tables[usize::from(tagged)]
@@ -285,13 +296,13 @@ impl State {
         Some(receive)
     }
 
-    /// Notes that a receive is given a message.
+    /// Records that a receive was matched with a message.
     fn gives(&mut self, tagged: bool, number: u64) {
         let given = &mut self.given[usize::from(tagged)];
         *given = (*given).max(number + 1);
     }
 
-    /// Matches a receive with the messages that are held for it; what is left of the receive waits.
+    /// Matches a receive with the stored messages. The rest of the receive waits.
     fn post(&mut self, tagged: bool, pattern: Pattern, mut receive: Waiting) {
         let minimum = self.multi_minimum;
         loop {
@@ -341,7 +352,7 @@ impl Pool {
         Arc::new(Self { state: ProcessMutex::new(state) })
     }
 
-    /// The state; none in a forked child.
+    /// Locks the state. Returns `None` in a forked child.
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
         self.state.lock()
     }
@@ -350,7 +361,7 @@ impl Pool {
     pub(crate) fn join(self: &Arc<Self>, vector: Option<&AddressVector>, bell: &Arc<Bell>) -> Membership {
         let notes = Arc::new(Notes::default());
         let member = Member { bell: Arc::clone(bell), notes: Arc::clone(&notes) };
-        // A forked child's endpoint is not a member of its parent's pool.
+        // An endpoint in a forked child is not a member of its parent's pool.
         let id = match self.lock() {
             Some(mut state) => {
                 state.vector = state.vector.take().or_else(|| vector.cloned());
@@ -362,19 +373,19 @@ impl Pool {
         Membership { pool: Arc::clone(self), id, notes }
     }
 
-    /// Whether this is the process that created it, and not a fork of it.
+    /// Returns whether this process created the pool, and is not a fork of the one that did.
     pub(crate) fn is_here(&self) -> bool {
         self.state.is_here()
     }
 
-    /// Releases multi-receive buffers once less than this many bytes are left.
+    /// Sets the number of bytes left below which multi-receive buffers are released.
     pub(crate) fn set_multi_minimum(&self, bytes: usize) {
         if let Some(mut state) = self.lock() {
             state.multi_minimum = bytes;
         }
     }
 
-    /// Posts a receive; what it owns is taken if that succeeds.
+    /// Posts a receive. Takes `owned` if that succeeds.
     pub(crate) fn post(&self, work: &ReceiveWork, owned: &mut Option<(Owed, Buffer)>) -> Result<(), PostError> {
         if !self.is_here() {
             return Err(PostError::Forked);
@@ -417,8 +428,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Cancels the first receive with this context that has no message; returns whether there was one. A member reports it: the
-    /// next one that joins, if there is none.
+    /// Cancels the first receive with this context that has no message, and returns whether there was one. A member
+    /// reports the cancellation, or the next one that joins if there is none.
     pub(crate) fn cancel(&self, context: u64) -> bool {
         let wanted = |waiting: &Waiting| !matches!(waiting.kind, Kind::Safe(..)) && waiting.context == context;
         let Some(mut state) = self.lock() else { return false };
@@ -426,14 +437,14 @@ impl Pool {
         if let Kind::Many(many) = &receive.kind
             && !many.close()
         {
-            return true; // The last message that is on its way into it releases it.
+            return true; // The buffer is released with the last message that is being received into it.
         }
         state.tell_any(Note::Canceled { tagged, receive });
         true
     }
 
-    /// Makes a member report the end of a receive, or the next one that joins. The peer's number is left out: it is an index in the
-    /// vector of the member that received.
+    /// Makes a member report the end of a receive, or the next one that joins. The peer's number is left out, because
+    /// it is an index in the vector of the member that received the message.
     pub(crate) fn report(&self, mut over: Over) {
         match &mut over.result {
             Ok(entry) => entry.source = PeerAddress::UNSPECIFIED,
@@ -456,7 +467,7 @@ impl Pool {
 }
 
 impl State {
-    /// Leaves a note for some member, or for the next one that joins if there is none.
+    /// Adds a note for some member, or for the next one that joins if there is none.
     fn tell_any(&mut self, note: Note) {
         match self.members.iter().next() {
             Some((_, member)) => member.tell(note),
@@ -464,8 +475,8 @@ impl State {
         }
     }
 
-    /// Ends the connections of this member. A peer to which no other member is connected may still exist: if a receive is directed
-    /// at it, the members that were connected to it before are made to find out.
+    /// Removes the connections of this member. A peer to which no other member is connected may still exist. If a
+    /// receive is directed at such a peer, the other members are notified and check whether it exists.
     fn leave(&mut self, member: Id<Member>) {
         let theirs = |(incarnation, up): (&u128, &Up)| up.members.contains(&member).then_some(*incarnation);
         let connected: Vec<_> = self.up.iter().filter_map(theirs).collect();
@@ -483,7 +494,7 @@ impl State {
         }
     }
 
-    /// Whether a receive is directed at a source.
+    /// Returns whether a receive is directed at a source.
     fn awaits(&mut self, source: u64) -> bool {
         self.tables.iter_mut().any(|table| {
             let mut any = false;

@@ -1,4 +1,4 @@
-//! A pool and its members, without endpoints.
+//! Tests a pool and its members without endpoints.
 
 use std::sync::Mutex;
 
@@ -6,13 +6,13 @@ use super::*;
 use crate::local_memory::buffer::BufferExt as _;
 use crate::{Segment, SharedReceive};
 
-/// A member, and the handle of a message of its own.
+/// Creates a member, and the handle of a message that it stores.
 fn member(shared: &SharedReceive) -> (Membership, Held) {
     let held = Matching::<(), ()>::new().hold(Envelope { tag: 0, source: 0 }, ());
     (shared.pool.join(None, &Arc::new(Bell::new().unwrap())), held)
 }
 
-/// A peer that was met at no address.
+/// Creates a peer that was not reached at any address.
 fn sender() -> Sender {
     Sender { slot: 1, at: None, incarnation: 7 }
 }
@@ -28,7 +28,7 @@ fn post(shared: &SharedReceive, context: u64, segment: Segment, flags: OpFlags) 
     shared.pool.post(&work, &mut None).unwrap();
 }
 
-/// Gives back the receive of the only note; returns it if it has ended.
+/// Returns the receive of the only note to the pool, or to the caller if it has ended.
 fn give_back(member: &Membership) -> Option<Waiting> {
     match member.take_notes().pop() {
         Some(Note::Fill(Promise { tagged, receive, pattern, .. })) => member.give_back(tagged, pattern, receive),
@@ -98,7 +98,7 @@ fn what_is_cancelled_without_an_endpoint_is_reported_by_the_next() {
     let shared = SharedReceive::new();
     post(&shared, 9, Segment::EMPTY, OpFlags::empty());
     assert!(shared.cancel(9) && !shared.cancel(9));
-    // A member that leaves without reading its notes passes them on.
+    // A member that leaves without reading its notes passes them to another member.
     drop(member(&shared));
     let (member, _) = member(&shared);
     let notes = member.take_notes();
@@ -136,7 +136,7 @@ fn a_buffer_for_many_is_released_by_its_last_part() {
             scope.spawn(|| {
                 many.end_part(|released| {
                     began.wait();
-                    // Time for the other end to overtake this one, if it can.
+                    // Gives the other end time to overtake this one, if that is possible.
                     std::thread::sleep(std::time::Duration::from_millis(5));
                     report(released);
                 });
@@ -167,7 +167,7 @@ fn addresses_of_peers_that_are_gone_are_forgotten_unless_their_messages_are_here
         assert!(member.disconnected(peer(number)).is_empty());
         assert!(names() <= 2 * NAMES, "{} addresses are kept", names());
     }
-    // The message that the first one left still has its address as source.
+    // The message that remains from the first sender still has its address as source.
     let mut state = shared.pool.lock().unwrap();
     let source = state.source_at(first.at.unwrap());
     assert!(state.tables[1].find(&Pattern { tag: 5, ignore: 0, source: Source::From(source) }).is_some());

@@ -1,9 +1,10 @@
-//! A posted operation together with the memory that it uses.
+//! A posted operation together with its memory.
 //!
-//! An operation takes many forms on its way: it waits for a connection or a counter, stands behind a fence, is offered, is executed
-//! in parts. [`Posted`] moves from one form to the next as a whole, so that no form can lose the memory that the work names. Memory
-//! that the application lent stays where it is until the operation's end is reported. Memory of an injected operation is a copy of
-//! all that the operation reads, in one buffer, and is freed with the value: by the form in which the operation ends.
+//! An operation is stored in many forms: it waits for a connection or a counter, waits behind a fence, is offered to
+//! the peer, and is executed in parts. [`Posted`] moves from one form to the next as a whole, so no form can lose the
+//! memory that the work refers to. Memory that the application lent stays in place until the operation's end is
+//! reported. Memory of an injected operation is a copy, in one buffer, of everything that the operation reads. It is
+//! freed with the value, in the form in which the operation ends.
 
 use super::remote_work::{AtomicWork, RmaWork};
 use super::work::{INJECT_LIMIT, SendWork};
@@ -11,16 +12,16 @@ use crate::local_memory::atomic::AtomicOp;
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 
-/// The memory that an operation names.
+/// The memory that an operation refers to.
 #[derive(Debug)]
 enum Bytes {
-    /// The application keeps it in place until the operation's end is reported.
+    /// The application keeps the memory in place until the operation's end is reported.
     Lent,
     /// The operation reads this copy.
     Owned(#[expect(dead_code, reason = "it is named by the work, and freed with it")] Buffer),
 }
 
-/// An operation, and the memory that it names. The only way to the copy of an injected operation is through its work.
+/// An operation and its memory. The copy of an injected operation can be accessed only through its work.
 #[derive(Debug)]
 pub(crate) struct Posted<W> {
     work: W,
@@ -29,7 +30,7 @@ pub(crate) struct Posted<W> {
 
 /// Work that can be injected.
 pub(crate) trait Constant {
-    /// The lists of memory that the operation reads.
+    /// Returns the lists of memory that the operation reads.
     fn constant(&mut self) -> [Option<&mut Segments>; 2];
 }
 
@@ -40,23 +41,23 @@ impl<W> Posted<W> {
         Self { work, bytes: Bytes::Lent }
     }
 
-    /// The work.
+    /// Returns the work.
     #[inline]
     pub(crate) const fn work(&self) -> &W {
         &self.work
     }
 
-    /// The same memory, used by a description of another type.
+    /// Converts the work to a description of another type that uses the same memory.
     pub(crate) fn map<V>(self, f: impl FnOnce(W) -> V) -> Posted<V> {
         Posted { work: f(self.work), bytes: self.bytes }
     }
 }
 
 impl<W: Constant> Posted<W> {
-    /// Creates work on a copy of all that it reads; the application may then reuse its memory.
+    /// Creates work on a copy of everything that it reads, so that the application may reuse its memory.
     ///
     /// # Errors
-    /// The length of a list of memory that is too long to be injected.
+    /// Returns the length of a list of memory that is too long to be injected.
     pub(crate) fn injected(mut work: W) -> Result<Self, usize> {
         let mut copy = Vec::new();
         for list in work.constant().into_iter().flatten() {
@@ -85,7 +86,7 @@ impl Constant for SendWork {
 
 impl Constant for AtomicWork {
     fn constant(&mut self) -> [Option<&mut Segments>; 2] {
-        // A read has no operand: the list may name anything.
+        // An atomic read has no operand, so the list may contain anything.
         [(self.op != AtomicOp::Read).then_some(&mut self.operand), self.compare.as_mut()]
     }
 }

@@ -1,7 +1,7 @@
-//! The raw API: operations on memory that the caller vouches for, results in completion queues.
+//! The raw API: operations on memory for which the caller is responsible, with results in completion queues.
 //!
-//! A provider for another interface calls this API. It adds nothing to the engine: no buffer is owned, nothing is allocated, and
-//! refusals are returned at once.
+//! A provider for another interface calls this API. It adds nothing to the engine: it owns no buffers and allocates
+//! nothing, and errors in posting are returned immediately.
 
 #![expect(
     unsafe_code,
@@ -22,11 +22,11 @@ use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 use crate::types::PeerAddress;
 
 impl SharedReceive {
-    /// Posts a receive for the context's endpoints (fi_recvmsg(3), fi_trecvmsg(3) of a shared receive context). The endpoint that
-    /// receives its message reports it.
+    /// Posts a receive for the endpoints of the context (fi_recvmsg(3); fi_trecvmsg(3) of a shared receive context).
+    /// The endpoint that receives the message reports the completion.
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done. There is no peeking, claiming and discarding.
+    /// See [`PostError`]. After an error nothing was done. Peeking, claiming and discarding are not supported.
     ///
     /// # Safety
     /// The segments' memory stays allocated, and is neither read nor written, until the operation has completed.
@@ -42,15 +42,15 @@ impl<A: Ownership> Endpoint<A> {
     /// See [`PostError`]. After an error nothing was done.
     ///
     /// # Safety
-    /// The segments' memory stays allocated and unwritten until the operation has completed; with [`OpFlags::INJECT`] until
-    /// the call returns.
+    /// The segments' memory stays allocated and unwritten until the operation has completed; with [`OpFlags::INJECT`]
+    /// until the call returns.
     #[inline]
     pub unsafe fn post_send(&self, work: &SendWork) -> Result<(), PostError> {
         self.access.with(|engine| engine.post_raw_send(work))
     }
 
-    /// Like [`post_send`](Self::post_send), but for a message in one piece: the shortest path if the message is short and can leave
-    /// at once.
+    /// Like [`post_send`](Self::post_send), but for a message in one segment. This is the shortest path if the message
+    /// is short and can be sent immediately.
     ///
     /// # Errors
     /// Those of [`post_send`](Self::post_send).
@@ -70,7 +70,7 @@ impl<A: Ownership> Endpoint<A> {
         self.access.run(SendOne { peer, segment, tag, data, context, flags })
     }
 
-    /// Posts a receive (fi_recvmsg(3), fi_trecvmsg(3)), or peeks, claims or discards as its flags say.
+    /// Posts a receive (fi_recvmsg(3), fi_trecvmsg(3)), or peeks, claims or discards a message, depending on the flags.
     ///
     /// # Errors
     /// See [`PostError`]. After an error nothing was done.
@@ -82,7 +82,8 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.post_raw_receive(work))
     }
 
-    /// Like [`post_recv`](Self::post_recv), but for a receive in one piece: the shortest path if no message is here for it yet.
+    /// Like [`post_recv`](Self::post_recv), but for a receive into one segment. This is the shortest path if no
+    /// matching message has arrived yet.
     ///
     /// # Errors
     /// Those of [`post_recv`](Self::post_recv).
@@ -101,8 +102,8 @@ impl<A: Ownership> Endpoint<A> {
         self.access.run(ReceiveOne { from, segment, tag, context, flags })
     }
 
-    /// Sends up to [`INJECT_LIMIT`](super::work::INJECT_LIMIT) bytes that may be reused when the call returns (fi_inject(3)).
-    /// There is no completion.
+    /// Sends up to [`INJECT_LIMIT`](super::work::INJECT_LIMIT) bytes that may be reused when the call returns
+    /// (fi_inject(3)). There is no completion.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -111,7 +112,7 @@ impl<A: Ownership> Endpoint<A> {
         self.inject_with(peer, bytes, None, None)
     }
 
-    /// As [`inject`](Self::inject), tagged (fi_tinject(3)).
+    /// Like [`inject`](Self::inject), but tagged (fi_tinject(3)).
     ///
     /// # Errors
     /// See [`PostError`].
@@ -120,7 +121,8 @@ impl<A: Ownership> Endpoint<A> {
         self.inject_with(peer, bytes, Some(tag), None)
     }
 
-    /// As [`inject`](Self::inject), with a tag, or remote completion data, or both (fi_injectdata(3), fi_tinjectdata(3)).
+    /// Like [`inject`](Self::inject), but with a tag, remote completion data, or both (fi_injectdata(3),
+    /// fi_tinjectdata(3)).
     ///
     /// # Errors
     /// See [`PostError`].
@@ -132,25 +134,27 @@ impl<A: Ownership> Endpoint<A> {
         tag: Option<u64>,
         data: Option<u64>,
     ) -> Result<(), PostError> {
-        // SAFETY: the bytes outlive the call, nothing writes them meanwhile, and what is injected is not read after it.
+        // SAFETY: the bytes outlive the call, nothing writes them meanwhile, and injected memory is not read after the
+        // call.
         let segment = unsafe { Segment::new(bytes.as_ptr().cast_mut(), bytes.len()) };
         // SAFETY: as above.
         unsafe { self.post_send_one(peer, segment, tag, data, 0, OpFlags::INJECT) }
     }
 
-    /// Cancels the operation posted with this context: a receive that has no message yet, or a send that its connection has not
-    /// taken yet (fi_cancel(3)). Returns whether there was one; it completes with
+    /// Cancels the operation that was posted with this context (fi_cancel(3)): a receive that has no message yet, or a
+    /// send that was not yet passed to its connection. Returns whether there was such an operation. It completes with
     /// [`ErrorCode::Canceled`](crate::completion::entry::ErrorCode::Canceled).
     pub fn cancel(&self, context: u64) -> bool {
         self.access.with(|engine| engine.core.cancel(context, false))
     }
 
-    /// Reads results from the endpoint's own completion queue (fi_cq_read(3)); returns how many. Makes progress first if none wait,
-    /// and now and then if some do. A caller that repeatedly finds nothing offers its processor to other threads now and then, and
-    /// more often while they take it: the message may come from a process that waits for this processor.
+    /// Reads results from the endpoint's own completion queue (fi_cq_read(3)) and returns how many. If there are none,
+    /// it makes progress first; if there are some, it makes progress only occasionally. A caller that repeatedly finds
+    /// no results occasionally yields its processor to other threads, and more often while other threads use it,
+    /// because the message may come from a process that needs this processor.
     ///
     /// # Errors
-    /// If the next result is an error: take it with [`read_error`](Self::read_error).
+    /// If the next result is an error. [`read_error`](Self::read_error) takes it.
     #[inline]
     pub fn poll(&self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
         if !self.access.is_here() {
@@ -267,7 +271,7 @@ impl Engine {
         }
     }
 
-    // Takes the parts, so that its callers need not build a `SendWork`.
+    // Takes separate arguments, so that callers need not build a `SendWork`.
     #[inline(never)]
     fn post_other_send(
         &mut self,

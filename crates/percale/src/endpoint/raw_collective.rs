@@ -10,30 +10,31 @@ use crate::collective::{AddressSet, CollectiveWork, GroupId};
 use crate::types::PeerAddress;
 
 impl<A: Ownership> Endpoint<A> {
-    /// Joins a group of these members, of which this endpoint is one (fi_join_collective). All of them join it, and name the same
-    /// addresses in the same order. An endpoint that joins the same list several times is in as many groups: its first join belongs
-    /// to the first joins of the others, and so on. The event queue reports the result ([`Event::Joined`](crate::Event::Joined),
-    /// [`Event::JoinFailed`](crate::Event::JoinFailed)).
+    /// Joins a group that consists of these members, including this endpoint (fi_join_collective). All members join it
+    /// with the same addresses in the same order. An endpoint that joins the same list several times is in as many
+    /// groups: its first join belongs to the first joins of the other members, and so on. The event queue reports the
+    /// result ([`Event::Joined`](crate::Event::Joined), [`Event::JoinFailed`](crate::Event::JoinFailed)).
     ///
     /// # Errors
-    /// If there can be no such group.
+    /// If such a group is not possible.
     pub fn join_group(&self, members: &AddressSet, context: u64) -> Result<GroupId, PostError> {
         self.access.with(|engine| engine.join_group(members.members(), context, Notify::Silent))
     }
 
-    /// Leaves a group. Operations that are posted still end. If none is posted and the group is not formed yet, it is not formed
-    /// for any member.
+    /// Leaves a group. Operations that are already posted still complete. If none is posted and the group is not formed
+    /// yet, the join fails for all members.
     pub fn leave_group(&self, group: GroupId) {
         self.access.with(|engine| engine.leave_group(group));
     }
 
-    /// The rank of this endpoint in a group, and the number of members; `None` if it is in no such group.
+    /// Returns the rank of this endpoint in a group and the number of members, or `None` if the endpoint is not in this
+    /// group.
     #[must_use]
     pub fn rank_in(&self, group: GroupId) -> Option<(usize, usize)> {
         self.access.with(|engine| engine.core.groups.rank(group))
     }
 
-    /// The rank of a member in a group.
+    /// Returns the rank of a member in a group.
     #[must_use]
     pub fn rank_of(&self, group: GroupId, member: PeerAddress) -> Option<usize> {
         self.access.with(|engine| {
@@ -42,13 +43,14 @@ impl<A: Ownership> Endpoint<A> {
         })
     }
 
-    /// The number of operations of a group that have yet to end.
+    /// Returns the number of operations of a group that have not ended yet.
     #[must_use]
     pub fn outstanding_in(&self, group: GroupId) -> usize {
         self.access.with(|engine| engine.core.groups.waiting(group))
     }
 
-    /// Posts a collective operation. All members post it, and in the same order; it has ended when this member's part has ended.
+    /// Posts a collective operation. All members post it, in the same order. It completes when this member's part has
+    /// ended.
     ///
     /// # Errors
     /// See [`PostError`]. After an error nothing was done.

@@ -20,8 +20,8 @@ impl<A: Ownership> Endpoint<A> {
     /// See [`PostError`]. After an error nothing was done.
     ///
     /// # Safety
-    /// The local memory stays allocated and unwritten until the operation has completed; with [`OpFlags::INJECT`] until the call
-    /// returns.
+    /// The local memory stays allocated and unwritten until the operation has completed; with [`OpFlags::INJECT`] until
+    /// the call returns.
     #[inline]
     pub unsafe fn post_write(&self, work: &RmaWork) -> Result<(), PostError> {
         self.access.with(|engine| engine.post_raw(work.flags, |engine, notify| engine.post_rma(true, work, notify)))
@@ -39,7 +39,8 @@ impl<A: Ownership> Endpoint<A> {
         self.access.with(|engine| engine.post_raw(work.flags, |engine, notify| engine.post_rma(false, work, notify)))
     }
 
-    /// Like [`post_write`](Self::post_write), but for one piece on each side: the shortest path if the write can be made at once.
+    /// Like [`post_write`](Self::post_write), but for one segment on each side. This is the shortest path if the write
+    /// can be made immediately.
     ///
     /// # Errors
     /// Those of [`post_write`](Self::post_write).
@@ -58,7 +59,8 @@ impl<A: Ownership> Endpoint<A> {
         self.access.run(RmaOne { write: true, peer, local, remote, context, flags })
     }
 
-    /// Like [`post_read`](Self::post_read), but for one piece on each side: the shortest path if the read can be made at once.
+    /// Like [`post_read`](Self::post_read), but for one segment on each side. This is the shortest path if the read can
+    /// be made immediately.
     ///
     /// # Errors
     /// Those of [`post_read`](Self::post_read).
@@ -83,16 +85,18 @@ impl<A: Ownership> Endpoint<A> {
     /// See [`PostError`]. After an error nothing was done.
     ///
     /// # Safety
-    /// Operands and compare values stay allocated and unwritten, the result's memory also unread, until the operation has
-    /// completed; the operands with [`OpFlags::INJECT`] until the call returns.
+    /// Operands and compare values stay allocated and unwritten until the operation has completed. The memory for the
+    /// result stays allocated, and is neither read nor written, until then. With [`OpFlags::INJECT`] the requirement
+    /// for the operands ends when the call returns.
     #[inline]
     pub unsafe fn post_atomic(&self, work: &AtomicWork) -> Result<(), PostError> {
         self.access.with(|engine| engine.post_raw(work.flags, |engine, notify| engine.post_atomic(work, notify)))
     }
 
-    /// Posts an addition to 8 bytes of a peer's memory, which fetches the previous value: [`AtomicOp::Sum`](crate::AtomicOp::Sum)
-    /// of one [`Datatype::U64`](crate::Datatype::U64), like [`post_atomic`](Self::post_atomic); the shortest path if it can be made
-    /// at once. Operand and result have 8 bytes each.
+    /// Posts an addition to 8 bytes of a peer's memory that fetches the previous value. It is
+    /// [`AtomicOp::Sum`](crate::AtomicOp::Sum) of one [`Datatype::U64`](crate::Datatype::U64), like
+    /// [`post_atomic`](Self::post_atomic), and the shortest path if it can be made immediately. Operand and result have
+    /// 8 bytes each.
     ///
     /// # Errors
     /// Those of [`post_atomic`](Self::post_atomic).
@@ -112,9 +116,9 @@ impl<A: Ownership> Endpoint<A> {
         self.access.run(WordOne { peer, operand, compare: None, result, remote, context, flags })
     }
 
-    /// Posts a compare-and-swap of 8 bytes of a peer's memory, which fetches the previous value:
-    /// [`AtomicOp::Cswap`](crate::AtomicOp::Cswap), like [`post_fetch_add`](Self::post_fetch_add). `compare` comes first, then the
-    /// value that replaces it.
+    /// Posts a compare-and-swap of 8 bytes of a peer's memory that fetches the previous value. It is
+    /// [`AtomicOp::Cswap`](crate::AtomicOp::Cswap), like [`post_fetch_add`](Self::post_fetch_add). The first argument
+    /// is `compare`, the second is the value that replaces it.
     ///
     /// # Errors
     /// Those of [`post_atomic`](Self::post_atomic).
@@ -134,8 +138,9 @@ impl<A: Ownership> Endpoint<A> {
         self.access.run(WordOne { peer, operand, compare: Some(compare), result, remote, context, flags })
     }
 
-    /// Writes up to [`INJECT_LIMIT`](super::work::INJECT_LIMIT) bytes that may be reused when the call returns, to as many bytes
-    /// of a peer's memory (fi_inject_write(3), fi_inject_writedata(3)). There is no completion, unless it fails.
+    /// Writes up to [`INJECT_LIMIT`](super::work::INJECT_LIMIT) bytes to the same number of bytes of a peer's memory
+    /// (fi_inject_write(3), fi_inject_writedata(3)). The caller may reuse the bytes when the call returns. There is no
+    /// completion unless the write fails.
     ///
     /// # Errors
     /// See [`PostError`].

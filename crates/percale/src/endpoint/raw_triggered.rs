@@ -1,4 +1,4 @@
-//! The raw API of operations that begin when a counter has reached a threshold, or a variable was written.
+//! The raw API of operations that begin when a counter has reached a threshold or a variable is written.
 
 #![expect(unsafe_code, reason = "its contract is the caller's to keep")]
 
@@ -14,33 +14,33 @@ use crate::conditions::variable::Variable;
 use crate::endpoint::operation::Operation;
 
 impl<A: Ownership> Endpoint<A> {
-    /// Posts an operation that begins when `counter` has counted `threshold` successes (fi_trigger(3), FI_TRIGGER_THRESHOLD).
-    /// Nothing is read or written before. Then it runs and completes like an operation that is posted at that time; there is always
-    /// room for its completion. [`Endpoint::cancel`] cancels it.
+    /// Posts an operation that begins when `counter` has counted `threshold` successes (fi_trigger(3),
+    /// FI_TRIGGER_THRESHOLD). Nothing is read or written before. Then the operation runs and completes like one that is
+    /// posted at that time, and there is always room for its completion. [`Endpoint::cancel`] cancels it.
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done. An error that only shows when the operation begins (for example that the peer is
-    /// no longer in the vector) makes it fail.
+    /// See [`PostError`]. After an error nothing was done. If an error is detected only when the operation begins (for
+    /// example the peer is no longer in the vector), the operation fails.
     ///
     /// # Safety
-    /// The requirements for posting the operation hold from now until it has completed.
+    /// The requirements for posting the operation hold from this call until it has completed.
     pub unsafe fn post_when(&self, operation: &Operation, counter: &Counter, threshold: u64) -> Result<(), PostError> {
         let due = self.access.with(|engine| {
             let transfer = engine.transfer(operation, None)?;
             Ok::<_, PostError>(engine.queue(transfer, counter, Condition::Successes(threshold)))
         })?;
-        // This thread is not in the endpoint now, so the operation can begin at once.
+        // This thread is not in the endpoint now, so the operation can begin immediately.
         if due {
             fire(counter);
         }
         Ok(())
     }
 
-    /// Posts an operation that begins when a variable was written (fi_trigger(3), FI_TRIGGER_XPU), and the operations before it
-    /// that wait for variables have begun. Otherwise like [`post_when`](Self::post_when). A store makes no call, so a thread has to
-    /// make progress; automatic progress does. For 10 ms after such an operation was posted or began, no thread that waits for the
-    /// endpoint sleeps; later such a thread looks at the variable about every half millisecond.
-    ///
+    /// Posts an operation that begins when a variable is written (fi_trigger(3), FI_TRIGGER_XPU) and all earlier
+    /// operations that wait for variables have begun. Otherwise like [`post_when`](Self::post_when). A store makes no
+    /// call, so a thread has to make progress; automatic progress does so. For 10 ms after such an operation was posted
+    /// or began, a thread that waits for the endpoint does not sleep. Later such a thread checks the variable about
+    /// every 0.5 ms.
     /// # Errors
     /// Those of [`post_when`](Self::post_when).
     ///
@@ -54,8 +54,9 @@ impl<A: Ownership> Endpoint<A> {
         })
     }
 
-    /// Prepares an operation for deferred work on `counter`: its end is counted by the given counter, if any, and not by the
-    /// endpoint's. From here on the endpoint knows that one of its operations waits for `counter`.
+    /// Prepares an operation for deferred work on `counter`. The end of the operation is counted by the given counter,
+    /// if any, and not by the endpoint's counters. From now on the endpoint has a record that one of its operations
+    /// waits for `counter`.
     pub(crate) fn deferred(
         &self,
         operation: &Operation,

@@ -1,14 +1,15 @@
-//! Wakes tasks: one thread that sleeps on the descriptors of all endpoints with waiting futures.
+//! Wakes tasks: one thread sleeps on the descriptors of all endpoints with waiting futures.
 //!
-//! Percale works with any async runtime, so it brings its own reactor: an endpoint that has nothing to do arms its descriptor and
-//! leaves its waker here; the thread wakes the task, and its next poll makes progress. The thread starts with the first waiting
-//! future.
+//! percale works with any async runtime, so it has its own reactor. An endpoint that has nothing to do arms its
+//! descriptor and stores its waker here. The thread wakes the task, and the next poll of the task makes progress. The
+//! thread starts with the first waiting future.
 //!
-//! 1. A waker is here for as long as its future waits: a future that ends or is dropped removes its waker ([`unwatch`]).
-//! 2. A peer can take the wake-up of an endpoint away (it dies, or misbehaves, after it took the mark of the sleeper and before it
-//!    wrote the event). So every [`LOOK`] one task of each endpoint is woken without an event, and its poll looks at everything
-//!    that the endpoint has. If no task polled since the look before, the task that was woken then is not interested, and all are
-//!    woken.
+//! 1. A waker is stored as long as its future waits. A future that ends or is dropped removes its waker ([`unwatch`]).
+//! 2. A peer can suppress a wake-up of an endpoint, if it dies or misbehaves after it took the sleeper's mark and
+//!    before it wrote the event. So every [`LOOK`] one task of each endpoint is woken without an event, and its poll
+//!    checks everything of the endpoint. If no task has polled since the previous check, the task that was woken then
+//!    does not poll the endpoint, and all tasks are woken.
+//! 3. The thread never ends. It calls and drops wakers without holding the lock, and catches their panics.
 //! 3. The thread never ends. It calls and drops wakers without the lock, and their panics end there.
 
 use std::collections::HashMap;
@@ -26,10 +27,10 @@ use crate::system::event::EventDescriptor;
 use crate::system::forked::PerProcess;
 use crate::system::thread::start_thread;
 
-/// How long tasks sleep at most before one of them looks.
+/// The maximum time that tasks sleep before one of them checks the endpoint.
 const LOOK: Duration = super::engine::sleep::SLEEP;
 
-/// The key of the thread's own event in its epoll set. Endpoints count up from 1.
+/// The key of the thread's own event in its epoll set. Keys of endpoints are assigned from 1 upwards.
 const STARTED: u64 = u64::MAX;
 
 /// The tasks that wait for one endpoint.
@@ -39,7 +40,7 @@ struct Waiting {
     fd: Arc<OwnedFd>,
     /// The wakers, by the number of the operation.
     wakers: HashMap<u64, Waker>,
-    /// Whether a task has polled since the last look.
+    /// Whether a task has polled since the last check.
     polled: bool,
 }
 
@@ -47,13 +48,13 @@ struct Waiting {
 #[derive(Debug)]
 struct Reactor {
     epoll: OwnedFd,
-    /// Ends a sleep without a limit: the thread sleeps like that while no task waits.
+    /// Ends a sleep without a limit. The thread sleeps without a limit while no task waits.
     started: EventDescriptor,
     waiting: Mutex<HashMap<u64, Waiting>>,
 }
 
-/// The one reactor of this process. A forked child starts its own: threads do not survive a fork, and the inherited epoll set
-/// belongs to its parent.
+/// The reactor of this process. A forked child starts its own, because threads do not survive a fork and the inherited
+/// epoll set belongs to the parent.
 static REACTOR: PerProcess<OnceLock<io::Result<&'static Reactor>>> = PerProcess::new();
 
 impl Reactor {
@@ -84,7 +85,7 @@ impl Reactor {
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), rest.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
-                    // For example, the application closed the descriptor. The looks continue.
+                    // For example, the application closed the descriptor. The periodic checks continue.
                     let every = LOOK;
                     crate::later::later!(error: %error, ?every, "the reactor cannot wait; futures are woken at intervals");
                     std::thread::sleep(LOOK);
@@ -137,7 +138,8 @@ impl Reactor {
         });
     }
 
-    /// Removes an endpoint's descriptor from the epoll set. Under the lock, so that the descriptor is not added again meanwhile.
+    /// Removes an endpoint's descriptor from the epoll set. This happens under the lock, so that the descriptor is not
+    /// added again at the same time.
     fn unwatch(&self, gone: Option<&Waiting>) {
         if let Some(gone) = gone {
             epoll::delete(&self.epoll, &gone.fd).ok(); // It may have been closed by the application.
@@ -149,7 +151,8 @@ fn running() -> Option<&'static Reactor> {
     REACTOR.get().and_then(OnceLock::get)?.as_ref().ok().copied()
 }
 
-/// Wakes `waker`, which the operation `key` of endpoint `id` waits with, once `fd`, the descriptor of the endpoint, is readable.
+/// Wakes `waker` when `fd`, the descriptor of the endpoint `id`, is readable. The operation `key` waits with this
+/// waker.
 pub(super) fn wake_when_readable(id: u64, fd: &Arc<OwnedFd>, key: u64, waker: &Waker) -> io::Result<()> {
     let reactor = match REACTOR.get_or_make()?.get_or_init(Reactor::start) {
         Ok(reactor) => *reactor,
@@ -204,8 +207,8 @@ pub(super) fn unwatch(id: u64, key: u64) {
     errands::discard(waker);
 }
 
-/// Forgets endpoint `id`, which is being closed: its descriptor is no longer kept, and the returned errands wake the tasks that
-/// waited for it.
+/// Removes the endpoint `id`, which is being closed. Its descriptor is no longer kept open, and the returned errands
+/// wake the tasks that waited for it.
 pub(crate) fn forget(id: u64) -> Errands {
     let mut errands = Errands::default();
     let Some(reactor) = running() else { return errands };

@@ -6,9 +6,9 @@ use super::connection::ConnectionError;
 use super::safe::OperationError;
 use super::work::PostError;
 
-/// A result that can express, as far as its type allows, that nothing was done.
+/// A result that expresses, as far as its type allows, that nothing was done.
 pub trait Refused {
-    /// The result of a call in a forked child.
+    /// Returns the result of a call in a forked child.
     fn refused() -> Self;
 }
 

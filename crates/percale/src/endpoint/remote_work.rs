@@ -6,10 +6,10 @@ use crate::local_memory::volatile::{IOV_LIMIT, Segment, Segments};
 use crate::region::RemoteMemory;
 use crate::types::PeerAddress;
 
-/// The most operand bytes of one atomic operation.
+/// The maximum number of operand bytes of one atomic operation.
 pub const ATOMIC_LIMIT: usize = 1000;
 
-/// Up to [`IOV_LIMIT`] parts of a peer's regions, one after the other (fi_rma(3), `rma_iov`).
+/// Up to [`IOV_LIMIT`] parts of a peer's regions, in order (fi_rma(3), `rma_iov`).
 #[derive(Clone, Copy, Debug)]
 pub struct RemotePieces {
     list: [RemoteMemory; IOV_LIMIT],
@@ -18,7 +18,7 @@ pub struct RemotePieces {
 }
 
 impl RemotePieces {
-    /// One piece.
+    /// Creates a list of one piece.
     #[must_use]
     #[inline]
     pub const fn one(piece: RemoteMemory) -> Self {
@@ -26,7 +26,8 @@ impl RemotePieces {
         Self { list: [piece, none, none, none], count: 1, len: piece.len }
     }
 
-    /// Several pieces; `None` if there are none, more than [`IOV_LIMIT`], or more bytes than 2^64 - 1.
+    /// Creates a list of several pieces. Returns `None` if there are none or more than [`IOV_LIMIT`], or if their total
+    /// length exceeds 2^64 - 1 bytes.
     #[must_use]
     pub fn new(pieces: &[RemoteMemory]) -> Option<Self> {
         let mut list = [RemoteMemory::default(); IOV_LIMIT];
@@ -35,7 +36,7 @@ impl RemotePieces {
         (!pieces.is_empty()).then_some(Self { list, count: pieces.len() as u8, len })
     }
 
-    /// Other pieces, of the same lengths.
+    /// Replaces the pieces by others of the same lengths.
     pub(crate) fn try_map<E>(mut self, each: impl Fn(RemoteMemory) -> Result<RemoteMemory, E>) -> Result<Self, E> {
         for piece in &mut self.list[..usize::from(self.count)] {
             *piece = each(*piece)?;
@@ -43,28 +44,28 @@ impl RemotePieces {
         Ok(self)
     }
 
-    /// The pieces.
+    /// Returns the pieces.
     #[must_use]
     #[inline]
     pub fn as_slice(&self) -> &[RemoteMemory] {
         &self.list[..usize::from(self.count)]
     }
 
-    /// The total length in bytes.
+    /// Returns the total length in bytes.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether the total length is 0.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// A read or a write (fi_rma(3)). Local and remote memory are equally long.
+/// A read or a write (fi_rma(3)). Local and remote memory have the same length.
 #[derive(Clone, Copy, Debug)]
 pub struct RmaWork {
     /// The peer that owns the remote memory.
@@ -73,16 +74,16 @@ pub struct RmaWork {
     pub local: Segments,
     /// The peer's memory.
     pub remote: RemotePieces,
-    /// Only for a write: 8 bytes that the peer's completion queue reports after the data has arrived. `None`: the peer gets no
-    /// completion.
+    /// Only for a write: 8 bytes that the peer's completion queue reports after the data has arrived. With `None` the
+    /// peer gets no completion.
     pub data: Option<u64>,
-    /// Comes back in the completion.
+    /// The context, which is returned in the completion.
     pub context: u64,
-    /// How. A write completes when its bytes are in the peer's memory, whatever level is asked for.
+    /// The flags. A write completes when its bytes are in the peer's memory, whichever completion level is requested.
     pub flags: OpFlags,
 }
 
-/// A read or write of one piece: what [`RmaWork`] describes in memory.
+/// A read or write of one piece, with the same information as [`RmaWork`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RmaOne {
     pub(crate) write: bool,
@@ -101,7 +102,7 @@ impl From<RmaOne> for RmaWork {
     }
 }
 
-/// An atomic operation on one word of 8 bytes, which fetches what was there: an addition, or a compare-and-swap.
+/// An atomic operation on one word of 8 bytes that fetches the previous value: an addition or a compare-and-swap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WordOne {
     pub(crate) peer: PeerAddress,
@@ -131,8 +132,8 @@ impl From<WordOne> for AtomicWork {
     }
 }
 
-/// An atomic operation on as many elements as the remote memory holds (fi_atomic(3)). Each element is changed as a whole; there is
-/// no order between elements.
+/// An atomic operation on as many elements as the remote memory holds (fi_atomic(3)). Each element is changed as a
+/// whole. There is no order between elements.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicWork {
     /// The peer that owns the remote memory.
@@ -141,18 +142,18 @@ pub struct AtomicWork {
     pub op: AtomicOp,
     /// The type of the elements.
     pub datatype: Datatype,
-    /// One operand for each element; not read by [`AtomicOp::Read`].
+    /// One operand for each element. [`AtomicOp::Read`] does not read it.
     pub operand: Segments,
     /// The values that the elements are compared with, for the operations that compare.
     pub compare: Option<Segments>,
-    /// Where the elements' values from before go; with `compare`, always.
+    /// The memory for the previous values of the elements. It is required if `compare` is set.
     pub result: Option<Segments>,
     /// The peer's memory, aligned to the element's size.
     pub remote: RemoteMemory,
-    /// As in [`RmaWork::data`].
+    /// See [`RmaWork::data`].
     pub data: Option<u64>,
-    /// Comes back in the completion.
+    /// The context, which is returned in the completion.
     pub context: u64,
-    /// How.
+    /// The flags.
     pub flags: OpFlags,
 }

@@ -1,19 +1,20 @@
 //! Scalable endpoints: one address, several contexts (libfabric's `fi_scalable_ep`).
 //!
-//! Context `i` is transmit context `i` and receive context `i` in one: an endpoint of its own, with its own queues, counters and
-//! thread, that takes no lock and shares nothing with the others but the address. Peers name it by
+//! Context `i` is both transmit context `i` and receive context `i`. It is an endpoint with its own queues, counters
+//! and thread. It takes no lock and shares only the address with the other contexts. Peers name it by
 //! [`PeerAddress::receive_context`](crate::PeerAddress::receive_context), in a vector that reserves
-//! [bits](crate::address::VectorBuilder::receive_context_bits) for that; an address that names no context means context 0. Whatever
-//! context a message was sent from, its source is the sender's number without one. A receive
-//! [directed](crate::endpoint::work::ReceiveWork::from) at a peer is for messages from the context that it names. Contexts of one endpoint can
-//! send to each other.
+//! [bits](crate::address::VectorBuilder::receive_context_bits) for that. An address that names no context means context
+//! 0. The source of a message is the sender's number without a context, whichever context sent it. A receive
+//! [directed](crate::endpoint::work::ReceiveWork::from) at a peer takes messages from the context that it names.
+//! Contexts of one endpoint can send to each other.
 //!
-//! Operations that name a context that does not exist are refused. A context that is not open yet is waited for, as long as making
-//! a connection may take.
+//! Operations that name a context that does not exist are refused. If a context is not open yet, operations wait for it
+//! as long as establishing a connection may take.
 //!
-//! Where the two halves of context `i` have different owners, its sending half is an endpoint of its own: a *sender*
-//! ([`ScalableBuilder::senders`], [`ScalableEndpoint::open_sender`]). Its messages are from the same source as those of context `i`: receives that
-//! are directed at context `i` take them. Peers cannot send to it. Each half is opened and closed for itself.
+//! If the two halves of context `i` have different owners, the sending half is a separate endpoint, a *sender*
+//! ([`ScalableBuilder::senders`], [`ScalableEndpoint::open_sender`]). Its messages have the same source as those of
+//! context `i`, so receives that are directed at context `i` take them. Peers cannot send to it. Each half is opened
+//! and closed separately.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,10 +28,10 @@ use crate::transport::sim::SimSite;
 use crate::wire::contexts::{Contexts, half_of, sender};
 use crate::wire::hello::Incarnation;
 
-/// The most contexts of one endpoint.
+/// The maximum number of contexts of one endpoint.
 pub const CONTEXT_LIMIT: u16 = 256;
 
-/// An address that contexts share. Closed when it and all contexts are dropped.
+/// An address that contexts share. It is closed when this handle and all contexts are dropped.
 #[derive(Clone)]
 pub struct ScalableEndpoint {
     domain: Domain,
@@ -58,7 +59,7 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// The reason why it could not be opened.
+    /// Returns the error for a context that could not be opened.
     pub(super) fn error(&self, address: SocketAddr, error: io::Error) -> BindError {
         let (index, contexts) = match half_of(self.index) {
             Some(index) => (index, self.contexts.senders),
@@ -102,26 +103,27 @@ impl<'d> ScalableBuilder<'d> {
         self
     }
 
-    /// Sets how many contexts peers may name, from the first on; the others only send. Default: all.
+    /// Sets how many contexts peers may name, beginning with the first. The other contexts only send. Default: all.
     pub const fn receiving(mut self, contexts: u16) -> Self {
         self.receiving = Some(contexts);
         self
     }
 
-    /// Sets the number of senders besides the contexts, at most [`CONTEXT_LIMIT`]: endpoints that only send, each as the sending
-    /// half of the context of its number. Default: none.
+    /// Sets the number of senders besides the contexts, at most [`CONTEXT_LIMIT`]. A sender is an endpoint that only
+    /// sends, as the sending half of the context with its number. Default: none.
     pub const fn senders(mut self, senders: u16) -> Self {
         self.senders = senders;
         self
     }
 
-    /// As [`EndpointBuilder::authorization_key`], for all contexts.
+    /// Sets the authorization key of all contexts, like [`EndpointBuilder::authorization_key`].
     pub fn authorization_key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.authorization_key = Some(key.into());
         self
     }
 
-    /// Binds the address (`HOST:PORT`; port 0 for any free one). Its contexts are yet to be [opened](ScalableEndpoint::open).
+    /// Binds the address (`HOST:PORT`; port 0 for any free one). Its contexts are [opened](ScalableEndpoint::open)
+    /// later.
     ///
     /// # Errors
     /// If the address cannot be bound, or the number of contexts is 0 or too high.
@@ -155,7 +157,7 @@ impl<'d> ScalableBuilder<'d> {
 }
 
 impl ScalableEndpoint {
-    /// The address that peers insert in their vectors.
+    /// Returns the address that peers insert in their vectors.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         match &self.place {
@@ -164,16 +166,17 @@ impl ScalableEndpoint {
         }
     }
 
-    /// The number of contexts, without the senders.
+    /// Returns the number of contexts, without the senders.
     #[must_use]
     pub const fn contexts(&self) -> u16 {
         self.contexts.all
     }
 
-    /// Opens a context, for one owner: `builder` sets what it reports to; its authorization key is that of the scalable endpoint.
+    /// Opens a context, for one owner. `builder` sets the queues and counters to which it reports. Its authorization
+    /// key is that of the scalable endpoint.
     ///
     /// # Errors
-    /// If there is no such context, it is open, or the system refuses descriptors.
+    /// If there is no such context, it is already open, or the system refuses descriptors.
     pub fn open(&self, index: u16, builder: EndpointBuilder<'_>) -> Result<Endpoint, BindError> {
         self.seated(index, builder).owned(self.address(), Purpose::Many)
     }
@@ -186,7 +189,7 @@ impl ScalableEndpoint {
         self.seated(index, builder).shared(self.address(), Purpose::Many)
     }
 
-    /// Opens a sender, for one owner: as [`open`](Self::open).
+    /// Opens a sender, for one owner, like [`open`](Self::open).
     ///
     /// # Errors
     /// Those of [`open`](Self::open).
@@ -202,7 +205,7 @@ impl ScalableEndpoint {
         self.seated(self.sender(index)?, builder).shared(self.address(), Purpose::Many)
     }
 
-    /// The number of a sender.
+    /// Returns the index of a sender.
     fn sender(&self, index: u16) -> Result<u16, BindError> {
         let contexts = self.contexts.senders;
         sender(index).filter(|_| index < contexts).ok_or(BindError::NoContext { index, contexts })

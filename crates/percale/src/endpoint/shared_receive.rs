@@ -1,17 +1,18 @@
-//! Shared receive contexts: receives that are posted once and taken by messages to any of several endpoints (libfabric's
-//! `fi_srx_context`).
+//! Shared receive contexts: receives that messages to any of several endpoints can take (libfabric's `fi_srx_context`).
 //!
-//! Messages keep their rules: the oldest receive that fits takes the message, whichever endpoint it is for, and a receive takes the
-//! message that came first. The endpoint that received the message reports it, to its own queue and counters. Endpoints of one
-//! connection can share receives as well. A receive that an endpoint posts for itself goes before shared ones.
+//! The usual rules apply to messages: a message takes the oldest receive that fits, whichever endpoint the message is
+//! for, and a receive takes the message that arrived first. The endpoint that received the message reports it to its
+//! own queue and counters. Endpoints of one connection can share receives as well. A receive that an endpoint posts for
+//! itself takes precedence over shared ones.
 //!
-//! A receive belongs to the context, not to the endpoint that received the matching message. If that endpoint closes before the message is
-//! complete, the receive ends with [`ErrorCode::Canceled`]: in the queue that the endpoint reports receives to or, if that is the
-//! endpoint's own queue, which is closed with it, in the queue of another endpoint of the context (of the next one that joins, if
-//! there is none), without the number of the sender. Receives that wait for a message are not affected.
+//! A receive belongs to the context, not to the endpoint that received the matching message. If that endpoint closes
+//! before the message is complete, the receive ends with [`ErrorCode::Canceled`]. This is reported in the queue to
+//! which the endpoint reports receives. If that is the endpoint's own queue, which is closed with it, another endpoint
+//! of the context reports it (or the next one that joins, if there is none), without the number of the sender. Receives
+//! that wait for a message are not affected.
 //!
-//! A shared context makes no progress: its endpoints do. Posting takes one short lock; so does each message of its endpoints.
-//! Endpoints without a shared context do not use it at all.
+//! A shared context makes no progress; its endpoints do. Posting takes one lock for a short time, and so does each
+//! message of its endpoints. Endpoints without a shared context never take this lock.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,7 +29,8 @@ use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::Segments;
 use crate::types::PeerAddress;
 
-/// A shared receive context. A handle, cheap to clone; see the [module](self).
+/// A shared receive context. Clones are handles to the same context. The [module](self) describes how messages are
+/// matched.
 #[derive(Clone)]
 pub struct SharedReceive {
     pub(super) pool: Arc<Pool>,
@@ -49,7 +51,7 @@ impl SharedReceive {
         Self { pool: Pool::new(super::builder::MULTI_MINIMUM) }
     }
 
-    /// A receive of an untagged message, from any sender.
+    /// Posts a receive of an untagged message from any sender.
     ///
     /// # Errors
     /// If it cannot be posted.
@@ -57,7 +59,7 @@ impl SharedReceive {
         self.start(buffer.into(), PeerAddress::UNSPECIFIED, None)
     }
 
-    /// A receive of a message with a tag that equals `tag` in all bits except those set in `ignore`.
+    /// Posts a receive of a message with a tag that equals `tag` in all bits except those set in `ignore`.
     ///
     /// # Errors
     /// If it cannot be posted.
@@ -70,8 +72,8 @@ impl SharedReceive {
         self.start(buffer.into(), PeerAddress::UNSPECIFIED, Some((tag, ignore)))
     }
 
-    /// Like [`recv`](Self::recv) or, with tag and mask, [`tagged_recv`](Self::tagged_recv), but from this peer of the endpoints'
-    /// vector only.
+    /// Like [`recv`](Self::recv), or, with a tag and a mask, like [`tagged_recv`](Self::tagged_recv), but only from
+    /// this peer of the endpoints' vector.
     ///
     /// # Errors
     /// If it cannot be posted.
@@ -103,13 +105,14 @@ impl SharedReceive {
         })
     }
 
-    /// Cancels the receive posted with this context by [`post_recv`](Self::post_recv), if it has no message yet: returns whether
-    /// there was one. One of the endpoints reports it with [`ErrorCode::Canceled`].
+    /// Cancels the receive that [`post_recv`](Self::post_recv) posted with this context, if it has no message yet.
+    /// Returns whether there was one. One of the endpoints reports it with [`ErrorCode::Canceled`].
     pub fn cancel(&self, context: u64) -> bool {
         self.pool.cancel(context)
     }
 
-    /// A multi-receive buffer with less than this many bytes left is released (FI_OPT_MIN_MULTI_RECV). Default 64.
+    /// Sets the number of bytes left below which a multi-receive buffer is released (FI_OPT_MIN_MULTI_RECV). Default:
+    /// 64.
     pub fn set_multi_receive_minimum(&self, bytes: usize) {
         self.pool.set_multi_minimum(bytes);
     }
@@ -124,7 +127,7 @@ struct Ticket {
 #[derive(Debug, Default)]
 struct State {
     result: Option<Result<Received, OperationError>>,
-    /// Whether the handle has returned the result, or is gone.
+    /// Whether the handle has returned the result or was dropped.
     taken: bool,
     waker: Option<Waker>,
 }
@@ -135,7 +138,8 @@ impl Ticket {
     }
 }
 
-/// The obligation to report how a receive ended. Dropped without a report, it ends the receive with [`ErrorCode::Closed`].
+/// The obligation to report how a receive ended. If it is dropped without a report, the receive ends with
+/// [`ErrorCode::Closed`].
 #[derive(Debug)]
 pub(crate) struct Owed {
     ticket: Arc<Ticket>,
@@ -155,13 +159,13 @@ impl Owed {
         Arc::ptr_eq(&self.ticket, &other.ticket)
     }
 
-    /// Whether the handle is gone. The handle marks itself before it looks for the receive in the pool, and a receive is given back
-    /// to the pool under the pool's lock, so one of the two sees the other.
+    /// Returns whether the handle was dropped. The handle marks itself before it looks for the receive in the pool, and
+    /// a receive is returned to the pool under the pool's lock, so one of the two sees the other.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.ticket.lock().taken
     }
 
-    /// Reports how the receive ended; returns the waker to call.
+    /// Reports how the receive ended. Returns the waker to call.
     pub(crate) fn pay(mut self, result: Result<Entry, ErrorEntry>, buffer: Option<Buffer>) -> Option<Waker> {
         self.paid = true;
         let result = match (result, buffer) {
@@ -195,8 +199,8 @@ fn ended(code: ErrorCode, why: &str) -> ErrorEntry {
     ErrorEntry::new(entry, code).with_text(why.to_owned())
 }
 
-/// A shared receive under way; a future for any runtime. The context's endpoints have to make progress meanwhile. Dropping it
-/// cancels the receive, unless a message was matched: then that message is lost.
+/// A shared receive under way. It is a future for any runtime. The context's endpoints have to make progress meanwhile.
+/// Dropping it cancels the receive, unless a message was matched already; that message is then lost.
 #[must_use = "dropping it cancels the receive if it can"]
 pub struct SharedReceiving {
     pool: Arc<Pool>,
@@ -206,24 +210,24 @@ pub struct SharedReceiving {
 crate::short_debug!(SharedReceiving, "SharedReceiving");
 
 impl SharedReceiving {
-    /// Whether the receive has ended.
+    /// Returns whether the receive has ended.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         if !self.pool.is_here() {
-            return true; // It is refused.
+            return true; // Return immediately: the receive is refused.
         }
         let state = self.ticket.lock();
         state.taken || state.result.is_some()
     }
 
-    /// The result, once the receive has ended.
+    /// Returns the result when the receive has ended.
     #[must_use]
     pub fn take(self) -> Option<Result<Received, OperationError>> {
         self.take_end()
     }
 
-    /// Cancels the receive, which then ends with [`ErrorCode::Canceled`], unless a message came first. Returns whether it was
-    /// canceled.
+    /// Cancels the receive, which then ends with [`ErrorCode::Canceled`], unless a message was matched first. Returns
+    /// whether it was canceled.
     pub fn cancel(&self) -> bool {
         if !self.pool.is_here() {
             return false;
@@ -285,7 +289,7 @@ impl Future for SharedReceiving {
 impl Drop for SharedReceiving {
     fn drop(&mut self) {
         if !self.pool.is_here() {
-            return; // The receive is the parent's.
+            return; // The receive belongs to the parent.
         }
         let mut state = self.ticket.lock();
         let (taken, waker) = (std::mem::replace(&mut state.taken, true), state.waker.take());

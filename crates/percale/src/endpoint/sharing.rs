@@ -1,4 +1,4 @@
-//! Sharing an endpoint: from one owner to many threads.
+//! Turns an endpoint of one owner into one that many threads share.
 
 use std::io;
 
@@ -6,7 +6,8 @@ use super::ownership::reach::Reach;
 use super::ownership::{Owned, Shared};
 use super::{Endpoint, SharedEndpoint, automatic};
 
-/// The endpoint could not be shared: the system refused resources that waiting threads need. The endpoint is unchanged.
+/// The error if an endpoint could not be shared because the system refused resources that waiting threads need. The
+/// endpoint is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[error("the endpoint cannot be shared: {error}; raise the limit on open files, or use fewer endpoints")]
 #[non_exhaustive]
@@ -19,7 +20,7 @@ pub struct ShareError {
 }
 
 impl ShareError {
-    /// The libfabric code.
+    /// Returns the libfabric code.
     #[must_use]
     pub fn errno(&self) -> i32 {
         crate::system::call::errno(&self.error).unwrap_or(libc::EIO)
@@ -31,7 +32,7 @@ impl Endpoint {
     /// [`bind_shared`](super::EndpointBuilder::bind_shared). Operations under way continue.
     ///
     /// # Errors
-    /// If the system refuses descriptors, or in a forked child; the endpoint is in the error.
+    /// If the system refuses descriptors, or in a forked child. The error contains the endpoint.
     pub fn share(self) -> Result<SharedEndpoint, ShareError> {
         if !self.access.is_here() {
             let error = io::Error::from_raw_os_error(libc::ECHILD);

@@ -1,14 +1,15 @@
-//! Operations that are due, on their way to the endpoint that begins them.
+//! Operations that are due and have not been begun by their endpoint yet.
 //!
-//! A counter can be incremented by any thread, or by the very endpoint in the middle of a call. So an operation that is due is put
-//! in the endpoint's list and the endpoint is *kicked*:
-//! * If no thread is in the endpoint, the kicking thread begins the operations at once.
-//! * If the endpoint is the one that counts, its next progress begins them.
-//! * If another thread is in the endpoint, that thread may have looked already, and the bell makes a thread look again.
+//! A counter can be incremented by any thread, or by the endpoint itself in the middle of a call. So an operation that
+//! is due is put in the endpoint's list, and the endpoint is *kicked*:
+//! * If no thread is in the endpoint, the kicking thread begins the operations immediately.
+//! * If the endpoint itself is counting, its next progress begins them.
+//! * If another thread is in the endpoint, that thread may have checked the list already, and the bell makes a thread
+//!   check it again.
 //!
-//! An endpoint of one owner begins them when its owner makes progress, and a sleeping owner is woken.
+//! The operations of an endpoint of one owner begin when the owner makes progress. A sleeping owner is woken.
 //!
-//! Locks: the list's lock is taken last and never held while anything else is called.
+//! Lock order: the list's lock is taken last, and no other code is called while it is held.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -25,37 +26,38 @@ use crate::completion::entry::{ErrorCode, ErrorEntry};
 use crate::completion::queue::CompletionQueue;
 use crate::local_memory::bell::Bell;
 
-/// An operation that waits, or is due.
+/// An operation that waits or is due.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     /// The operation, with its memory.
     pub(crate) operation: Posted<Operation>,
-    /// What is notified of its end, besides `counting`.
+    /// The objects that are notified of its end, besides `counting`.
     pub(crate) notify: Notify,
-    /// Counts its end, instead of the endpoint's counters.
+    /// The counter that counts its end, instead of the endpoint's counters.
     pub(crate) counting: Option<Counter>,
-    /// Deferred work: only `counting` counts it.
+    /// Whether it is deferred work, which only `counting` counts.
     pub(crate) quiet: bool,
-    /// Whether it was canceled: then only its end is reported.
+    /// Whether it was canceled, so that only its end is reported.
     pub(crate) canceled: bool,
-    /// The location of its memory, if some of it is a device's.
+    /// The location of its memory, if some of it is memory of a device.
     pub(crate) located: Option<Box<Located>>,
-    /// The endpoint in which it begins. Taken before the transfer is put into that endpoint's list, which would otherwise keep itself alive.
+    /// The endpoint in which it begins. It is taken out before the transfer is put into that endpoint's list, because
+    /// the list would otherwise keep itself alive.
     pub(crate) endpoint: Option<Arc<Submissions>>,
 }
 
 impl Transfer {
-    /// The context that it was posted with.
+    /// Returns the context with which it was posted.
     pub(crate) const fn context(&self) -> u64 {
         self.operation.work().context()
     }
 
-    /// Makes it work that waits for a counter.
+    /// Converts it to work that waits for a counter.
     pub(crate) fn into_due(self) -> Due {
         Due::Work(Box::new(self))
     }
 
-    /// Whether it waits, to begin in this endpoint.
+    /// Returns whether it waits to begin in this endpoint.
     pub(crate) fn is_for(&self, endpoint: &Arc<Submissions>) -> bool {
         self.endpoint.as_ref().is_some_and(|of| Arc::ptr_eq(of, endpoint))
     }
@@ -74,8 +76,8 @@ impl Work for Transfer {
         }
     }
 
-    /// Reports the end to the owner of a buffer, and to the caller that posted it to complete like any other operation. Only counters
-    /// report the end of deferred work, and they do not count canceled work.
+    /// Reports the end to the owner of the buffer, and to the caller that posted it to complete like any other
+    /// operation. Deferred work reports its end only to counters, and they do not count canceled work.
     fn end(mut self: Box<Self>) {
         if (self.notify == Notify::Operation || !self.quiet)
             && let Some(endpoint) = self.endpoint.take()
@@ -93,23 +95,24 @@ pub(crate) struct Submissions {
     any: AtomicBool,
     list: Mutex<List>,
     bell: Arc<Bell>,
-    /// The endpoint, if threads share it.
+    /// The endpoint, if it is shared.
     endpoint: OnceLock<WeakShared>,
 }
 
 #[derive(Debug, Default)]
 struct List {
     due: VecDeque<Box<Transfer>>,
-    /// Set when the endpoint is closed: the queues, for sends and for receives, that it reported to (`None`: its own queue).
-    /// Operations that become due nevertheless end as canceled ([`Submissions::end_late`]).
+    /// Set when the endpoint is closed: the queues for sends and for receives to which it reported (`None`: its own
+    /// queue). Operations that become due later end as canceled ([`Submissions::end_late`]).
     closed: Option<[Option<CompletionQueue>; 2]>,
 }
 
 thread_local! {
-    /// The endpoint, by the address of its submissions, for which this thread does nothing but make progress: it looks again
-    /// anyway.
+    /// The endpoint, by the address of its submissions, for which this thread only makes progress. This thread checks
+    /// the list again anyway.
     static PROGRESSING: Cell<usize> = const { Cell::new(0) };
-    /// The endpoint that is counting in this thread, by the address of its submissions: it looks at them afterwards.
+    /// The endpoint that is counting in this thread, by the address of its submissions. It checks its submissions
+    /// afterwards.
     static COUNTING: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -119,7 +122,8 @@ impl Submissions {
         Self { any: AtomicBool::new(false), list: Mutex::default(), bell, endpoint: OnceLock::new() }
     }
 
-    /// Whether some endpoint is counting in this thread: it must not be entered again, for example by a task that is woken.
+    /// Returns whether an endpoint is counting in this thread. That endpoint must not be entered again, for example by
+    /// a task that is woken.
     pub(crate) fn is_counting() -> bool {
         COUNTING.get() != 0
     }
@@ -129,7 +133,7 @@ impl Submissions {
         PROGRESSING.set(self.place());
     }
 
-    /// Notes that threads share the endpoint.
+    /// Records that the endpoint is shared.
     pub(crate) fn share(&self, endpoint: WeakShared) {
         self.endpoint.get_or_init(|| endpoint);
     }
@@ -145,7 +149,7 @@ impl Submissions {
     /// Runs `f`, in which the endpoint itself counts.
     #[inline]
     pub(crate) fn counting<R>(&self, f: impl FnOnce() -> R) -> R {
-        /// Restores the mark also if `f` panics: a mark that stayed would swallow kicks.
+        /// Restores the mark even if `f` panics. A mark that remained set would suppress kicks.
         struct Before(usize);
         impl Drop for Before {
             fn drop(&mut self) {
@@ -156,7 +160,7 @@ impl Submissions {
         f()
     }
 
-    /// Adds an operation that is due; if the endpoint is closed, the operation ends at once.
+    /// Adds an operation that is due. If the endpoint is closed, the operation ends immediately.
     fn push(&self, transfer: Box<Transfer>) {
         let mut list = self.lock();
         if list.closed.is_some() {
@@ -166,14 +170,14 @@ impl Submissions {
         self.any.store(true, Ordering::SeqCst);
     }
 
-    /// Ends an operation that comes after the endpoint was closed: deferred work, or an operation that waited for a counter while the
-    /// last handle of this counter is being dropped. The latter was on no list when the endpoint ended all operations that it knew of.
-    /// Neither has reserved room.
+    /// Ends an operation that becomes due after the endpoint was closed. It is either deferred work or an operation
+    /// that waited for a counter while the last handle of the counter was being dropped. The latter was in no list when
+    /// the endpoint ended all operations that it knew. Neither has reserved room.
     #[cold]
     fn end_late(&self, mut transfer: Box<Transfer>, mut list: MutexGuard<'_, List>) {
         if transfer.notify == Notify::Operation {
-            drop(list); // The transfer may own the last handle of a counter; dropping it enters this function.
-            return; // Closing ended it for its handle, or is about to.
+            drop(list); // The transfer may own the last handle of a counter, and dropping it calls this function again.
+            return; // Closing has ended it for its handle, or is about to.
         }
         let operation = *transfer.operation.work();
         let side = usize::from(operation.side() == Side::Receive);
@@ -182,8 +186,8 @@ impl Submissions {
             let error = ErrorEntry::new(operation.entry(), ErrorCode::Canceled).with_text("the endpoint was closed");
             queue.update(|ring| ring.push_error_event(error));
         } else if self.endpoint.get().is_some_and(WeakShared::is_alive) {
-            // The endpoint's own queue can still be read: the end is reported there as soon as no thread is in the endpoint, or by
-            // the next reader.
+            // The endpoint's own queue can still be read. The end is reported there as soon as no thread is in the
+            // endpoint, or by the next reader.
             transfer.canceled = true;
             list.due.push_back(transfer);
             self.any.store(true, Ordering::SeqCst);
@@ -192,8 +196,9 @@ impl Submissions {
         }
     }
 
-    /// Begins an operation, behind those that are due, if threads share the endpoint and no thread is in it; otherwise returns the
-    /// operation. Wakes no task, but returns whether some have to be [woken](Self::wake). `keep` gets the handle that was used.
+    /// Begins an operation behind those that are due, if the endpoint is shared and no thread is in it. Otherwise
+    /// returns the operation. Wakes no task, but returns whether some have to be [woken](Self::wake). `keep` receives
+    /// the handle that was used.
     fn try_begin(&self, transfer: Box<Transfer>, keep: impl FnOnce(Helper)) -> Result<bool, Box<Transfer>> {
         let Some(endpoint) = self.endpoint.get().and_then(WeakShared::upgrade) else { return Err(transfer) };
         let begun = endpoint.try_begin(transfer);
@@ -201,24 +206,25 @@ impl Submissions {
         begun
     }
 
-    /// Whether something is due.
+    /// Returns whether an operation is due.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::SeqCst)
     }
 
-    /// Takes everything that is due.
+    /// Takes all operations that are due.
     pub(crate) fn take(&self, into: &mut VecDeque<Box<Transfer>>) {
         let mut list = self.lock();
         self.any.store(false, Ordering::SeqCst);
         if into.is_empty() {
-            std::mem::swap(into, &mut list.due); // Both keep their memory.
+            std::mem::swap(into, &mut list.due); // Both lists keep their memory.
         } else {
             into.append(&mut list.due);
         }
     }
 
-    /// Marks the endpoint as closed, with the queues that it reports to; returns the operations that it will not begin.
+    /// Marks the endpoint as closed, with the queues to which it reports. Returns the operations that it will not
+    /// begin.
     pub(crate) fn close(&self, queues: [Option<CompletionQueue>; 2]) -> VecDeque<Box<Transfer>> {
         let mut list = self.lock();
         list.closed = Some(queues);
@@ -228,20 +234,21 @@ impl Submissions {
 }
 
 impl Starter for Submissions {
-    /// Makes sure that a thread begins what is due.
+    /// Ensures that a thread begins the operations that are due.
     fn kick(&self) {
         if !self.any() {
             return;
         }
         if COUNTING.get() == self.place() {
-            // The endpoint's next progress begins it. The thread that makes that progress may be asleep, unless it is this thread
-            // and does nothing else. (A progress thread of another endpoint may be here, in a waker.)
+            // The endpoint's next progress begins the operation. The thread that makes that progress may be asleep,
+            // unless it is this thread and it only makes progress. (A progress thread of another endpoint may be here,
+            // in a waker.)
             if PROGRESSING.get() != self.place() {
                 self.bell.wake();
             }
             return;
         }
-        // A closed endpoint is entered, too: that ends what came late.
+        // A closed endpoint is entered as well, to end late operations.
         let endpoint = self.endpoint.get().and_then(WeakShared::upgrade_closed);
         let begun = endpoint.is_some_and(|endpoint| endpoint.begin_due());
         if !begun {
@@ -249,7 +256,7 @@ impl Starter for Submissions {
         }
     }
 
-    /// Wakes the tasks of ended operations. If a thread is in the endpoint, that thread does it instead.
+    /// Wakes the tasks of operations that have ended. If a thread is in the endpoint, that thread wakes them instead.
     fn wake(&self) {
         if let Some(endpoint) = self.endpoint.get().and_then(WeakShared::upgrade) {
             endpoint.begin_due();

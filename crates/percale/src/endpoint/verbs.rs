@@ -1,4 +1,4 @@
-//! Work requests as in RDMA verbs: local memory is named by address and local key, which are checked.
+//! Work requests as in RDMA verbs: local memory is named by address and local key, and both are checked.
 
 #![expect(unsafe_code, reason = "its contract is the caller's to keep; each block passes it on")]
 
@@ -20,29 +20,30 @@ pub struct LocalPiece {
     pub address: u64,
     /// Its length in bytes.
     pub len: u64,
-    /// The key of a region that contains all of it ([`Region::local_key`](crate::Region::local_key)). A window has none (MW-011).
+    /// The key of a region that contains the whole piece ([`Region::local_key`](crate::Region::local_key)). A window
+    /// has no local key (MW-011).
     pub key: u32,
 }
 
 crate::short_debug!(LocalPiece, "LocalPiece", address: |this| this.address, len: |this| this.len);
 
-/// An operation on local memory, in one to [`IOV_LIMIT`] pieces.
+/// An operation on local memory in one to [`IOV_LIMIT`] pieces.
 #[derive(Clone, Copy, Debug)]
 pub enum WorkRequest {
-    /// Send a message; with a key, the peer invalidates that first ([`OpFlags::INVALIDATE`]).
+    /// Sends a message. With a key, the peer invalidates that key first ([`OpFlags::INVALIDATE`]).
     Send(Option<u32>),
-    /// Receive a message.
+    /// Receives a message.
     Receive,
-    /// Write to a peer's memory, which is equally long.
+    /// Writes to a peer's memory, which has the same length.
     Write(RemoteMemory),
-    /// Read from a peer's memory, which is equally long.
+    /// Reads from a peer's memory, which has the same length.
     Read(RemoteMemory),
-    /// Add to 8 bytes of a peer's memory; their previous value goes to the local memory.
+    /// Adds to 8 bytes of a peer's memory. Their previous value is stored in the local memory.
     FetchAdd(RemoteMemory, u64),
 }
 
 impl WorkRequest {
-    /// Whether the local memory is written.
+    /// Returns whether the local memory is written.
     const fn writes_here(&self) -> bool {
         matches!(self, Self::Receive | Self::Read(_) | Self::FetchAdd(..))
     }
@@ -63,15 +64,15 @@ impl WorkRequest {
 }
 
 impl<A: Ownership> Endpoint<A> {
-    /// Posts a work request. If its local key does not cover a piece, or does not allow a piece to be written that the request
-    /// writes, it completes in error ([`ErrorCode::Denied`]), with nothing read, written or sent (MW-009).
+    /// Posts a work request. If the local key does not cover a piece, or does not permit writing a piece that the
+    /// request writes, the request completes with the error [`ErrorCode::Denied`], and nothing was read, written or
+    /// sent (MW-009).
     ///
     /// # Errors
     /// See [`PostError`]. After an error nothing was done. [`PostError::Flags`] for more than [`IOV_LIMIT`] pieces.
     ///
-    /// # Safety
-    /// The regions that the keys name stay open until the operation has completed. Until then the memory that it sends is not
-    /// written, and the memory that it writes is not accessed.
+    /// The regions of the keys stay open until the operation has completed. Until then the memory that the operation
+    /// sends is not written, and the memory that it writes is not accessed.
     pub unsafe fn post_work(
         &self,
         peer: PeerAddress,

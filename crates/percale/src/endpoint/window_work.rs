@@ -1,4 +1,4 @@
-//! The operations that are posted for windows of type 2, and the raw API that posts them.
+//! The operations on windows of type 2, and the raw API that posts them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,18 +14,19 @@ use crate::region::window::{Binding, Cell, WindowAccess, WindowError};
 use crate::region::{Keys, Registered, RemoteMemory};
 use crate::types::PeerAddress;
 
-/// How a window of type 2 is to be bound.
+/// The parameters of a bind of a window of type 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The part of the region, counted from its first byte.
+    /// The part of the region, as offsets from its first byte.
     pub range: Range<u64>,
-    /// What the peer may do with it.
+    /// The accesses that the peer is permitted.
     pub access: WindowAccess,
     /// The lower 8 bits of the key (MW-035).
     pub key: u8,
 }
 
-/// A bind or an invalidation, as it is posted. One that waits for its turn is [kept](Self::keep).
+/// A bind or an invalidation in the form in which it is posted. One that has to wait is converted by
+/// [`keep`](Self::keep).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowPost<'a> {
     pub(crate) peer: PeerAddress,
@@ -48,14 +49,14 @@ pub(crate) struct Place<'a> {
     pub(crate) cell: &'a Arc<Cell>,
 }
 
-/// Like [`WindowPost`], but owns what it needs, so that it can wait.
+/// Like [`WindowPost`], but owns everything that it needs, so that it can wait.
 #[derive(Debug)]
 pub(crate) struct WindowWork {
     pub(crate) peer: PeerAddress,
     pub(crate) context: u64,
     pub(crate) flags: OpFlags,
     what: Kept,
-    /// When it began to wait for the window's old key to retire.
+    /// The time at which it began to wait for the window's old key to become unused.
     since: Option<Instant>,
 }
 
@@ -66,7 +67,7 @@ enum Kept {
 }
 
 impl<'a> WindowPost<'a> {
-    /// A bind, and the name that the peer uses for the bound memory.
+    /// Creates a bind, and the name by which the peer accesses the bound memory.
     pub(crate) fn bind(
         peer: PeerAddress,
         window: &'a Window,
@@ -85,7 +86,7 @@ impl<'a> WindowPost<'a> {
         Self { peer, context: 0, flags: OpFlags::empty(), what: What::Invalidate(key) }
     }
 
-    /// The entry of its completion.
+    /// Returns the entry of its completion.
     pub(crate) fn entry(&self) -> Entry {
         let (flags, key) = match self.what {
             What::Bind { key, .. } => (CompletionFlags::BIND, key),
@@ -94,7 +95,7 @@ impl<'a> WindowPost<'a> {
         Entry { context: self.context, flags, data: key, ..Entry::default() }
     }
 
-    /// Makes a form that owns what it needs.
+    /// Converts to a form that owns everything that it needs.
     pub(crate) fn keep(&self) -> WindowWork {
         let what = match self.what {
             What::Bind { window: Place { keys, cell }, region, binding, key } => {
@@ -108,7 +109,7 @@ impl<'a> WindowPost<'a> {
 }
 
 impl WindowWork {
-    /// The form in which it is posted.
+    /// Returns the form in which it is posted.
     pub(crate) const fn post(&self) -> WindowPost<'_> {
         let what = match &self.what {
             Kept::Bind { keys, cell, region, binding, key } => {
@@ -119,21 +120,21 @@ impl WindowWork {
         WindowPost { peer: self.peer, context: self.context, flags: self.flags, what }
     }
 
-    /// Whether a bind has waited for this long.
+    /// Returns whether a bind has waited for this long.
     pub(crate) fn is_late(&mut self, timeout: Duration) -> bool {
         self.since.get_or_insert_with(Instant::now).elapsed() > timeout
     }
 }
 
 impl<A: Ownership> Endpoint<A> {
-    /// Posts the bind of a window of type 2 for a peer, in order with the messages to it (MW-026): a message posted later carries
-    /// the key, if need be, to a peer that can use it. Sends nothing. One completion, if asked for, with
-    /// [`CompletionFlags::BIND`] and the key in `data`; what is wrong with the bind is reported there. Returns the name that the peer
-    /// will use.
+    /// Posts the bind of a window of type 2 for a peer, in order with the messages to it (MW-026). A message that is
+    /// posted later can carry the key to the peer, which can then use it. Sends nothing itself. There is one
+    /// completion, if requested, with [`CompletionFlags::BIND`] and the key in `data`. It also reports errors of the
+    /// bind. Returns the name by which the peer accesses the memory.
     ///
     /// # Errors
-    /// See [`PostError`]. After an error nothing was done. [`PostError::Window`] if the range is backwards, or the region is of another
-    /// domain than the window.
+    /// See [`PostError`]. After an error nothing was done. [`PostError::Window`] if the range ends before it begins, or
+    /// the region and the window belong to different domains.
     pub fn post_bind(
         &self,
         peer: PeerAddress,
@@ -149,11 +150,12 @@ impl<A: Ownership> Endpoint<A> {
         Ok(remote)
     }
 
-    /// Posts the invalidation of a key of a window of type 2 that was bound through this endpoint, in order with the messages to
-    /// `peer` (MW-044). Sends nothing. When it completes, with [`CompletionFlags::INVALIDATED`] and the key in `data`, no peer uses
-    /// the key any more. It fails as [`Busy`](crate::ErrorCode::Busy) if a peer that is in the middle of an access makes no
-    /// progress within the domain's [`revoke_timeout`](crate::DomainBuilder::revoke_timeout); the key is invalid then too, and the
-    /// invalidation may be posted again.
+    /// Posts the invalidation of a key of a window of type 2 that was bound through this endpoint, in order with the
+    /// messages to `peer` (MW-044). Sends nothing. It completes with [`CompletionFlags::INVALIDATED`] and the key in
+    /// `data` when no peer uses the key any more. It fails with [`Busy`](crate::ErrorCode::Busy) if a peer that is in
+    /// the middle of an access makes no progress within the domain's
+    /// [`revoke_timeout`](crate::DomainBuilder::revoke_timeout). The key is invalid then too, and the invalidation may
+    /// be posted again.
     ///
     /// # Errors
     /// See [`PostError`]. After an error nothing was done.
@@ -165,7 +167,7 @@ impl<A: Ownership> Endpoint<A> {
 
 #[cfg(all(test, not(loom)))]
 impl Endpoint {
-    /// The endpoint, peer and authority under which a peer's accesses arrive.
+    /// Returns the endpoint, peer and authority with which a peer's accesses arrive.
     pub(crate) fn via_for_test(&self, peer: PeerAddress) -> crate::region::Via {
         use super::ownership::reach::Reach as _;
         self.access.with_here(|engine| {

@@ -1,11 +1,12 @@
-//! What is posted: one plain description for each kind of operation, used by the raw API and, underneath, by the safe one.
+//! The work that is posted: one plain description for each kind of operation, used by the raw API and by the safe API,
+//! which is built on it.
 
 use crate::local_memory::volatile::Segments;
 pub use crate::types::OpFlags;
 use crate::types::PeerAddress;
 pub use crate::wire::limits::INJECT_LIMIT;
 
-/// The longest message, in bytes: as much as memory can hold.
+/// The maximum length of a message in bytes, which is the largest that memory can hold.
 pub const MESSAGE_LIMIT: usize = isize::MAX as usize;
 
 /// A send.
@@ -19,9 +20,9 @@ pub struct SendWork {
     pub tag: Option<u64>,
     /// Remote completion data: 8 bytes that the receiver's completion carries.
     pub data: Option<u64>,
-    /// Comes back in the completion.
+    /// The context, which is returned in the completion.
     pub context: u64,
-    /// How the send is carried out.
+    /// The flags of the send.
     pub flags: OpFlags,
 }
 
@@ -34,23 +35,23 @@ pub struct ReceiveWork {
     pub segments: Segments,
     /// Tag and ignore mask of a tagged receive (a bit set in the mask is not compared); `None` for an untagged one.
     pub tag: Option<(u64, u64)>,
-    /// Comes back in the completion.
+    /// The context, which is returned in the completion.
     pub context: u64,
-    /// How the receive is carried out.
+    /// The flags of the receive.
     pub flags: OpFlags,
 }
 
-/// Why an operation was not posted. Nothing of it was done, and it will not complete.
+/// The reason why an operation was not posted. Nothing of it was done, and it will not complete.
 #[non_exhaustive]
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// There is no room now: make progress, then post again.
+    /// There is no room now. Make progress, then post again.
     #[error("no room for the operation now; make progress (poll) and post it again")]
     Again,
     /// The vector has no such address.
     #[error("address {0} is not in the endpoint's address vector; insert the peer first")]
     UnknownPeer(u64),
-    /// The endpoint is for one connection, which is not up yet, or has ended.
+    /// The endpoint is for one connection, which is not up yet or has ended.
     #[error("the endpoint's connection does not stand: wait for Connected, and post nothing after Shutdown")]
     NotConnected,
     /// The endpoint was bound without an address vector.
@@ -74,15 +75,15 @@ pub enum PostError {
     /// The local and the remote memory of a one-sided operation differ in length.
     #[error("{local} bytes here and {remote} bytes there: both sides of an access are equally long")]
     Lengths {
-        /// Bytes here.
+        /// The local length in bytes.
         local: u64,
-        /// Bytes there.
+        /// The remote length in bytes.
         remote: u64,
     },
-    /// There is no such atomic operation, or reduction.
+    /// There is no such atomic operation or reduction.
     #[error("there is no {0} of this kind on {1}")]
     NoSuchAtomic(crate::local_memory::atomic::AtomicOp, crate::local_memory::atomic::Datatype),
-    /// The key belongs to a mapped raw key that is not mapped any more, or never was (KEY-016).
+    /// The key belongs to a mapped raw key that is no longer mapped, or never was (KEY-016).
     #[error("the key is not mapped; map the peer's raw key")]
     NotMapped(u64),
     /// The window cannot be bound like this.
@@ -94,16 +95,17 @@ pub enum PostError {
     /// The group, or the collective operation, is invalid.
     #[error("{0}")]
     Collective(&'static str),
-    /// The operation's memory is a device's, and cannot be used for this operation; with the libfabric code.
+    /// The operation's memory is memory of a device, and cannot be used for this operation. Contains the libfabric
+    /// code.
     #[error("{0}")]
     Device(&'static str, i32),
     /// The endpoint has another counter for such operations.
     #[error("the endpoint has a counter for {0} already")]
     HasCounter(&'static str),
-    /// The counter could not be set up so that its waits drive the endpoint; the system's code.
+    /// The counter could not be set up so that waiting for it drives the endpoint. Contains the system's error code.
     #[error("waiting at the counter cannot make progress on the endpoint: {}", std::io::Error::from_raw_os_error(*.0))]
     Counter(i32),
-    /// The process is a fork of the one that made the endpoint.
+    /// The process is a fork of the process that opened the endpoint.
     #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
     Forked,
     /// The endpoint was closed through another handle.
@@ -112,14 +114,14 @@ pub enum PostError {
 }
 
 impl std::fmt::Debug for PostError {
-    /// As it is displayed: keys are not written to logs.
+    /// Formats the error like its `Display` output: keys are not written to logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PostError({self})")
     }
 }
 
 impl PostError {
-    /// The libfabric code.
+    /// Returns the libfabric code.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {

@@ -1,6 +1,7 @@
 //! The transports, devices and limits of this machine, and why some are unavailable.
 //!
-//! Everything here is determined by trying it, not by reading version numbers: a container may forbid what its kernel can do.
+//! Everything here is determined by trying it and not from version numbers, because a container may forbid what its
+//! kernel supports.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -24,7 +25,7 @@ pub struct TransportInfo {
     pub kind: TransportKind,
     /// Whether it can be used.
     pub available: bool,
-    /// The reason why it is unavailable; or, if it is available, what it can and cannot do here.
+    /// The reason why it is unavailable, or, if it is available, its capabilities and limitations on this machine.
     pub reason: String,
 }
 
@@ -33,13 +34,13 @@ crate::short_debug!(TransportInfo, "TransportInfo", kind: |this| this.kind, avai
 /// A device or facility that moves or holds bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its kind: `interface`, `memory`, or a `facility` of the system, such as those that shared memory needs.
+    /// The kind: `interface`, `memory`, or a `facility` of the system, such as those that shared memory needs.
     pub kind: &'static str,
     /// Whether it can be used.
     pub available: bool,
-    /// Its addresses or system calls, or why it cannot be used.
+    /// The addresses or system calls, or the reason why it cannot be used.
     pub detail: String,
 }
 
@@ -50,7 +51,7 @@ crate::short_debug!(DeviceInfo, "DeviceInfo");
 pub struct LimitInfo {
     /// The name of the limit.
     pub name: &'static str,
-    /// The limit; `None`: not limited.
+    /// The limit. `None`: no limit.
     pub value: Option<u64>,
     /// The consequence of the limit.
     pub meaning: &'static str,
@@ -80,7 +81,7 @@ crate::short_debug!(Info, "Info");
 pub struct DiscoverError(#[from] io::Error);
 
 impl DiscoverError {
-    /// The code that libfabric has for this error (positive).
+    /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {
         crate::system::call::errno(&self.0).unwrap_or(libc::EIO)
@@ -88,12 +89,13 @@ impl DiscoverError {
 }
 
 impl Info {
-    /// Tests every transport; takes about a millisecond.
+    /// Tests every transport. Takes about one millisecond.
     ///
     /// # Errors
-    /// None at present: if the network interfaces cannot be listed, [`interfaces_error`](Self::interfaces_error) returns the reason.
+    /// None at present. If the network interfaces cannot be listed, [`interfaces_error`](Self::interfaces_error)
+    /// returns the reason.
     pub fn discover() -> Result<Self, DiscoverError> {
-        // If they cannot be listed, an endpoint can still be bound to an explicit address.
+        // If the interfaces cannot be listed, an endpoint can still be bound to an explicit address.
         let (interfaces, unlisted) = match host::interfaces() {
             Ok(interfaces) => (interfaces, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
@@ -129,28 +131,29 @@ impl Info {
         })
     }
 
-    /// Returns every transport, usable or not, best first.
+    /// Returns all transports, available or not, best first.
     #[must_use]
     pub fn transports(&self) -> &[TransportInfo] {
         &self.transports
     }
 
-    /// Returns network interfaces, kinds of memory, and the facilities of the system that shared memory needs. If one of these facilities is
-    /// missing, TCP is used.
+    /// Returns network interfaces, kinds of memory, and the facilities of the system that shared memory needs. If such
+    /// a facility is missing, TCP is used.
     #[must_use]
     pub fn devices(&self) -> &[DeviceInfo] {
         &self.devices
     }
 
-    /// Returns addresses of network interfaces, best first, in the order in which a wildcard prefers them, and IPv4 before IPv6.
-    /// Link-local addresses of IPv6 are omitted: they mean nothing without their interface.
+    /// Returns the addresses of network interfaces, best first, which is the order in which a wildcard bind prefers
+    /// them. IPv4 comes before IPv6. Link-local addresses of IPv6 are omitted, because they are meaningless without
+    /// their interface.
     #[must_use]
     pub fn interfaces(&self) -> Vec<&Interface> {
         host::best_first(&self.interfaces)
     }
 
-    /// Returns the reason why the network interfaces could not be listed, with the system call: then endpoints can be bound only to
-    /// explicit addresses. `None` if they were listed.
+    /// Returns the reason, including the system call, why the network interfaces could not be listed. Endpoints can
+    /// then be bound only to explicit addresses. Returns `None` if they were listed.
     #[must_use]
     pub fn interfaces_error(&self) -> Option<&str> {
         self.unlisted.as_deref()
@@ -171,7 +174,8 @@ impl Info {
         }
     }
 
-    /// Builds a domain of all transports that work here, to be adjusted before it is opened.
+    /// Returns the settings of a domain with all transports that work here. They can be changed before the domain is
+    /// opened.
     pub fn domain(&self) -> DomainBuilder {
         let missing = self.transports.iter().filter(|one| !one.available);
         let missing: Vec<String> = missing.map(|one| format!("{}: {}", one.kind, one.reason)).collect();
@@ -181,10 +185,10 @@ impl Info {
             .shm_missing(why)
     }
 
-    /// Like [`domain`](Self::domain), but checks that a transport to other endpoints works.
+    /// Like [`domain`](Self::domain), but checks that some transport to other endpoints works.
     ///
     /// # Errors
-    /// If no transport to other endpoints works; the message has the reasons.
+    /// If no transport to other endpoints works. The message contains the reasons.
     pub fn best(&self) -> Result<DomainBuilder, OpenError> {
         if self.shm || self.verbs.is_some() || self.tcp {
             return Ok(self.domain());
@@ -202,7 +206,7 @@ fn transport(kind: TransportKind, works: &Result<String, String>) -> TransportIn
     TransportInfo { kind, available, reason }
 }
 
-/// Shared memory needs all its facilities.
+/// Checks that all facilities that shared memory needs are available.
 fn shm_works(facilities: &[Facility], cma: &Result<(), String>) -> Result<String, String> {
     if let Some((one, error)) = facilities.iter().find_map(|one| Some((one, one.result.as_ref().err()?))) {
         return Err(format!("no {} here: {error}", one.name));
@@ -216,7 +220,7 @@ fn shm_works(facilities: &[Facility], cma: &Result<(), String>) -> Result<String
     })
 }
 
-/// TCP needs an interface that is up.
+/// Checks that an interface that TCP can use is up.
 fn tcp_works(interfaces: &[Interface], unlisted: Option<&str>) -> Result<String, String> {
     let v4 = tcp_listens(Ipv4Addr::UNSPECIFIED.into());
     let v6 = tcp_listens(Ipv6Addr::UNSPECIFIED.into());
@@ -257,7 +261,8 @@ fn devices(interfaces: &[Interface], facilities: &[Facility]) -> Vec<DeviceInfo>
     all
 }
 
-/// Devices that this build cannot use because it lacks a feature. Those that it can use are looked for by their users: that takes time.
+/// Returns the devices that this build cannot use because it lacks a feature. Devices that it can use are detected by
+/// their users, because detection takes time.
 fn not_built() -> Vec<DeviceInfo> {
     let mut all = Vec::new();
     let mut add = |name: &str, kind, why: String| {

@@ -1,8 +1,8 @@
 //! Discovery of the transports and devices of this machine.
 //!
 //! * [`Info`] tests every transport, and reports which ones work, and why others do not.
-//! * [`host`] (of [`transport`](crate::transport), which uses it, too) distinguishes this host, this network namespace and this user from others,
-//!   and chooses the address to advertise.
+//! * [`host`] (in [`transport`](crate::transport), which also uses it) distinguishes this host, this network namespace
+//!   and this user from others, and chooses the address to advertise.
 
 mod info;
 mod probe;

@@ -1,9 +1,9 @@
-//! Tests of what this kernel permits in this container.
+//! Tests of the operations that this kernel permits in this container.
 
 use crate::local_memory::kernel;
 
-/// Whether the kernel copies between processes (cross-memory attach), tested on this process. Whether it works between two given
-/// processes is tested when they connect.
+/// Tests on this process whether the kernel can copy between processes (cross-memory attach). Whether it works between
+/// two given processes is tested when they connect.
 pub(super) fn cma() -> Result<(), String> {
     let from = 0x0123_4567_89ab_cdef_u64;
     let own = rustix::process::getpid().as_raw_pid();

@@ -1,4 +1,4 @@
-//! Queueing and canceling deferred work.
+//! Queues and cancels deferred work.
 
 #![expect(
     unsafe_code,
@@ -18,26 +18,28 @@ use crate::domain::Domain;
 use crate::endpoint::work::PostError;
 
 impl Domain {
-    /// Queues deferred work (FI_QUEUE_WORK). It begins by itself; its endpoint, and those that the counter counts for, make
-    /// progress by themselves from now on. Reading and waiting for the counter that counts its end drives its endpoint, too. Its
-    /// success is reported only to that counter, unless the operation's flags request a completion; its failure is also reported to
-    /// the endpoint's completion queue. Work that still waits when the domain ends (with its last handle and endpoint) is canceled.
+    /// Queues deferred work (FI_QUEUE_WORK), which begins automatically. Its endpoint, and the endpoints for which the
+    /// counter counts, make progress without calls by the application from now on. Reading and waiting for the counter
+    /// that counts the end of the work also drives its endpoint. The success of the work is reported only to that
+    /// counter, unless the operation's flags request a completion. Its failure is also reported to the endpoint's
+    /// completion queue. Work that still waits when the domain ends (with its last handle and endpoint) is canceled.
     ///
     /// # Errors
-    /// See [`WorkError`]. Nothing was queued then.
+    /// See [`WorkError`]. After an error nothing was queued.
     ///
     /// # Safety
-    /// The requirements for posting the operation hold from now until it has ended or was canceled.
+    /// The requirements for posting the operation hold from this call until the work has ended or was canceled.
     pub unsafe fn queue_work(&self, work: DeferredWork) -> Result<WorkId, WorkError> {
         let mut id = None;
-        // SAFETY: promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.queue_named_work(work, |name| id = Some(name)) }?;
         Ok(id.expect("the work was named"))
     }
 
-    /// Like [`queue_work`](Self::queue_work), but calls `named` with the id before the work can begin: a thread that observes the
-    /// work's end may free the memory in which the id is kept (DWQ-019). `named` must not use the triggering counter, nor call a
-    /// function that looks at all counters ([`flush_work`](Self::flush_work) without one): the counter's line is locked meanwhile.
+    /// Like [`queue_work`](Self::queue_work), but calls `named` with the id before the work can begin, because a thread
+    /// that observes the end of the work may free the memory in which the id is stored (DWQ-019). `named` must not use
+    /// the triggering counter, and must not call a function that accesses all counters
+    /// ([`flush_work`](Self::flush_work) without a counter): the counter's line is locked meanwhile.
     ///
     /// # Errors
     /// Those of [`queue_work`](Self::queue_work).
@@ -48,8 +50,8 @@ impl Domain {
         self.check_process()?;
         let owner = self.owner()?;
         let DeferredWork { work, counter, threshold, counting } = work;
-        // Work is refused before anything is automated. Only the system can refuse a thread later; an endpoint that got its thread by then
-        // keeps it, which changes no result.
+        // Work is refused before any endpoint is automated. Afterwards only the system can still refuse a thread. An
+        // endpoint that already got its thread keeps it, which changes no result.
         let mut user = None;
         let due = match work {
             Work::Add(..) | Work::Set(..) if counting.is_some() => return Err(WorkError::CountedTwice),
@@ -74,7 +76,7 @@ impl Domain {
             id = Some(name);
             named(name);
         })?;
-        // An endpoint that was closed meanwhile may have looked for its work before this work was in line.
+        // An endpoint that was closed meanwhile may have searched for its work before this work was in line.
         if let (Some(endpoint), Some(id)) = (user, id)
             && endpoint.is_closed()
         {
@@ -83,13 +85,14 @@ impl Domain {
         Ok(())
     }
 
-    /// A variable that has not been written, for one operation ([`post_when_written`](crate::SharedEndpoint::post_when_written)).
+    /// Creates a variable that has not been written, for one operation
+    /// ([`post_when_written`](crate::SharedEndpoint::post_when_written)).
     #[must_use]
     pub fn variable(&self) -> Variable {
         Variables::take(&self.inner.variables)
     }
 
-    /// Like [`variable`](Self::variable), but for programs and streams of this device, which find it at
+    /// Like [`variable`](Self::variable), but for programs and streams of this device, which access it at
     /// [`Variable::device_address`].
     ///
     /// # Errors
@@ -102,12 +105,12 @@ impl Domain {
         Variables::take_mapped(&self.inner.variables, device.driver())
     }
 
-    /// Adds `count` to a counter once another has counted this many successes and errors. The other counter's endpoints make
-    /// progress by themselves from now on.
+    /// Adds `count` to a counter when another counter has counted this many successes and errors. The endpoints of the
+    /// other counter make progress without calls by the application from now on.
     ///
     /// # Errors
-    /// [`WorkError::System`] if the system cannot start a thread for that, or if the process has opened so many domains that this one has no
-    /// number; [`WorkError::Post`] in a forked child.
+    /// [`WorkError::System`] if the system cannot start a thread, or if the process has opened so many domains that
+    /// this one has no number. [`WorkError::Post`] in a forked child.
     pub fn defer_add(&self, to: &Counter, count: u64, when: (&Counter, u64)) -> Result<WorkId, WorkError> {
         self.defer_change(Due::Add(to.clone(), count), when)
     }
@@ -137,7 +140,7 @@ impl Domain {
         threshold: u64,
         named: impl FnOnce(WorkId),
     ) -> Result<(), WorkError> {
-        // Under the lock, so that a flush finds all work that was queued before, and the counter that it waits for.
+        // The lock is held, so that a flush finds all work that was queued before, and the counter for which it waits.
         let mut lines = self.inner.deferred.lines.lock().ok_or(PostError::Forked)?;
         let is_due = counter.queue(Condition::Ends(threshold), Some(owner), due, |ticket, known| {
             if !known {
@@ -153,17 +156,18 @@ impl Domain {
         Ok(())
     }
 
-    /// Refuses in a forked child: the work would belong to its parent.
+    /// Returns an error in a forked child, where the work would belong to the parent.
     fn check_process(&self) -> Result<(), PostError> {
         if self.inner.is_here() { Ok(()) } else { Err(PostError::Forked) }
     }
 
-    /// The number that marks this domain's work.
+    /// Returns the number that marks this domain's work.
     fn owner(&self) -> io::Result<NonZeroU32> {
         self.inner.deferred.number.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))
     }
 
-    /// Cancels queued work (FI_CANCEL_WORK), which then never begins. Returns false if it has begun, or was canceled already.
+    /// Cancels queued work (FI_CANCEL_WORK), which then never begins. Returns false if it has begun or was canceled
+    /// already.
     pub fn cancel_work(&self, work: &WorkId) -> bool {
         let counter = self.inner.deferred.lines.lock().and_then(|lines| lines.at(work.counter));
         let Some(counter) = counter else { return false };
@@ -174,7 +178,8 @@ impl Domain {
         })
     }
 
-    /// Cancels all work of this domain that waits for this counter, or for any (FI_FLUSH_WORK); returns how much there was.
+    /// Cancels all work of this domain that waits for this counter, or for any counter if `None` (FI_FLUSH_WORK).
+    /// Returns the number of canceled operations.
     pub fn flush_work(&self, counter: Option<&Counter>) -> usize {
         let counters = match counter {
             Some(counter) => vec![counter.clone()],

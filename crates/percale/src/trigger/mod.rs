@@ -1,10 +1,11 @@
-//! Operations that begin by themselves when a counter has reached a threshold (fi_trigger(3)).
+//! Operations that begin automatically when a counter has reached a threshold (fi_trigger(3)).
 //!
-//! * **Triggered operations** ([`Endpoint::post_when`](crate::Endpoint::post_when), `when` of the safe requests) wait for a number
-//!   of *successes*. They complete like any other operation.
-//! * **Deferred work** ([`Domain::queue_work`](crate::Domain::queue_work), `counting` of the safe requests) waits for a number of
-//!   successes *and errors*, and when it has ended, it counts in a counter of its own. So work can wait for work, and a chain of it
-//!   runs with no further call: the endpoints that it needs make progress by themselves from then on (those that threads share).
+//! * **Triggered operations** ([`Endpoint::post_when`](crate::Endpoint::post_when), `when` of the safe requests) wait
+//!   for a number of *successes*. They complete like any other operation.
+//! * **Deferred work** ([`Domain::queue_work`](crate::Domain::queue_work), `counting` of the safe requests) waits for a
+//!   number of successes *and errors*. When it has ended, its own completion counter counts it. So work can wait for
+//!   other work, and a chain of it runs without further calls: the shared endpoints that it needs make progress
+//!   automatically from then on.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,15 +21,17 @@
 //! # Ok(()) }
 //! ```
 //!
-//! * **Operations that a device begins** ([`Endpoint::post_when_written`](crate::Endpoint::post_when_written), `when_written` of
-//!   the safe requests) wait for a [`Variable`] to be written, by a store of a device or of any thread: no call is made.
+//! * **Operations that a device begins** ([`Endpoint::post_when_written`](crate::Endpoint::post_when_written),
+//!   `when_written` of the safe requests) wait until a [`Variable`] is written, by a store of a device or of any
+//!   thread. No call is needed.
 //!
-//! Work that waits for a counter begins in the order of thresholds, and of submission where those are equal, however far the
-//! counter jumps. If its condition holds already, it begins at once. Counting begins it in the thread that counts, before that call
-//! returns, unless another thread is in the endpoint at that moment: then that thread or the next progress does.
+//! Work that waits for a counter begins in the order of thresholds, and in the order of submission for equal
+//! thresholds, even if the counter skips values. If its condition is already met, it begins immediately. The thread
+//! that counts begins the work before its call returns, unless another thread is in the endpoint at that moment. In
+//! that case that thread, or the next progress, begins it.
 //!
-//! * `work`: what deferred work does; `deferred`: queueing and canceling it
-//! * [`Variable`]: what a device writes
+//! * `work`: the kinds of deferred work; `deferred`: queueing and canceling it
+//! * [`Variable`]: the memory that a device writes
 
 mod deferred;
 #[cfg(all(test, not(loom)))]

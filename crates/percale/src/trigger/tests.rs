@@ -154,9 +154,9 @@ fn what_waits_keeps_what_it_needs_and_no_more() {
 fn a_domain_that_ends_takes_its_work_back() {
     let domain = domain();
     let [trigger, other] = [Counter::new(), Counter::new()];
-    domain.defer_add(&trigger, 1, (&trigger, 1)).unwrap(); // Its line holds a handle of the same counter.
+    domain.defer_add(&trigger, 1, (&trigger, 1)).unwrap(); // Its line holds a handle to the same counter.
     domain.defer_add(&trigger, 1, (&other, 1)).unwrap();
-    domain.defer_add(&other, 1, (&trigger, 1)).unwrap(); // And each line holds a handle of the other.
+    domain.defer_add(&other, 1, (&trigger, 1)).unwrap(); // Each line now holds a handle to the other counter.
     let weak = [trigger.downgrade(), other.downgrade()];
     drop(domain);
     assert!(!trigger.has_work() && !other.has_work());
@@ -178,7 +178,7 @@ fn work_is_named_before_it_begins() {
     assert!(!domain.cancel_work(&id));
 }
 
-/// Counts in the counters that it has, in order, when it is dropped.
+/// Adds to its counters, in order, when it is dropped.
 struct Last(std::cell::RefCell<Vec<Counter>>);
 
 impl Drop for Last {
@@ -293,8 +293,8 @@ fn closed_in_the_drop(
     let other = domain.endpoint().vector(&vector).bind_shared("10.0.0.2:1").unwrap();
     let counter = Counter::new();
     post(one, &counter);
-    // The operation that was queued last is canceled first, and its waker closes the endpoint of the operations that were queued
-    // before.
+    // The operation that was queued last is canceled first, and its waker closes the endpoint of the operations that
+    // were queued before.
     let mut last = pin!(other.recv(vec![7; 64]).when(&counter, 5).start().unwrap());
     let waker = Waker::from(Arc::new(Closes(Mutex::new(Some(one.clone())))));
     assert!(last.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -304,7 +304,7 @@ fn closed_in_the_drop(
     one
 }
 
-/// A raw receive with this context that waits for the counter.
+/// Posts a raw receive with this context that waits for the counter.
 fn post_receive(endpoint: &SharedEndpoint, counter: &Counter, context: u64) {
     let (from, segments, flags) = (PeerAddress::UNSPECIFIED, Segments::EMPTY, OpFlags::COMPLETION);
     let receive = Operation::Receive(ReceiveWork { from, segments, tag: None, context, flags });

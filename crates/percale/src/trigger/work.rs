@@ -1,4 +1,4 @@
-//! Deferred work: what it does.
+//! The kinds of deferred work.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use crate::endpoint::SharedEndpoint;
 use crate::endpoint::operation::Operation;
 use crate::endpoint::work::PostError;
 
-/// Why work was not queued.
+/// The reason why work was not queued.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
-    /// The endpoint refuses the operation.
+    /// The endpoint rejects the operation.
     #[error(transparent)]
     Post(#[from] PostError),
     /// The endpoint belongs to another domain.
@@ -32,7 +32,7 @@ impl From<io::Error> for WorkError {
 }
 
 impl WorkError {
-    /// The libfabric code.
+    /// Returns the libfabric code.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -43,7 +43,7 @@ impl WorkError {
     }
 }
 
-/// What deferred work does.
+/// The action that deferred work performs.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is read at once; a box would be made for each")]
 pub enum Work {
@@ -62,8 +62,8 @@ pub struct DeferredWork {
     pub work: Work,
     /// The triggering counter.
     pub counter: Counter,
-    /// The work begins when the counter has counted this many successes and errors.
+    /// The number of successes and errors of the counter at which the work begins.
     pub threshold: u64,
-    /// Counts the end of the work, as a success or an error. `None` for counter operations.
+    /// The counter that counts the end of the work as a success or an error. `None` for counter operations.
     pub counting: Option<Counter>,
 }

@@ -1,4 +1,4 @@
-//! Memory that changes: no transfer uses old pages.
+//! When memory changes, no transfer uses the old pages.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -28,7 +28,7 @@ fn a_monitor_of_the_applications_tells_what_changed() {
         assert_eq!(world.made(), u64::from(round), "one anew in each round, none of what did not change: {stats:?}");
     }
     assert_eq!((world.registered(), world.pinned()), (2, 6));
-    // A page of them is enough.
+    // A notification of one of its pages is sufficient.
     world.notifier.changed(lasting.range().pages());
     world.save(lasting.bytes());
     assert_eq!(world.made(), 30);
@@ -43,7 +43,7 @@ fn a_monitor_of_the_applications_tells_what_changed() {
 fn a_domain_has_one_imported_monitor_for_all_its_caches() {
     let Some(world) = World::open(CacheSettings::default(), 8) else { return };
     let (_other, imported) = Notifier::new(|_, _| true).expect("a descriptor");
-    // SAFETY: it is refused.
+    // SAFETY: the call is rejected.
     let refused = unsafe { world.domain.import_monitor(imported) };
     assert!(refused.is_err());
     let Some(second) = buffers(&world.domain, 8) else { return };
@@ -70,7 +70,7 @@ fn memory_that_the_application_denies_is_registered_for_one_use() {
     let (known, unknown) = (Memory::new(2), Memory::new(2));
     let answered = known.range();
     let (_notifier, imported) = Notifier::new(move |range, _| answered.contains(range)).expect("a descriptor");
-    // SAFETY: the memory it answers for lasts as long as the test, and does not change.
+    // SAFETY: the memory for which it is responsible exists as long as the test, and does not change.
     unsafe { domain.import_monitor(imported) }.expect("the first");
     let Some(buffers) = buffers(&domain, 8) else { return };
     let (lane, file) = (buffers.lane(), file());
@@ -140,7 +140,7 @@ fn changes_beside_transfers() {
                 })
             })
             .collect();
-        // Asynchronous, and about memory that is in use.
+        // The notification is asynchronous, and concerns memory that is in use.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 notifier.changed_everything();

@@ -1,4 +1,4 @@
-//! Memory that is registered once and found again.
+//! Memory that is registered once and found again in the cache.
 
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
@@ -58,7 +58,7 @@ fn a_registration_stays_when_its_transfer_is_over() {
     assert_eq!((world.registered(), world.pinned()), (0, 0));
 }
 
-/// Two ends of a connection over TCP.
+/// Creates the two ends of a TCP connection.
 fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let near = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
@@ -74,7 +74,7 @@ fn any_memory_is_sent_from_and_received_into() {
     let exchange = |from: &[u8], into: &mut [u8]| {
         let (lane, near) = (world.buffers.lane(), &near);
         thread::scope(|scope| {
-            // A send is over when the other end has the bytes.
+            // A send ends when the other end has the bytes.
             scope.spawn(move || {
                 let mut sent = 0;
                 while sent < from.len() {
@@ -97,10 +97,10 @@ fn any_memory_is_sent_from_and_received_into() {
     exchange(&mapped.bytes()[123..9999], &mut [0; 9999 - 123]);
     exchange(&[], &mut []);
     assert_eq!(world.buffers.ordinary_transfers(), 0, "all of it is pinned");
-    // Memory that this process may not write is not pinned, and transferred all the same.
+    // Memory that this process may not write is not pinned, but can still be transferred.
     exchange(&READ_ONLY, &mut vec![0; 5000]);
     assert!(world.buffers.ordinary_transfers() >= 1);
-    // Memory that the program frees now changes without notification, but its registrations have been removed before.
+    // Memory that the program frees now changes without notification, but its registrations were removed before.
     world.buffers.flush();
     drop(near);
     assert_eq!(world.lane.receive(&mut [0; 8], &far).expect("the end"), 0);

@@ -60,7 +60,7 @@ fn registrations_stay_within_their_limit_for_ever() {
         world.save(memory.bytes());
         assert!(world.stats().entries <= 4 && world.registered() <= 4, "{:?}", world.stats());
         assert!(world.pinned() <= 4 * 5);
-        // Memory that the program gives back.
+        // The program releases this memory.
         world.notifier.changed(memory.range());
     }
     let memories = memories(10, 2);
@@ -130,7 +130,7 @@ fn what_a_transfer_uses_is_not_evicted() {
                 assert!(world.pinned() <= 9 && world.registered() <= 2, "it holds up the others' going");
             }
             assert!(!receiver.is_finished());
-            // From elsewhere, lest the limits count it.
+            // From memory outside of the test's, so that it does not count toward the limits.
             rustix::io::write(&near, &filled(5 * page(), 77)).expect("room");
             assert_eq!(receiver.join().expect("no panic"), 5 * page());
         });

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use percale::pindown::{Range, page_size};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Bytes of a page.
+/// Returns the number of bytes in a page.
 pub(crate) fn page() -> usize {
     page_size() as usize
 }
@@ -20,7 +20,7 @@ pub(crate) struct Memory {
 unsafe impl Send for Memory {}
 
 fn map(at: *mut u8, len: usize, protection: ProtFlags, flags: MapFlags) -> NonNull<u8> {
-    // SAFETY: new pages where there were none, or in place of those of a `Memory`, which is not borrowed.
+    // SAFETY: the new pages are at unused addresses, or replace those of a `Memory`, which is not borrowed.
     let mapped = unsafe { mmap_anonymous(at.cast(), len, protection, MapFlags::PRIVATE | flags) };
     NonNull::new(mapped.expect("memory").cast()).expect("not null")
 }
@@ -38,7 +38,7 @@ impl Memory {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped, initialised by the kernel, and borrowed as this value is.
+        // SAFETY: the pages are mapped, initialized by the kernel, and borrowed for as long as this value is.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -47,12 +47,13 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Bytes that differ from word to word and from seed to seed.
+    /// Fills the memory with bytes that differ from word to word and from seed to seed.
     pub(crate) fn fill(&mut self, seed: u8) {
         fill(self.bytes_mut(), seed);
     }
 
-    /// Maps other pages at the same addresses. `gone` is called when the old pages are gone and the new ones are not accessible yet.
+    /// Maps other pages at the same addresses. `gone` is called when the old pages were removed and the new ones are
+    /// not accessible yet.
     pub(crate) fn replace(&mut self, gone: impl FnOnce(Range)) {
         map(self.start.as_ptr(), self.len, ProtFlags::empty(), MapFlags::FIXED);
         gone(self.range_of_nothing());
@@ -66,7 +67,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: its own pages, which are no longer borrowed.
+        // SAFETY: the pages belong to this value, and are no longer borrowed.
         unsafe { munmap(self.start.as_ptr().cast(), self.len) }.expect("they were mapped");
     }
 }
@@ -83,7 +84,7 @@ pub(crate) fn filled(len: usize, seed: u8) -> Vec<u8> {
     bytes
 }
 
-/// Pages that the kernel counts as pinned for this process.
+/// Returns the number of pages that the kernel counts as pinned for this process.
 pub(crate) fn pinned() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("it is told");

@@ -1,4 +1,4 @@
-//! Monitors by name.
+//! Monitors that are selected by name.
 
 use percale::domain::OpenedCache;
 use percale::pindown::{Access, Cache};
@@ -23,7 +23,7 @@ fn open(settings: &CacheSettings) -> Option<OpenedCache<BufferTable>> {
     }
 }
 
-/// Looks up memory several times, and returns how many pages that left pinned.
+/// Looks up memory several times, and returns the number of pages that remain pinned.
 fn left_pinned(cache: &Cache<BufferTable>, memory: &Memory) -> usize {
     let before = pinned();
     let lane = cache.lane();
@@ -38,7 +38,7 @@ fn left_pinned(cache: &Cache<BufferTable>, memory: &Memory) -> usize {
 fn disabled_turns_caching_off() {
     let disabled = CacheSettings::default().monitor(CacheMonitor::Disabled);
     assert_eq!(with("disabled"), disabled);
-    // Also where the application has a monitor.
+    // This also holds if the application has a monitor.
     let Some(world) = World::open(disabled, 8) else { return };
     let memory = Memory::new(3);
     for round in 1..10 {

@@ -1,4 +1,4 @@
-//! A domain with an imported monitor, its fixed buffers, and a file at the other end.
+//! A domain with an imported monitor, its fixed buffers, and a file at the other end of transfers.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ pub(crate) fn file() -> OwnedFd {
     rustix::fs::memfd_create(c"percale", MemfdFlags::CLOEXEC).expect("a file")
 }
 
-/// Fixed buffers; `None`, with the reason printed, where there is no io_uring.
+/// Opens fixed buffers. Prints the reason and returns `None` if io_uring is not available.
 pub(crate) fn buffers(domain: &Domain, slots: u32) -> Option<FixedBuffers> {
     match domain.fixed_buffers(slots) {
         Ok(buffers) => Some(buffers),
@@ -40,7 +40,7 @@ pub(crate) fn buffers(domain: &Domain, slots: u32) -> Option<FixedBuffers> {
 /// Gives this domain a monitor of the program, which is responsible for all memory.
 pub(crate) fn import(domain: &Domain) -> Notifier {
     let (notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
-    // SAFETY: the tests report every change of memory that they transfer from and to, or unpin it before.
+    // SAFETY: the tests report every change of memory from and to which they transfer, or unpin it before.
     unsafe { domain.import_monitor(imported) }.expect("the first");
     notifier
 }
@@ -74,7 +74,7 @@ impl World {
         assert!(seen == bytes, "another {} bytes are in the file", bytes.len());
     }
 
-    /// Reads bytes of this seed from the file.
+    /// Reads the bytes of this seed from the file.
     pub(crate) fn fetch(&self, into: &mut [u8], seed: u8) {
         let wanted = filled(into.len(), seed);
         assert_eq!(rustix::io::pwrite(&self.file, &wanted, 0).expect("written"), wanted.len());
@@ -87,18 +87,18 @@ impl World {
         memory.replace(|range| self.notifier.changed(range));
     }
 
-    /// The number of registrations made.
+    /// Returns the number of registrations made.
     pub(crate) fn made(&self) -> u64 {
         self.buffers.table().made()
     }
 
-    /// The number of registrations now, after those that can be removed have been removed.
+    /// Removes the registrations that can be removed, then returns the number of those that remain.
     pub(crate) fn registered(&self) -> u32 {
         self.buffers.sweep();
         self.buffers.table().registered()
     }
 
-    /// The number of pages that are pinned now.
+    /// Returns the number of pages that are pinned now.
     pub(crate) fn pinned(&self) -> usize {
         self.buffers.sweep();
         pinned() - self.before

@@ -1,15 +1,16 @@
-//! Exchanges of all members with all.
+//! Exchanges between all members.
 //!
-//! * All-gather: Bruck's algorithm. A member that has `k` blocks, from its own on, receives the `k` that follow, until it has all. Each block is
-//!   at its final place from the beginning, so that nothing is rotated at the end; a run that wraps around to the first block is sent in two
-//!   pieces instead.
-//! * All-to-all of short blocks, with many members: Bruck's algorithm. In each round a member forwards together all blocks that travel that
-//!   round's distance; there are as many rounds as the number of members has bits. Otherwise every member sends to every other directly, to a few
-//!   at a time, which are different ones for each member (pairwise exchange).
+//! * All-gather: Bruck's algorithm. A member that has `k` blocks, beginning with its own, receives the `k` that follow,
+//!   until it has all. Each block is at its final position from the beginning, so that no rotation is needed at the
+//!   end. A run that wraps around to the first block is sent in two pieces.
+//! * All-to-all of short blocks, with many members: Bruck's algorithm. In each round a member forwards together all
+//!   blocks that travel that round's distance. There are as many rounds as the number of members has bits. Otherwise
+//!   every member sends directly to every other, to a few at a time, which are different ones for each member (pairwise
+//!   exchange).
 
 use super::{Place, Program, runs};
 
-/// From this many members on short blocks are forwarded.
+/// The number of members from which on short blocks are forwarded.
 const CROWD: usize = 8;
 
 /// The maximum length of a short block.
@@ -56,15 +57,16 @@ impl Program {
         }
     }
 
-    /// Forwards blocks. Block `n` goes to the member `n` places further. In each round the blocks with that round's bit in their numbers are sent on.
+    /// Forwards blocks. Block `n` goes to the member `n` ranks further. Each round sends the blocks whose numbers have
+    /// that round's bit set.
     fn hand_on(&mut self, members: usize, rank: usize, block: usize) {
         let mut held = 0;
         for (at, count) in runs(rank, members, members) {
             self.copy((Place::Source, at * block), (Place::Scratch, held * block), count * block);
             held += count;
         }
-        // Behind the blocks is room for those that are sent and those that are received: of every two blocks with numbers that differ only in the
-        // round's bit, one is sent.
+        // After the blocks there is room for those that are sent and those that are received. Of every two blocks whose
+        // numbers differ only in the round's bit, one is sent.
         let going = members * block;
         let coming = going + members / 2 * block;
         let mut distance = 1;
@@ -86,7 +88,7 @@ impl Program {
             }
             distance *= 2;
         }
-        // Block `n` has come from the member `n` places before.
+        // Block `n` came from the member `n` ranks before this one.
         for number in 0..members {
             let from = (rank + members - number) % members;
             self.copy((Place::Scratch, number * block), (Place::Result, from * block), block);

@@ -1,10 +1,12 @@
-//! The program of a member in a collective: steps that depend only on the group's size, the member's rank and the operation.
+//! The program of a member in a collective: steps that depend only on the group's size, the member's rank and the
+//! operation.
 //!
-//! Sends and receives run concurrently; [`Step::Settle`] waits for those before it, and follows the last of them in every program. Between
-//! two members the sends of one and the receives of the other are in the same order, and have the same lengths, in all programs.
+//! Sends and receives run concurrently. [`Step::Settle`] waits for those before it, and follows the last of them in
+//! every program. Between two members, the sends of one and the receives of the other have the same order and the same
+//! lengths in all programs.
 //!
 //! * `trees`: barrier, broadcast, scatter, gather
-//! * `reduction`: reduction to one, to all, and to each a part
+//! * `reduction`: reduction to one member, to all members, and of one part to each member
 //! * `exchange`: all-gather, all-to-all
 
 mod exchange;
@@ -19,7 +21,7 @@ use crate::local_memory::atomic::Datatype;
 pub(crate) enum Place {
     /// This member's elements, which are only read.
     Source,
-    /// The result. Also the elements that a broadcast sends.
+    /// The result. For a broadcast, also the elements that are sent.
     Result,
     /// Temporary memory of the operation.
     Scratch,
@@ -28,16 +30,17 @@ pub(crate) enum Place {
 /// A position in memory: the part, and the offset in bytes.
 pub(crate) type Spot = (Place, usize);
 
-/// A step. Members are named by rank; lengths are in bytes.
+/// A step of a program. Members are given by rank, lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Sends.
     Send { to: usize, from: Spot, len: usize },
     /// Receives.
     Receive { from: usize, into: Spot, len: usize },
-    /// Waits until everything that was begun before has ended.
+    /// Waits until all earlier steps have ended.
     Settle,
-    /// Combines what is at `ours` with what is in scratch at `theirs`. The operand of the member with the lower rank is the first.
+    /// Combines the elements at `ours` with those in scratch at `theirs`. The operand of the member with the lower rank
+    /// is the first.
     Fold { ours: Spot, theirs: usize, into: Spot, len: usize, theirs_first: bool },
     /// Copies.
     Copy { from: Spot, into: Spot, len: usize },
@@ -47,26 +50,27 @@ pub(crate) enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
-    /// Bytes of scratch.
+    /// The number of bytes of scratch.
     pub(crate) scratch: usize,
-    /// Where the combined elements are. `None` until something was combined: until then there are only this member's elements.
+    /// The position of the combined elements. `None` until elements were combined, when there are only this member's
+    /// elements.
     combined: Option<Place>,
-    /// The plan that the program was made for.
+    /// The plan for which the program was created.
     pub(crate) plan: Option<Plan>,
     /// Whether it combines elements that other members send.
     pub(crate) folds: bool,
 }
 
 impl Program {
-    /// Makes it the program of operations with this plan, for the member with this rank of `members`.
+    /// Creates the program of operations with this plan, for the member with this rank of `members`.
     pub(crate) fn make(&mut self, plan: Plan, members: usize, rank: usize) {
         self.write(plan.what, members, rank, plan.count, plan.datatype, plan.in_place);
         self.folds = self.steps.iter().any(|step| matches!(step, Step::Fold { .. }));
         self.plan = Some(plan);
     }
 
-    /// Makes it the program of this operation, of `count` elements (in each block), for one of `members`. `in_place` states that the result of an
-    /// all-to-all overlaps its elements.
+    /// Creates the program of this operation with `count` elements (in each block), for one of `members`. `in_place`
+    /// states whether the result of an all-to-all overlaps its elements.
     pub(crate) fn write(
         &mut self,
         what: Collective,
@@ -119,7 +123,7 @@ impl Program {
         self.steps.push(Step::Copy { from, into, len });
     }
 
-    /// Enlarges scratch memory to hold these bytes, if they are in it.
+    /// Enlarges scratch to hold these bytes, if they are in scratch.
     fn uses(&mut self, (place, at): Spot, len: usize) {
         if place == Place::Scratch {
             self.scratch = self.scratch.max(at + len);
@@ -127,14 +131,15 @@ impl Program {
     }
 }
 
-/// The ranks above a member and below it, in a tree of all members with rank 0 as the root. Barriers use the same connections.
+/// Returns the rank above a member and the ranks below it, in a tree of all members with rank 0 as the root. Barriers
+/// use the same connections.
 pub(crate) fn neighbours(members: usize, rank: usize) -> (Option<usize>, Vec<usize>) {
     let tree = trees::Tree::new(members, rank, 0);
     ((rank > 0).then(|| rank - tree.above()), tree.below().collect())
 }
 
-/// `count` blocks from number `first` on, of `blocks` in a circle, as runs: the first block of each run, and its length. There are at most two
-/// runs.
+/// Returns `count` blocks from number `first` on, of `blocks` in a circle, as runs: the first block of each run and its
+/// length. There are at most two runs.
 fn runs(first: usize, count: usize, blocks: usize) -> impl Iterator<Item = (usize, usize)> {
     let here = count.min(blocks - first);
     [(first, here), (0, count - here)].into_iter().filter(|(_, run)| *run > 0)

@@ -1,24 +1,26 @@
 //! Reductions.
 //!
 //! * To one member: a binomial tree.
-//! * To all members, short: recursive doubling; long: each combines a part (recursive halving), then the parts are collected (Rabenseifner's
-//!   algorithm).
+//! * To all members, short: recursive doubling. Long: each member combines a part (recursive halving), then the parts
+//!   are collected (Rabenseifner's algorithm).
 //! * A part to each member: recursive halving.
 //!
-//! If the number of members is not a power of two, each surplus member is paired with a neighbour; the pairs are the first members. The surplus
-//! member sends its elements to the neighbour before the exchange, and gets its result from the neighbour afterwards.
+//! If the number of members is not a power of two, each surplus member is paired with a neighbour, and the pairs are
+//! the first members. The surplus member sends its elements to the neighbour before the exchange, and gets its result
+//! from the neighbour afterwards.
 
 use super::trees::Tree;
 use super::{Place, Program, Spot, Step};
 
-/// Up to this many bytes all members combine everything, in fewer messages.
+/// The maximum number of bytes for which all members combine everything, which needs fewer messages.
 const SHORT: usize = 8 << 10;
 
-/// Long exchanges are cut into pieces of about this many bytes: while one is transferred, the previous one is combined, and is still in the cache.
+/// The approximate size of the pieces of a long exchange. While one piece is transferred, the previous one is combined,
+/// and is still in the cache.
 const PIECE: usize = 128 << 10;
 
 impl Program {
-    /// Where this member's current values of the elements from `at` on are.
+    /// Returns the position of this member's current values of the elements from `at` on.
     const fn ours(&self, at: usize) -> Spot {
         match self.combined {
             Some(place) => (place, at),
@@ -26,7 +28,7 @@ impl Program {
         }
     }
 
-    /// Combines the elements at `at` with the received ones, and puts the result at the same offset in `into`.
+    /// Combines the elements at `at` with the received ones, and stores the result at the same offset in `into`.
     fn fold(&mut self, at: usize, theirs: usize, len: usize, theirs_first: bool, into: Place) {
         if len > 0 {
             let ours = self.ours(at);
@@ -76,8 +78,8 @@ impl Program {
 
     pub(super) fn reduce_scatter(&mut self, members: usize, rank: usize, block: usize, size: usize) {
         let bytes = members * block;
-        // The elements are only read, and the result has room for one block: so the elements are combined in scratch, and those of other members
-        // are received behind them in scratch.
+        // The elements are only read, and the result has room for only one block. So the elements are combined in
+        // scratch, and those of other members are received after them in scratch.
         let into = Sums { place: Place::Scratch, coming: bytes, size };
         let Some(exchange) = self.join(members, rank, Cut::Blocks { block }, bytes, &into) else {
             self.send(rank + 1, (Place::Source, 0), bytes);
@@ -92,7 +94,8 @@ impl Program {
         self.settle();
     }
 
-    /// Reduces the participants to a power of two. `None` for a member that takes no further part.
+    /// Reduces the number of participants to a power of two. Returns `None` for a member that does not take part in the
+    /// exchange.
     fn join(&mut self, members: usize, rank: usize, cut: Cut, bytes: usize, into: &Sums) -> Option<Exchange> {
         let parts = parts_of(members);
         let surplus = members - parts;
@@ -110,12 +113,12 @@ impl Program {
         Some(exchange)
     }
 
-    /// Every member combines all elements with those of one partner after the other.
+    /// Every member combines all elements with those of its partners, one partner after the other.
     fn doubling(&mut self, exchange: &Exchange, bytes: usize) {
         let mut mask = 1;
         while mask < exchange.parts {
             let (other, theirs_first) = exchange.partner(mask);
-            // Short messages are sent first: they are under way while the rest is prepared.
+            // Short messages are sent first, so that they are under way while the rest is prepared.
             self.send(other, self.ours(0), bytes);
             self.receive(other, (Place::Scratch, 0), bytes);
             self.settle();
@@ -125,7 +128,7 @@ impl Program {
         }
     }
 
-    /// Every member combines half of its elements, then half of that, and so on, until only its own part is left.
+    /// Every member combines half of its elements, then half of these, and so on, until only its own part is left.
     fn halving(&mut self, exchange: &Exchange, into: &Sums) {
         let (mut low, mut high) = (0, exchange.parts);
         let mut mask = exchange.parts / 2;
@@ -141,7 +144,7 @@ impl Program {
         }
     }
 
-    /// Collects the parts that all members have combined, in the reverse order of partners.
+    /// Collects the parts that all members have combined, with the partners in reverse order.
     fn collecting(&mut self, exchange: &Exchange) {
         let (mut low, mut high) = (exchange.own, exchange.own + 1);
         let mut mask = 1;
@@ -158,8 +161,8 @@ impl Program {
         }
     }
 
-    /// Sends the elements to give, and combines those to keep with the received ones: in pieces, so that one is transferred while the previous one is
-    /// combined.
+    /// Sends elements, and combines the remaining ones with the received ones. Both happen in pieces, so that one piece
+    /// is transferred while the previous one is combined.
     fn pieces(
         &mut self,
         other: usize,
@@ -186,7 +189,7 @@ impl Program {
     }
 }
 
-/// Where elements are combined.
+/// The memory in which elements are combined.
 struct Sums {
     place: Place,
     /// The offset in scratch where other members' elements are received.
@@ -195,42 +198,42 @@ struct Sums {
     size: usize,
 }
 
-/// How the elements are divided among the participants.
+/// The division of the elements among the participants.
 enum Cut {
     /// In equal parts, as far as possible.
     Evenly { count: usize, size: usize },
-    /// In blocks, one for each member; a participant that represents two members has the blocks of both.
+    /// In blocks, one for each member. A participant that represents two members has the blocks of both.
     Blocks { block: usize },
 }
 
-/// The number of members that take part in an exchange.
+/// Returns the number of members that take part in an exchange.
 const fn parts_of(members: usize) -> usize {
     (members + 1).next_power_of_two() / 2
 }
 
-/// The partners and parts of an exchange: a power of two of members, numbered anew.
+/// The partners and parts of an exchange. The number of participants is a power of two, and they are renumbered.
 struct Exchange {
     parts: usize,
-    /// The number of participants, the first ones, that represent two members each.
+    /// The number of participants that represent two members each. They are the first ones.
     surplus: usize,
     own: usize,
     cut: Cut,
 }
 
 impl Exchange {
-    /// Whether this member also represents the one before it.
+    /// Returns whether this member also represents the one before it.
     const fn paired(&self, rank: usize) -> bool {
         rank < 2 * self.surplus
     }
 
-    /// The rank of the member across `mask`, and whether it is before this one.
+    /// Returns the rank of the member across `mask`, and whether it is before this one.
     const fn partner(&self, mask: usize) -> (usize, bool) {
         let other = self.own ^ mask;
         let rank = if other < self.surplus { 2 * other + 1 } else { other + self.surplus };
         (rank, other < self.own)
     }
 
-    /// Offset and length of the parts from `low` to `high`.
+    /// Returns the offset and length of the parts from `low` to `high`.
     const fn range(&self, (low, high): (usize, usize)) -> (usize, usize) {
         let (at, end) = (self.start(low), self.start(high));
         (at, end - at)

@@ -8,14 +8,15 @@ use crate::local_memory::atomic::{AtomicOp, Datatype, fold};
 struct Member {
     steps: VecDeque<Step>,
     memory: Vec<u8>,
-    /// Where in it the elements, the result and scratch are; the first two may overlap.
+    /// The offsets of the elements, the result and scratch in it. The first two may overlap.
     places: [usize; 3],
     result: usize,
-    /// Receives that wait: the sender, the destination offset and the length.
+    /// The receives that wait: the sender, the destination offset and the length.
     expected: VecDeque<(usize, usize, usize)>,
 }
 
-/// A message under way: its bytes, or where they are read when it is received (the member and the offset in its memory).
+/// A message under way: its bytes, or the place from which they are read when it is received (the member and the offset
+/// in its memory).
 enum Message {
     Eager(Vec<u8>),
     Offered(usize, usize),
@@ -32,8 +33,8 @@ impl Member {
     }
 }
 
-/// Runs all members' programs, in an order that `next` chooses, as it does which messages are read late. False if they wait for each other
-/// for ever.
+/// Runs the programs of all members, in an order that `next` chooses. `next` also chooses which messages are read late.
+/// Returns false if the programs deadlock.
 fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl FnMut(usize) -> usize) -> bool {
     let mut wires: HashMap<(usize, usize), VecDeque<(Message, usize)>> = HashMap::new();
     let mut idle = 0;
@@ -43,10 +44,10 @@ fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl 
         }
         idle += 1;
         let rank = next(members.len());
-        // What came, in order for each sender.
+        // The messages that arrived, in order for each sender.
         for (from, into, len) in std::mem::take(&mut members[rank].expected) {
             let waits = members[rank].expected.iter().any(|(other, ..)| *other == from);
-            // Some of what came is not seen at once.
+            // Some messages are not seen immediately.
             let late = next(4) == 0;
             let wire = wires.get_mut(&(from, rank)).filter(|_| !waits && !late);
             let Some((message, sent)) = wire.and_then(VecDeque::pop_front) else {
@@ -102,7 +103,7 @@ fn run(members: &mut [Member], op: AtomicOp, datatype: Datatype, mut next: impl 
     true
 }
 
-/// The members with their elements; `in_place`: the elements are where the result will be.
+/// Creates the members with their elements. With `in_place`, the elements are at the position of the result.
 fn programs(what: Collective, inputs: &[Vec<u8>], count: usize, datatype: Datatype, in_place: bool) -> Vec<Member> {
     let (members, block) = (inputs.len(), count * datatype.size());
     let of = |(rank, input): (usize, &Vec<u8>)| {
@@ -137,7 +138,7 @@ fn random(seed: &mut u64) -> u64 {
     *seed
 }
 
-/// The expected result of a member, computed by a plain loop; `None` if it gets nothing.
+/// Returns the expected result of a member, computed by a plain loop, or `None` if it gets no result.
 fn expected(
     what: Collective,
     inputs: &[Vec<u8>],
@@ -166,7 +167,7 @@ fn expected(
     })
 }
 
-/// Every member's elements for an operation.
+/// Returns the elements of every member for an operation.
 fn inputs(what: Collective, members: usize, block: usize, seed: &mut u64) -> Vec<Vec<u8>> {
     let bytes = |rank| {
         let broadcast = matches!(what, Collective::Broadcast { .. });
@@ -190,7 +191,7 @@ fn try_one(what: Collective, members: usize, count: usize, (op, datatype): (Atom
     }
 }
 
-/// All that may be done with a root, and without.
+/// Returns all operations with a root, and those without.
 fn all(root: usize) -> [Collective; 8] {
     [
         Collective::Broadcast { root },
@@ -240,7 +241,7 @@ fn programs_of_any_size_do_what_a_plain_loop_does_in_any_order() {
         };
         let elements = pairs[random(&mut seed) as usize % pairs.len()];
         let what = all(random(&mut seed) as usize % members)[random(&mut seed) as usize % 8];
-        // Several blocks of the longest would take too long to move.
+        // Several blocks of the longest size would take too long to move.
         let count = if what.blocks(members, 0) == (1, 1) { count } else { count.min(20_000) };
         try_one(what, members, count, elements, &mut seed);
     }
@@ -274,9 +275,9 @@ fn a_barrier_is_passed_by_nobody_before_all_have_come() {
         for late in 0..members {
             let mut all = programs(Collective::Barrier, &vec![Vec::new(); members], 0, Datatype::U8, false);
             all[late].steps = VecDeque::from([Step::Settle]);
-            all[late].expected.push_back((members, 0, 0)); // From a member that does not exist: it waits.
+            all[late].expected.push_back((members, 0, 0)); // It expects a message from a member that does not exist, so it waits.
             let mut turn = 0;
-            // All other members run as far as they can.
+            // All other members run as far as possible.
             let passed = run(&mut all, AtomicOp::Sum, Datatype::U8, |members| {
                 turn += 1;
                 turn % members

@@ -1,17 +1,17 @@
 //! Operations along trees, from a root or to it.
 //!
-//! * Barrier: dissemination (Hensgen, Finkel and Manber). After `k` rounds a member knows of `2^k`.
+//! * Barrier: dissemination (Hensgen, Finkel and Manber). After `k` rounds a member has been notified of `2^k` members.
 //! * Broadcast: a binomial tree.
-//! * Scatter and gather, short: the same tree, along which each subtree gets or gives all of its blocks at once; long: between the root
-//!   and each member directly, so that no block is transferred twice.
+//! * Scatter and gather, short: the same tree, along which each subtree receives or sends all of its blocks at once.
+//!   Long: directly between the root and each member, so that no block is transferred twice.
 
 use super::{Place, Program, Step, runs};
 
-/// Blocks of up to this many bytes in total are sent along the tree.
+/// The maximum total number of bytes of blocks that are sent along the tree.
 const SHORT: usize = 64 << 10;
 
-/// A binomial tree. Its members have *places*, counted from the root. The lowest set bit of a place is the distance to the place above it; the
-/// places below it are those that differ in one bit lower than that.
+/// A binomial tree. Its members have *places*, counted from the root. The lowest set bit of a place is the distance to
+/// the place above it. The places below it are those that differ in one bit lower than that.
 pub(super) struct Tree {
     members: usize,
     root: usize,
@@ -27,7 +27,7 @@ impl Tree {
         (place + self.root) % self.members
     }
 
-    /// The distance to the place above. For the root, the distance at which one would be.
+    /// Returns the distance to the place above. For the root, returns the distance at which that place would be.
     pub(super) const fn above(&self) -> usize {
         self.above_of(self.place)
     }
@@ -36,7 +36,7 @@ impl Tree {
         if place == 0 { self.members.next_power_of_two() } else { 1 << place.trailing_zeros() }
     }
 
-    /// The places below this one, the furthest first.
+    /// Returns the places below this one, the furthest first.
     pub(super) fn below(&self) -> impl Iterator<Item = usize> {
         let (place, members) = (self.place, self.members);
         let distances = std::iter::successors(Some(self.above() / 2), |distance| Some(distance / 2));
@@ -46,14 +46,15 @@ impl Tree {
             .filter(move |below| *below < members)
     }
 
-    /// The number of places in a subtree, including the one at its top. They are consecutive.
+    /// Returns the number of places in a subtree, including its top. They are consecutive.
     const fn width(&self, place: usize) -> usize {
         let (above, rest) = (self.above_of(place), self.members - place);
         if above < rest { above } else { rest }
     }
 
-    /// The pieces in which the blocks of that subtree are sent: the number of each piece's first block, counted from the top of the subtree, and its
-    /// length. The root has all blocks by rank, so a run that wraps around to the first block is two pieces for it.
+    /// Returns the pieces in which the blocks of a subtree are sent: the number of each piece's first block, counted
+    /// from the top of the subtree, and its length. The root has all blocks in the order of ranks, so a run that wraps
+    /// around to the first block is two pieces for it.
     fn pieces(&self, place: usize, with_root: bool) -> impl Iterator<Item = (usize, usize)> {
         let width = self.width(place);
         let first = if with_root { width.min(self.members - self.rank(place)) } else { width };
@@ -119,7 +120,7 @@ impl Program {
             }
         }
         if rank == root {
-            // When all has been sent: the result may overlap it.
+            // Copied after everything has been sent, because the result may overlap the source.
             self.copy(own, result, block);
         }
     }

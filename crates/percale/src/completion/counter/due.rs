@@ -1,4 +1,4 @@
-//! What begins when a counter has reached a threshold.
+//! The work that begins when a counter has reached a threshold.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use super::Counter;
 use super::fire::Begun;
 
-/// The action once a counter meets its condition.
+/// The action to perform when a counter meets its condition.
 #[derive(Debug)]
 pub(crate) enum Due {
     /// Adds to a counter.
@@ -17,18 +17,18 @@ pub(crate) enum Due {
     Work(Box<dyn Work>),
 }
 
-/// Work that waits for a counter. Its owner decides what it is and how it begins.
+/// Work that waits for a counter. Its owner determines its kind and how it begins.
 pub(crate) trait Work: Any + Debug + Send {
-    /// Begins the work. The counter's line is locked meanwhile: this waits for no other thread and wakes no task. What must come after
-    /// the line is unlocked is handed to `begun`.
+    /// Begins the work. The counter's line is locked meanwhile, so this function waits for no other thread and wakes no
+    /// task. Actions for after the line is unlocked are passed to `begun`.
     fn begin(self: Box<Self>, begun: &mut Begun);
 
-    /// Ends the work, which will not begin: it was canceled, or its counter is gone.
+    /// Ends work that will not begin, because it was canceled or its counter no longer exists.
     fn end(self: Box<Self>);
 }
 
 impl Due {
-    /// The work, if it is of this type.
+    /// Returns the work if it is of this type.
     pub(crate) fn work<W: Work>(&self) -> Option<&W> {
         match self {
             Self::Work(work) => (&**work as &dyn Any).downcast_ref(),
@@ -36,7 +36,7 @@ impl Due {
         }
     }
 
-    /// The work, if it is of this type.
+    /// Returns the work if it is of this type.
     pub(crate) fn into_work<W: Work>(self) -> Option<Box<W>> {
         match self {
             Self::Work(work) => (work as Box<dyn Any>).downcast().ok(),

@@ -1,11 +1,11 @@
 //! Firing: begins the work that a counter's increment makes due.
 //!
-//! Counting in one counter may fire work that counts in another, and so on along a chain of any length. So firing is not recursive:
-//! the first call in a thread processes a list of [`Job`]s, and nested calls only add to the list.
+//! An addition to one counter may fire work that adds to another, in a chain of any length. So firing is not recursive:
+//! the first call in a thread processes a list of [`Job`]s, and nested calls only append to the list.
 //!
-//! No work is missed: a thread that queues work publishes its threshold and then looks at the values; a thread that counts
-//! publishes the value and then looks at the thresholds. Both use sequentially consistent order, so one of them sees the other (the
-//! loom model of [`Gate`](super::gate::Gate) checks every order).
+//! No work is missed. A thread that queues work publishes its threshold and then reads the values. A thread that counts
+//! publishes the value and then reads the thresholds. Both use sequentially consistent order, so one of them sees the
+//! other (the loom model of [`Gate`](super::gate::Gate) checks every order).
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -16,31 +16,31 @@ use std::sync::Arc;
 use super::Counter;
 use super::due::Due;
 
-/// An object in which work begins: it has a list of work that is due.
+/// An object that begins work. It has a list of work that is due.
 pub(crate) trait Starter: Send + Sync {
-    /// Makes sure that a thread begins what is due.
+    /// Ensures that a thread begins the work that is due.
     fn kick(&self);
 
-    /// Wakes the tasks that wait for the end of work that has ended.
+    /// Wakes the tasks that wait for work that has ended.
     fn wake(&self);
 }
 
 enum Job<'a> {
     /// A counter may have reached a threshold.
     Counter(Cow<'a, Counter>),
-    /// An object may have something to begin.
+    /// An object may have work to begin.
     Kick(Arc<dyn Starter>),
-    /// Tasks wait to be woken for an object's work.
+    /// An object has tasks to wake.
     Wake(Arc<dyn Starter>),
 }
 
-/// The jobs of a thread. They have no destructor, because a thread may also count in what it drops last: then it must not fire
-/// inside of a line that it processes. [`Ending`] frees the memory instead.
+/// The jobs of a thread. They have no destructor, because a thread may also count in one of its last destructors, and
+/// must then not fire inside of a line that it processes. [`Ending`] frees the memory instead.
 struct Jobs {
-    /// A call further up in this thread's stack processes the list.
+    /// Set while a call further up in this thread's stack processes the list.
     busy: bool,
     list: ManuallyDrop<VecDeque<Job<'static>>>,
-    /// The thread is ending: the call that has processed the list frees it.
+    /// The thread is ending, and the call that has processed the list frees it.
     ending: bool,
 }
 
@@ -58,11 +58,12 @@ thread_local! {
     static JOBS: RefCell<Jobs> =
         const { RefCell::new(Jobs { busy: false, list: ManuallyDrop::new(VecDeque::new()), ending: false }) };
     static ENDING: Ending = const { Ending };
-    /// The work that a call further up in this thread's stack still has to drop. No destructor here either: it is empty in between.
+    /// The work that a call further up in this thread's stack still has to drop. It has no destructor either, because
+    /// it is empty between calls.
     static DROPPING: RefCell<ManuallyDrop<Option<Vec<Due>>>> = const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
-/// Frees the list's memory, if nothing is in it.
+/// Frees the list's memory if the list is empty.
 fn free_list() {
     JOBS.with(|jobs| {
         let jobs = &mut *jobs.borrow_mut();
@@ -72,8 +73,8 @@ fn free_list() {
     });
 }
 
-/// Cancels the work that waited for a counter that is gone. The work may hold the last handle of another counter, for which more
-/// work waits, and so on along a chain of any length: so this is not recursive either.
+/// Cancels the work that waited for a counter that no longer exists. The work may hold the last handle of another
+/// counter, for which more work waits, in a chain of any length. So this is not recursive either.
 pub(super) fn drop_all(mut dues: Vec<Due>) {
     let ours = DROPPING.with(|list| match &mut **list.borrow_mut() {
         Some(list) => {
@@ -94,25 +95,25 @@ pub(super) fn drop_all(mut dues: Vec<Due>) {
     }
 }
 
-/// Held by the call that drops the work. If a panic ends that call, the rest is dropped with its counters, and the next call starts
-/// over.
+/// Held by the call that drops the work. If a panic ends that call, the remaining work is dropped with its counters,
+/// and the next call starts with an empty list.
 struct Dropping;
 
 impl Drop for Dropping {
     fn drop(&mut self) {
-        // Dropped outside of the borrow, since that may drop more.
+        // Dropped outside of the borrow, because that may drop more work.
         drop(DROPPING.with(|list| list.borrow_mut().take()));
     }
 }
 
-/// Ends work that will not begin, for those that wait for its end.
+/// Ends work that will not begin, for the callers that wait for its end.
 pub(crate) fn taken_back(due: Due) {
     if let Due::Work(work) = due {
         work.end();
     }
 }
 
-/// Held by the call that processes the list. If a panic ends that call, the next call starts over.
+/// Held by the call that processes the list. If a panic ends that call, the next call starts with an empty list.
 struct Working;
 
 impl Drop for Working {
@@ -121,7 +122,7 @@ impl Drop for Working {
     }
 }
 
-/// Does what became due by a change of this counter, and all that follows from it.
+/// Fires the work that became due by a change of this counter, and all work that becomes due as a result.
 #[cold]
 pub(crate) fn fire(counter: &Counter) {
     run(Job::Counter(Cow::Borrowed(counter)));
@@ -173,13 +174,14 @@ fn run(job: Job<'_>) {
     }
 }
 
-/// What follows from work that began while a counter's line was locked.
+/// The consequences of work that began while a counter's line was locked.
 #[derive(Default)]
 pub(crate) struct Begun {
-    /// Where work was put into the list last.
+    /// The object to whose list work was added last.
     last: Option<Arc<dyn Starter>>,
-    /// The objects in which work began. If one is closed meanwhile, the last of these handles frees its memory, and with it what its
-    /// work owns, perhaps counters and their lines; so the handles are dropped when no line is locked.
+    /// The objects in which work began. If an object is closed meanwhile, the last of these handles frees its memory
+    /// and everything that its work owns, which may include counters and their lines. So the handles are dropped when
+    /// no line is locked.
     first: Option<Arc<dyn Send + Sync>>,
     others: Vec<Arc<dyn Send + Sync>>,
 }
@@ -195,7 +197,7 @@ impl Begun {
         }
     }
 
-    /// Notes an object that has tasks to wake.
+    /// Records an object that has tasks to wake.
     pub(crate) fn wake(&mut self, starter: Arc<dyn Starter>) {
         run(Job::Wake(starter));
     }
@@ -210,13 +212,13 @@ impl Begun {
     }
 }
 
-/// Whether both are handles to one object.
+/// Returns whether both are handles to the same object.
 fn is_same<T: ?Sized>(one: &Arc<T>, other: &Arc<T>) -> bool {
     Arc::as_ptr(one).addr() == Arc::as_ptr(other).addr()
 }
 
-/// Takes everything from a counter's line that is due, in order. Meanwhile the line is locked: work begins at once only if that does
-/// not wait for another thread, and no task is woken here.
+/// Takes all work that is due from a counter's line, in order. The line is locked meanwhile. Work begins immediately
+/// only if that does not wait for another thread, and no task is woken here.
 fn begin_due(counter: &Counter) {
     let mut begun = Begun::default();
     counter.each_due(|due| match due {

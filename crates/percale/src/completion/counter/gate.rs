@@ -1,15 +1,15 @@
-//! A counter's two values, and the lowest threshold that work waits for.
+//! The two values of a counter, and the lowest threshold for which work waits.
 
 use crate::sync::{AtomicU64, Ordering, loom_fence};
 
-/// The two values of a counter and the lowest threshold that work waits for. All accesses are sequentially consistent: a thread
-/// that counts and one that queues work cannot miss each other.
+/// The two values of a counter and the lowest threshold for which work waits. All accesses are sequentially consistent,
+/// so a thread that counts and a thread that queues work cannot miss each other.
 #[derive(Debug)]
 pub(crate) struct Gate {
     value: AtomicU64,
     errors: AtomicU64,
-    /// No work waits for a lower threshold; `u64::MAX` also if no work waits: a counter that has reached that value looks without
-    /// result.
+    /// A number below which no threshold waits, or `u64::MAX` if no work waits. A counter that has reached that value
+    /// checks the line without result.
     next: AtomicU64,
 }
 
@@ -58,13 +58,14 @@ impl Gate {
         self.is_due()
     }
 
-    /// States that no work waits for a threshold below `next`; returns whether work may be due.
+    /// Records that no work waits for a threshold below `next`. Returns whether work may be due.
     pub(crate) fn waits_for(&self, next: u64) -> bool {
         self.next.store(next, Ordering::SeqCst);
         self.is_due()
     }
 
-    /// Whether the lowest threshold may be reached. The threshold is loaded first: mostly no work waits.
+    /// Returns whether the lowest threshold may have been reached. The threshold is loaded first, because usually no
+    /// work waits.
     #[inline]
     fn is_due(&self) -> bool {
         loom_fence();
@@ -82,7 +83,7 @@ mod model {
 
     type Line = Mutex<(Vec<u64>, u32)>;
 
-    /// Takes the work that is due out of the line, and counts it.
+    /// Takes the work that is due from the line, and counts it.
     fn fire(gate: &Gate, line: &Line) {
         let mut line = line.lock().unwrap();
         let reached = gate.value() + gate.errors();
@@ -92,8 +93,8 @@ mod model {
         gate.waits_for(line.0.iter().copied().min().unwrap_or(u64::MAX));
     }
 
-    /// One thread queues work while another counts; a thread that finds that work may be due takes it. The work is taken exactly
-    /// once.
+    /// One thread queues work while another counts. A thread that finds that work may be due takes it. The work is
+    /// taken exactly once.
     #[test]
     fn loom_trig_007_what_waits_is_never_slept_over() {
         for fails in [false, true] {

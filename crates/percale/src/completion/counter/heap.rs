@@ -1,19 +1,20 @@
 //! An ordered queue for thresholds: a radix heap with sorted small buckets.
 //!
-//! Work that waits for a counter leaves in the order of thresholds, and counters mostly rise: no new threshold lies below one that
-//! has left. For that case a radix heap needs few comparisons: an item lies in the bucket that is named by the highest bit in which
-//! its threshold differs from [`floor`](Heap::floor). When all items before it have left, the lowest bucket is distributed over
-//! those below it; so an item moves down at most 64 times, mostly a few, each move is one of many in a row, and pushing is one
-//! store (R. Ahuja et al., "Faster algorithms for the shortest path problem", 1990, section 4). A bucket of a few items is sorted
-//! instead, into the `front`, from which items leave. A bucket of many items that came in order, as thresholds mostly do, becomes
-//! the `run` unchanged, from which items leave too.
+//! Work that waits for a counter is removed in the order of thresholds, and counters usually increase, so no new
+//! threshold is below one that was already removed. For this case a radix heap needs few comparisons. An item is in the
+//! bucket of the highest bit in which its threshold differs from [`floor`](Heap::floor). When all items before it have
+//! been removed, the lowest bucket is distributed over the buckets below it. So an item moves down at most 64 times,
+//! usually a few times, each move is one of many in sequence, and a push is one store (R. Ahuja et al., "Faster
+//! algorithms for the shortest path problem", 1990, section 4). A bucket of a few items is sorted into the `front`
+//! instead, from which items are removed. A bucket of many items that were pushed in order, as is usual for thresholds,
+//! becomes the `run` unchanged, from which items are removed too.
 //!
-//! Items at or below the floor wait separately, in a binary heap: work with a condition that holds already, which leaves at once,
-//! and thresholds of a counter that was set back.
+//! Items at or below the floor wait separately in a binary heap. These are work whose condition is already met, which
+//! is removed immediately, and thresholds of a counter that was set back.
 //!
-//! Equal thresholds stay in order. In the buckets they are always in one bucket, and distributing and sorting keep its order; items
-//! in the front or in the run came before their equals in the buckets, and before those at the floor that wait separately; stamps
-//! decide between the front and the run.
+//! Equal thresholds keep their order. In the buckets they are always in the same bucket, and distributing and sorting
+//! keep their order. Items in the front or in the run were pushed before equal items in the buckets, and before those
+//! at the floor that wait separately. Stamps decide between the front and the run.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,16 +24,16 @@ const BUCKETS: usize = u64::BITS as usize;
 /// A bucket of at most this many items is sorted.
 const FEW: usize = if cfg!(test) { 8 } else { 256 };
 
-/// The number of items that leave the run between the announcement of an item (`soon`) and its leaving.
+/// The distance, in items removed from the run, between the announcement of an item (`soon`) and its removal.
 const AHEAD: usize = 8;
 
-/// An item of the heap: a threshold and how the owner finds its entry.
+/// An item of the heap: a threshold, and the information by which the owner finds its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Item {
     pub(crate) threshold: u64,
     pub(crate) slot: u32,
-    /// The order of insertion, of two items between which fewer than 2^31 came. (With more, only those with equal thresholds may
-    /// change places.)
+    /// The order of insertion of two items between which fewer than 2^31 items were inserted. (Beyond that only items
+    /// with equal thresholds may be removed out of order.)
     pub(crate) stamp: u32,
 }
 
@@ -42,11 +43,11 @@ impl Item {
     }
 }
 
-/// Items in order, of which some have left.
+/// Ordered items, some of which have been removed.
 #[derive(Debug, Default)]
 struct Line {
     items: Vec<Item>,
-    /// How many have left.
+    /// The number of items that have been removed.
     taken: usize,
 }
 
@@ -60,7 +61,7 @@ impl Line {
         self.items.get(self.taken)
     }
 
-    /// Takes `first`, which the caller knows to be the first item.
+    /// Takes `first`, which the caller has determined to be the first item.
     #[inline]
     fn take(&mut self, first: Item) -> Item {
         self.taken += 1;
@@ -71,7 +72,7 @@ impl Line {
         first
     }
 
-    /// Removes the items that have left.
+    /// Discards the items that have been removed.
     fn tidy(&mut self) -> &mut Vec<Item> {
         self.items.drain(..std::mem::take(&mut self.taken));
         &mut self.items
@@ -81,16 +82,16 @@ impl Line {
 /// A radix heap of items ordered by threshold.
 #[derive(Debug)]
 pub(crate) struct Heap {
-    /// All items in the front, in the run and in the buckets lie above the floor, or at it.
+    /// All items in the front, in the run and in the buckets are above the floor or at it.
     floor: u64,
     front: Line,
     run: Line,
-    /// The buckets that are not empty, a bit each.
+    /// One bit for each bucket, which is set if the bucket is not empty.
     filled: u64,
     buckets: [Bucket; BUCKETS],
-    /// The items at the floor or below, by threshold and by the order in which they came.
+    /// The items at the floor or below it, by threshold and order of insertion.
     below: BinaryHeap<Reverse<(u64, u64, Item)>>,
-    /// The number of items that came to `below`.
+    /// The number of items that were inserted into `below`.
     came: u64,
     len: usize,
 }
@@ -98,9 +99,9 @@ pub(crate) struct Heap {
 #[derive(Debug)]
 struct Bucket {
     items: Vec<Item>,
-    /// The least threshold of its items; without a meaning if there are none.
+    /// The lowest threshold of its items. It has no meaning if there are none.
     least: u64,
-    /// Whether the items came in order.
+    /// Whether the items were inserted in order.
     sorted: bool,
 }
 
@@ -120,7 +121,7 @@ impl Default for Heap {
 }
 
 impl Heap {
-    /// The number of items.
+    /// Returns the number of items.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
@@ -131,7 +132,7 @@ impl Heap {
             self.floor = 0;
         }
         if self.filled == 0 && self.is_last(item.threshold) {
-            // A short line that grows at its end needs no more.
+            // For a short line that grows at its end nothing else is needed.
             if self.front.items.len() >= FEW {
                 self.front.tidy();
             }
@@ -145,7 +146,8 @@ impl Heap {
         self.len += 1;
     }
 
-    /// Whether an item may go to the end of the front: it is above the floor, and the front holds few items, none of them above it.
+    /// Returns whether an item may be appended to the front: the item is above the floor, and the front holds few
+    /// items, none of them above it.
     #[inline]
     fn is_last(&self, threshold: u64) -> bool {
         threshold > self.floor
@@ -153,7 +155,7 @@ impl Heap {
             && self.front.items.last().is_none_or(|last| last.threshold <= threshold)
     }
 
-    /// Puts an item above the floor in its bucket.
+    /// Puts an item that is above the floor into its bucket.
     #[inline]
     fn put(&mut self, item: Item) {
         let number = (item.threshold ^ self.floor).ilog2() as usize;
@@ -171,8 +173,8 @@ impl Heap {
         bucket.items.push(item);
     }
 
-    /// Empties the lowest bucket, over those below it or into the front or the run. Items that are in the front already lie above
-    /// the bucket's least item, and came before their equals in it.
+    /// Empties the lowest bucket into the buckets below it, or into the front or the run. Items that are already in the
+    /// front are above the least item of the bucket, and were inserted before equal items in it.
     fn deal(&mut self, soon: impl Fn(u32)) {
         let from = self.filled.trailing_zeros() as usize;
         let bucket = &mut self.buckets[from];
@@ -202,13 +204,13 @@ impl Heap {
         self.buckets[from].items = items; // Its memory is reused.
     }
 
-    /// The least threshold in the buckets.
+    /// Returns the lowest threshold in the buckets.
     #[inline]
     fn least(&self) -> Option<u64> {
         (self.filled != 0).then(|| self.buckets[self.filled.trailing_zeros() as usize].least)
     }
 
-    /// The least threshold.
+    /// Returns the lowest threshold.
     #[inline]
     pub(crate) fn next(&self) -> Option<u64> {
         if self.len == 0 {
@@ -219,7 +221,7 @@ impl Heap {
         Some(below.min(front).min(run).min(self.least().unwrap_or(u64::MAX)))
     }
 
-    /// The first item, without taking it.
+    /// Returns the first item without removing it.
     #[cold]
     pub(crate) fn first(&mut self) -> Option<Item> {
         let least = self.next()?;
@@ -236,8 +238,8 @@ impl Heap {
         }
     }
 
-    /// Takes the first item, if its threshold is at most `reached`. Passes `soon` the slots of other items that will leave before
-    /// long.
+    /// Removes the first item if its threshold is at most `reached`. Passes the slots of other items that will be
+    /// removed soon to `soon`.
     #[inline]
     pub(crate) fn pop(&mut self, reached: u64, soon: impl Fn(u32)) -> Option<Item> {
         let least = self.next().filter(|least| *least <= reached)?;
@@ -257,7 +259,7 @@ impl Heap {
                 }
                 _ => {}
             }
-            // The items in `below` lie at the floor at most, so below the buckets.
+            // The items in `below` are at most at the floor, so they are below the buckets.
             if let Some(Reverse((.., item))) = self.below.pop() {
                 return Some(item);
             }
@@ -265,7 +267,7 @@ impl Heap {
         }
     }
 
-    /// Removes items.
+    /// Removes the items for which `keep` returns false.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Item) -> bool) {
         self.front.tidy().retain(&keep);
         self.run.tidy().retain(&keep);
@@ -294,13 +296,13 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Push(u64),
-        /// A number of pushes, each above the one before by the same step.
+        /// A number of pushes, each with a threshold that is higher than the previous one by the same step.
         PushUpward(u64, u8, u64),
         /// Raises the reached value, and pops.
         Pop(u64),
-        /// Sets the reached value, perhaps back.
+        /// Sets the reached value, possibly to a lower one.
         Set(u64),
-        /// Removes the items with this remainder by 5.
+        /// Removes the items with this remainder modulo 5.
         Remove(u32),
     }
 

@@ -1,14 +1,14 @@
 //! Counters: they count completed operations instead of describing them.
 //!
-//! A [`Counter`] has a value, the operations that succeeded, and an error value, those that failed. Counting is one
-//! atomic addition and one load: both values and the mark of a sleeping thread share a cache line. Cloning gives
-//! another handle to the same counter.
+//! A [`Counter`] has a value, which is the number of operations that succeeded, and an error value, which is the number
+//! of those that failed. Counting costs one atomic addition and one load: both values and the mark of a sleeping thread
+//! share a cache line. Cloning returns another handle to the same counter.
 //!
-//! Order: additions are sequentially consistent, so that a thread that goes to sleep and one that counts cannot miss
-//! each other, and writes made before counting are visible to every thread that sees the count.
+//! Order: additions are sequentially consistent, so a thread that goes to sleep and one that counts cannot miss each
+//! other, and writes made before counting are visible to every thread that sees the count.
 //!
 //! Work may wait for a counter: operations that begin, and other counters that change, when it has reached a threshold
-//! ([`trigger`](crate::trigger)). Counting that reaches one begins it, in the thread that counts.
+//! ([`trigger`](crate::trigger)). Counting that reaches a threshold begins the work in the counting thread.
 //!
 //! * `gate`: a counter's values and the lowest threshold; `heap`, `waiting`: the work that waits, in order
 //! * `due`: the kinds of work; `fire`: begins what is due
@@ -32,20 +32,20 @@ use self::gate::Gate;
 pub(crate) use self::waiting::{Condition, Ticket, Waiting};
 use super::wait::{Progress, Wait, WaitError};
 
-/// Why a counter did not reach the threshold of a wait.
+/// The reason why a counter did not reach the threshold of a wait.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CounterError {
     /// The timeout expired.
     #[error("the counter did not reach its threshold before the time was up")]
     TimedOut,
-    /// Operations failed meanwhile. The completion queue, if there is one, holds their errors.
+    /// Operations failed meanwhile. Their errors are in the completion queue, if there is one.
     #[error("operations failed: the counter's error value is now {errors}")]
     Failed {
         /// The error value.
         errors: u64,
     },
-    /// An endpoint of one owner counts here, and only its owner can drive it: the wait could last forever.
+    /// An endpoint of one owner counts here, and only its owner can drive it, so the wait might never end.
     #[error(transparent)]
     NotDriven(WaitError),
     /// The thread could not sleep.
@@ -54,7 +54,7 @@ pub enum CounterError {
 }
 
 impl CounterError {
-    /// The code that libfabric has for this error (positive).
+    /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -76,7 +76,7 @@ impl From<WaitError> for CounterError {
     }
 }
 
-/// Counts completed operations. Each handle is the same counter.
+/// A counter of completed operations. Clones are handles to the same counter.
 #[derive(Clone, Default)]
 pub struct Counter {
     line: Arc<Line>,
@@ -84,15 +84,16 @@ pub struct Counter {
 
 crate::short_debug!(Counter, "Counter", value: |this| this.value(), errors: |this| this.line.gate.errors());
 
-/// The fields that counting accesses lie in the first cache line; two lines, since processors fetch pairs.
+/// The fields that counting accesses are in the first cache line. The alignment is two lines, because processors fetch
+/// pairs.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 struct Line {
     gate: Gate,
     wait: Wait,
-    /// How often a value was set, perhaps to the value that it had before.
+    /// The number of times that a value was set, including to the value that it already had.
     sets: AtomicU64,
-    /// The work that waits; created when the first work is queued.
+    /// The work that waits. It is allocated when the first work is queued.
     waiting: OnceLock<Box<Mutex<Waiting>>>,
 }
 
@@ -101,55 +102,55 @@ struct Line {
 pub(crate) struct WeakCounter(Weak<Line>);
 
 impl WeakCounter {
-    /// Whether a handle to the counter exists.
+    /// Returns whether a handle to the counter exists.
     pub(crate) fn is_alive(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    /// The counter, if a handle to it exists.
+    /// Returns the counter if a handle to it exists.
     pub(crate) fn upgrade(&self) -> Option<Counter> {
         self.0.upgrade().map(|line| Counter { line })
     }
 }
 
 impl Counter {
-    /// A counter at 0.
+    /// Creates a counter at 0.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether both are handles to one counter.
+    /// Returns whether both are handles to the same counter.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.line, &other.line)
     }
 
-    /// The [`Wait`] in which its readers sleep.
+    /// Returns the [`Wait`] in which its readers sleep.
     pub(in crate::completion) fn place(&self) -> &Wait {
         &self.line.wait
     }
 
-    /// A state that differs from an earlier one whenever the counter was counted or set meanwhile.
+    /// Returns a state that differs from an earlier one if the counter was counted or set meanwhile.
     pub(in crate::completion) fn state(&self) -> [u64; 3] {
         [self.line.gate.value(), self.line.gate.errors(), self.line.sets.load(Ordering::SeqCst)]
     }
 
-    /// Drives the attached endpoints; returns how many operations succeeded.
+    /// Drives the attached endpoints. Returns the number of operations that succeeded.
     #[must_use]
     pub fn read(&self) -> u64 {
         self.line.wait.drive();
         self.value()
     }
 
-    /// Drives the attached endpoints; returns how many operations failed.
+    /// Drives the attached endpoints. Returns the number of operations that failed.
     #[must_use]
     pub fn read_error(&self) -> u64 {
         self.line.wait.drive();
         self.line.gate.errors()
     }
 
-    /// How many operations have succeeded, without driving anything.
+    /// Returns the number of operations that have succeeded, without driving any endpoint.
     #[must_use]
     #[inline]
     pub fn value(&self) -> u64 {
@@ -171,7 +172,7 @@ impl Counter {
         self.changed(due);
     }
 
-    /// Sets the value. An addition under way in another thread may come before or after.
+    /// Sets the value. A concurrent addition in another thread may take effect before or after it.
     pub fn set(&self, value: u64) {
         let due = self.line.gate.set(value);
         self.line.sets.fetch_add(1, Ordering::SeqCst);
@@ -185,7 +186,7 @@ impl Counter {
         self.changed(due);
     }
 
-    /// Wakes the threads that wait for the values, and begins what may be due.
+    /// Wakes the threads that wait for the values, and begins work that may be due.
     #[inline]
     fn changed(&self, due: bool) {
         self.line.wait.notify();
@@ -203,9 +204,9 @@ impl Counter {
         self.line.waiting.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues work in the counter's line. `named` gets the work's ticket before any thread can begin the work, and whether its
-    /// owner already knows that work of its own waits here. Returns true if the work may be due: then [`fire`] must be called, once
-    /// no lock is held that it needs.
+    /// Queues work in the counter's line. `named` is called before any thread can begin the work, with the work's
+    /// ticket and with whether the owner already has a record that some of its work waits here. Returns true if the
+    /// work may be due. In that case [`fire`] must be called when no lock is held that it needs.
     #[must_use = "what is due is to be begun"]
     pub(crate) fn queue(
         &self,
@@ -220,15 +221,15 @@ impl Counter {
         self.line.gate.waits_for(waiting.next())
     }
 
-    /// Takes all work that is due out of the line, in order. No other thread takes any meanwhile.
+    /// Takes all work that is due from the line, in order. No other thread takes any meanwhile.
     pub(crate) fn each_due(&self, mut begin: impl FnMut(Due)) {
         let mut waiting = self.waiting();
         let gate = &self.line.gate;
-        // The values are read again each time: work that begins may count here.
+        // The values are read again each time, because work that begins may count here.
         while let Some(due) = waiting.pop(gate.value(), gate.value().saturating_add(gate.errors())) {
             begin(due);
         }
-        gate.waits_for(waiting.next()); // A thread that counts from here on sees that, or waits for the lock.
+        gate.waits_for(waiting.next()); // A thread that counts from here on reads this threshold or waits for the lock.
     }
 
     /// Accesses the waiting work, to cancel some of it.
@@ -240,13 +241,13 @@ impl Counter {
         Some(taken)
     }
 
-    /// Whether work waits for the counter.
+    /// Returns whether work waits for the counter.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.line.wait.is_here() && self.line.waiting.get().is_some() && !self.waiting().is_empty()
     }
 
-    /// An address that distinguishes counters, as long as they live.
+    /// Returns an address that distinguishes counters while they exist.
     pub(crate) fn place_in_memory(&self) -> usize {
         Arc::as_ptr(&self.line).addr()
     }
@@ -256,23 +257,24 @@ impl Counter {
         WeakCounter(Arc::downgrade(&self.line))
     }
 
-    /// Makes the endpoints that feed the counter progress by themselves, if threads share them.
+    /// Makes the shared endpoints that feed the counter progress without calls by the application.
     pub(crate) fn automate(&self) -> io::Result<()> {
         self.line.wait.automate()
     }
 
-    /// Waits, driving the attached endpoints, until the value is at least `threshold`; at most `timeout` (`None`: for
-    /// ever).
+    /// Drives the attached endpoints, and waits until the value is at least `threshold`, for at most `timeout` (`None`:
+    /// no limit).
     ///
     /// # Errors
-    /// If the error value changes meanwhile, the time is up, or the thread cannot sleep. At once if the value is less and an endpoint of one
-    /// owner ([`Endpoint`](crate::Endpoint), not [`SharedEndpoint`](crate::SharedEndpoint)) counts here.
+    /// If the error value changes meanwhile, the timeout expires, or the thread cannot sleep. If the value is lower and
+    /// an endpoint of one owner ([`Endpoint`](crate::Endpoint), not [`SharedEndpoint`](crate::SharedEndpoint)) counts
+    /// here, it fails immediately.
     pub fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<(), CounterError> {
         self.wait_since(threshold, self.line.gate.errors(), timeout)
     }
 
-    /// Like [`wait`](Self::wait), but for a caller that has read the error value `errors` before: a failure between that read and
-    /// this call ends the wait too.
+    /// Like [`wait`](Self::wait), but for a caller that has already read the error value `errors`. A failure between
+    /// that read and this call ends the wait too.
     ///
     /// # Errors
     /// If the error value is or becomes different from `errors`, the timeout expires, or the thread cannot sleep.
@@ -286,33 +288,34 @@ impl Counter {
         })?
     }
 
-    /// Makes readers and waiting threads drive `endpoint` from now on, for as long as it lives.
+    /// Makes readers and waiting threads drive `endpoint` from now on, as long as it exists.
     ///
     /// # Errors
-    /// If the system refuses to watch the endpoint's descriptor, or a thread for its progress; in a forked child.
+    /// If the system refuses to watch the endpoint's descriptor, or refuses a thread for its progress, or in a forked
+    /// child.
     pub fn attach(&self, endpoint: &Arc<dyn Progress>) -> io::Result<()> {
         self.line.wait.attach(endpoint)
     }
 
-    /// Forgets `endpoint`.
+    /// Removes `endpoint`.
     pub fn detach(&self, endpoint: &Arc<dyn Progress>) {
         self.line.wait.detach(endpoint);
     }
 
-    /// A descriptor for the caller's own poll or epoll set, readable when the counter may have changed. Before each
-    /// sleep on it: [`try_wait`](Self::try_wait), then look at the values once more.
+    /// Returns a descriptor for the caller's own poll or epoll set. It is readable when the counter may have changed.
+    /// Before each sleep on it, call [`try_wait`](Self::try_wait) and then check the values once more.
     ///
     /// # Errors
-    /// If the system refuses a descriptor; in a forked child.
+    /// If the system refuses a descriptor, or in a forked child.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
         self.line.wait.descriptor()
     }
 
-    /// Arms the descriptor for the next change. Returns false if progress can be made by reading first, or by the owner of an
-    /// endpoint that counts here.
+    /// Arms the descriptor for the next change. Returns false if progress can be made by reading first, or by the owner
+    /// of an endpoint that counts here.
     ///
     /// # Errors
-    /// If the system refuses a descriptor; in a forked child.
+    /// If the system refuses a descriptor, or in a forked child.
     pub fn try_wait(&self) -> io::Result<bool> {
         Ok(self.line.wait.arm()? && !self.line.wait.is_undriven())
     }
@@ -365,7 +368,7 @@ mod tests {
                     }
                 });
             }
-            // A concurrent reader sees the values rise, each on its own.
+            // A concurrent reader sees each value increase.
             scope.spawn(|| {
                 start.wait();
                 let (mut value, mut errors) = (0, 0);
@@ -378,7 +381,7 @@ mod tests {
             start.wait();
         });
         assert_eq!((counter.read(), counter.read_error()), (EACH * 10, EACH * 14));
-        // A value that is set during additions stays set, with the additions that come after it.
+        // A value that is set during additions remains, together with the additions that follow.
         std::thread::scope(|scope| {
             let adding = counter.clone();
             let adder = scope.spawn(move || (0..EACH).for_each(|_| (adding.add(1), adding.add_error(1)).1));

@@ -1,4 +1,4 @@
-//! The work that waits for one counter.
+//! The work that waits for a counter.
 
 use std::cmp::Reverse;
 use std::hint::black_box;
@@ -20,10 +20,10 @@ pub(crate) enum Condition {
     Ends(u64),
 }
 
-/// Names waiting work, until it is due or canceled.
+/// The identifier of waiting work. It is valid until the work is due or canceled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ticket {
-    /// The line's id: another counter may be created at the place of a former one.
+    /// The line's id. Another counter may be created at the address of a former one.
     line: u64,
     slot: u32,
     stamp: u32,
@@ -41,28 +41,29 @@ impl Ticket {
 
 #[derive(Debug)]
 struct Entry {
-    /// Its place among all work that was ever queued here, modulo 2^32.
+    /// Its number in the sequence of all work that was queued here, modulo 2^32.
     stamp: u32,
     /// The domain that queued the work; `None` if an endpoint's owner posted it.
     owner: Option<NonZeroU32>,
     due: Due,
 }
 
-/// Half a cache line: sometimes a million entries wait.
+/// Half a cache line, because a million entries may wait.
 const _: () = assert!(size_of::<Entry>() <= 32);
 
-/// All work that waits for a counter, in order of (threshold, submission). Canceled work leaves its item in the heap until that is
-/// popped, or until a cancellation finds that such items outnumber those of waiting work by more than 64.
+/// All work that waits for a counter, in order of (threshold, submission). Canceled work leaves its item in the heap
+/// until that item is popped, or until a cancellation finds that such items outnumber those of waiting work by more
+/// than 64.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// Different from the id of every other line.
+    /// A number that differs from the id of every other line.
     id: u64,
     successes: Heap,
     ends: Heap,
     entries: Slab<Entry>,
     /// The owner of the work that was queued last.
     last: Option<NonZeroU32>,
-    /// The next stamp. Stamps distinguish entries of one slot, and give their order.
+    /// The next stamp. Stamps distinguish entries of one slot and determine their order.
     stamp: u32,
 }
 
@@ -83,8 +84,8 @@ impl Drop for Waiting {
 }
 
 impl Waiting {
-    /// Puts work in line. Also returns whether the work before it had the same owner, and some work still waits: then that owner
-    /// knows this line.
+    /// Queues work. Also returns whether the previously queued work had the same owner and some work still waits. If
+    /// so, the owner already has a record of this line.
     pub(crate) fn push(&mut self, condition: Condition, owner: Option<NonZeroU32>, due: Due) -> (Ticket, bool) {
         let known = std::mem::replace(&mut self.last, owner) == owner && !self.entries.is_empty();
         let stamp = self.stamp;
@@ -97,30 +98,31 @@ impl Waiting {
         (Ticket { line: self.id, slot, stamp }, known)
     }
 
-    /// A number below which no threshold waits; `u64::MAX` also if nothing waits.
+    /// Returns a number below which no threshold waits, or `u64::MAX` if nothing waits.
     pub(crate) fn next(&self) -> u64 {
         let next = |heap: &Heap| heap.next().unwrap_or(u64::MAX);
         next(&self.successes).min(next(&self.ends))
     }
 
-    /// Whether nothing waits.
+    /// Returns whether no work waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The number of items, including those of canceled work.
+    /// Returns the number of items, including those of canceled work.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn items(&self) -> usize {
         self.successes.len() + self.ends.len()
     }
 
-    /// Takes the first work in line, if the counter has reached its threshold.
+    /// Takes the first work in the line if the counter has reached its threshold.
     pub(crate) fn pop(&mut self, successes: u64, ends: u64) -> Option<Due> {
         loop {
             let (first, second) = (self.successes.next(), self.ends.next());
             let first = first.filter(|threshold| *threshold <= successes);
             let second = second.filter(|threshold| *threshold <= ends);
-            // Entries lie apart from the items that order them: several are loaded into the cache ahead of time.
+            // Entries are stored apart from the items that order them, so several are loaded into the cache ahead of
+            // time.
             let entries = &self.entries;
             let soon = |slot: u32| _ = black_box(entries.get(slot as usize).map(|entry| entry.stamp));
             let item = match (first, second) {
@@ -138,7 +140,7 @@ impl Waiting {
         }
     }
 
-    /// Cancels work; `None` if it is due already, or was canceled.
+    /// Cancels work. Returns `None` if it is due already or was canceled.
     pub(crate) fn cancel(&mut self, ticket: Ticket, owner: Option<NonZeroU32>) -> Option<Due> {
         let slot = ticket.slot as usize;
         let live = |entry: &&Entry| entry.stamp == ticket.stamp && entry.owner == owner && ticket.line == self.id;
@@ -167,7 +169,7 @@ impl Waiting {
         Some(due)
     }
 
-    /// How much work was queued since this entry.
+    /// Returns how much work was queued since this entry.
     const fn age(&self, entry: &Entry) -> u32 {
         self.stamp.wrapping_sub(entry.stamp)
     }
@@ -183,7 +185,7 @@ impl Waiting {
     }
 }
 
-/// Whether the first item of one heap came before the first one of the other.
+/// Returns whether the first item of one heap was queued before the first item of the other.
 #[cold]
 fn comes_first(one: &mut Heap, other: &mut Heap) -> bool {
     match (one.first(), other.first()) {
@@ -239,7 +241,7 @@ mod tests {
                     let first = model.iter().position(is_due).map(|at| model.remove(at).1);
                     proptest::prop_assert_eq!(Some(begun), first);
                     if step % 2 == 0 {
-                        break; // Other calls come in between.
+                        break; // Other calls follow in between.
                     }
                 }
             }

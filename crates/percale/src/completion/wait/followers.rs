@@ -1,23 +1,24 @@
-//! Waiting for several queues and counters at once.
+//! Waits for several queues and counters at once.
 
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::{Progress, Wait, lock};
 
-/// A [`Wait`] that follows others: every endpoint that feeds one of them feeds it too, and a wake-up of their sleepers also wakes
-/// its own.
+/// A [`Wait`] that follows others. Every endpoint that feeds a followed `Wait` also feeds the follower, and a wake-up
+/// of the followed one's sleeping threads also wakes those of the follower.
 pub(in crate::completion) trait Follower: Send + Sync {
-    /// Called when `driver` was attached to a `Wait` that this follows.
+    /// Called when `driver` was attached to a followed `Wait`.
     ///
     /// # Errors
     /// If the system refuses to watch the driver's descriptor.
     fn attached(&self, driver: &Arc<dyn Progress>) -> io::Result<()>;
 
-    /// Called when `driver` was detached from a `Wait` that this follows, or when this stops following a `Wait` with that driver.
+    /// Called when `driver` was detached from a followed `Wait`, or when this follower stops following a `Wait` with
+    /// that driver.
     fn detached(&self, driver: &Arc<dyn Progress>);
 
-    /// Called when a `Wait` that this follows was armed, and there is something.
+    /// Called when a followed `Wait` that was armed is notified.
     fn woken(&self);
 }
 
@@ -28,14 +29,14 @@ pub(super) struct Followers {
 }
 
 impl Followers {
-    /// The followers that are alive, to be called without the lock.
+    /// Returns the live followers, so that they can be called without the lock.
     pub(super) fn all(&self) -> Vec<Arc<dyn Follower>> {
         lock(&self.list).iter().filter_map(Weak::upgrade).collect()
     }
 }
 
 impl Wait {
-    /// Reports to `follower` all that happens here from now on, for as long as it lives.
+    /// Reports all attachments, detachments and notifications to `follower` from now on, as long as it exists.
     ///
     /// # Errors
     /// If a driver cannot be attached to the follower.
@@ -44,8 +45,8 @@ impl Wait {
         list.retain(|other| other.strong_count() > 0);
         list.push(Arc::downgrade(follower));
         drop(list);
-        // After the follower is on the list: a driver that is attached meanwhile is attached to it twice, which has the same effect
-        // as once.
+        // The follower is already in the list, so a driver that is attached meanwhile is attached to it twice, which
+        // has the same effect as once.
         self.drivers().iter().filter_map(Weak::upgrade).try_for_each(|driver| follower.attached(&driver))
     }
 
@@ -56,12 +57,12 @@ impl Wait {
         self.drivers().iter().filter_map(Weak::upgrade).for_each(|driver| follower.detached(&driver));
     }
 
-    /// Arms on behalf of the followers, for a follower that arms the drivers itself.
+    /// Arms this `Wait` for a follower that arms the drivers itself.
     pub(in crate::completion) fn mark(&self) {
         self.armed.set(0);
     }
 
-    /// Whether `driver` is attached.
+    /// Returns whether `driver` is attached.
     pub(in crate::completion) fn is_driven_by(&self, driver: &Arc<dyn Progress>) -> bool {
         let driver = Arc::downgrade(driver);
         self.drivers().iter().any(|other| other.ptr_eq(&driver))

@@ -1,13 +1,14 @@
-//! The mark that shows whether a thread sleeps, and from which value on it is to be woken.
+//! The mark that states whether a thread sleeps, and from which value on it has to be woken.
 
 use crate::sync::{AtomicU64, Ordering, loom_fence};
 
-/// No thread is to be woken.
+/// No thread has to be woken.
 const NOBODY: u64 = u64::MAX;
 
-/// The mark that a sleeper sets, and that a waker clears. It is one word, so a waker that clears it for one sleeper cannot lose
-/// what another asked for. All accesses are sequentially consistent: the waker and a thread that is about to sleep cannot miss each
-/// other, if the waker publishes before it looks at the mark, and the other looks once more after it has set the mark.
+/// The mark that a sleeping thread sets and a waking thread clears. It is one word, so a waking thread that clears it
+/// for one sleeping thread cannot lose the request of another. All accesses are sequentially consistent. So a waking
+/// thread and a thread that is about to sleep cannot miss each other, if the waking thread publishes before it reads
+/// the mark, and the other thread checks again after it has set the mark.
 #[derive(Debug)]
 pub(super) struct Mark(AtomicU64);
 
@@ -18,20 +19,20 @@ impl Default for Mark {
 }
 
 impl Mark {
-    /// Asks for a wake-up when a value is at least `from`; 0: for everything.
+    /// Requests a wake-up when a value is at least `from`; 0 requests every wake-up.
     pub(super) fn set(&self, from: u64) {
         self.0.fetch_min(from.min(NOBODY - 1), Ordering::SeqCst);
         loom_fence();
     }
 
-    /// Whether any thread is to be woken.
+    /// Returns whether any thread has to be woken.
     #[inline]
     pub(super) fn is_set(&self) -> bool {
         loom_fence();
         self.0.load(Ordering::SeqCst) != NOBODY
     }
 
-    /// Whether a thread is to be woken for a value that rose. `value` is called after the look at the mark.
+    /// Returns whether a thread has to be woken for a value that increased. `value` is called after the mark was read.
     #[inline]
     pub(super) fn is_due(&self, value: impl FnOnce() -> u64) -> bool {
         loom_fence();
@@ -39,8 +40,8 @@ impl Mark {
         from != NOBODY && value() >= from
     }
 
-    /// Clears the mark and returns whether it was set: if so, the caller wakes all sleepers, and each that goes on sleeping sets it
-    /// again.
+    /// Clears the mark and returns whether it was set. If so, the caller wakes all sleeping threads, and each that
+    /// continues to sleep sets the mark again.
     pub(super) fn take(&self) -> bool {
         self.0.swap(NOBODY, Ordering::SeqCst) != NOBODY
     }
@@ -74,7 +75,7 @@ mod model {
             }
         }
 
-        /// Whether the sleeper would sleep on, rung or not.
+        /// Returns whether the thread would continue to sleep, whether or not its event was rung.
         fn sleeps(&self, number: usize, from: u64) -> bool {
             for _ in 0..2 {
                 self.rung[number].store(false, Ordering::SeqCst);

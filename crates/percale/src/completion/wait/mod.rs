@@ -1,23 +1,26 @@
-//! How a thread sleeps until a queue or counter has something.
+//! Lets threads sleep until a queue or counter is ready.
 //!
-//! A [`Wait`] belongs to one queue or counter. It knows the endpoints that feed it (as [`Progress`]), so that a waiting thread also
-//! drives them. Threads sleep here in two ways:
-//! * In [`Wait::until`], each on an eventfd of its own and on the endpoints' descriptors. A notification wakes all of them, and
-//!   each checks its own condition: they may wait for different things. A thread that waits for a counter's threshold is only
-//!   notified from that value on (`until_value`, `notify_value`); with several such threads, the lowest threshold counts.
-//! * On [`Wait::descriptor`], in a poll or epoll set of the application's own. Only one thread at a time may do that.
+//! A [`Wait`] belongs to one queue or counter. It has a list of the endpoints that feed it (as [`Progress`]), so that a
+//! waiting thread also drives them. Threads sleep here in two ways:
+//! * In [`Wait::until`], each on its own eventfd and on the endpoints' descriptors. A notification wakes all of them,
+//!   and each checks its own condition, because they may wait for different things. A thread that waits for a counter's
+//!   threshold is notified only from that value on (`until_value`, `notify_value`). If there are several such threads,
+//!   the lowest threshold is used.
+//! * On [`Wait::descriptor`], in the application's own poll or epoll set. Only one thread at a time may do that.
 //!
-//! All descriptors are created on first use; a queue that is only ever polled has none.
+//! All descriptors are created when they are first used. A queue that is only polled has none.
 //!
-//! The rule for sleeping, both ways: **arm, look again, then sleep.** A thread that adds something publishes it first and then
-//! checks whether a sleeper is armed ([`Wait::notify`]). Both sides put a sequentially consistent order (or the lock of the queue)
-//! between their two steps, so at least one of them sees the other: no wake-up is lost, and while no thread sleeps, a notification
-//! costs one load. A sleeper is on the list before it arms, so a thread that finds the mark and takes it down finds the sleeper as
-//! well. Only arming drains the descriptor, and the thread that armed looks again afterwards.
+//! The rule for both ways is: **arm, check again, then sleep.** A thread that adds an item publishes it first, and then
+//! checks whether a sleeping thread is armed ([`Wait::notify`]). Both sides have a sequentially consistent order (or
+//! the lock of the queue) between their two steps, so at least one of them sees the other. No wake-up is lost, and
+//! while no thread sleeps, a notification costs one load. A sleeping thread is in the list before it arms, so a thread
+//! that finds the mark and clears it also finds the sleeping thread. Only arming drains the descriptor, and the thread
+//! that armed it checks again afterwards.
 //!
-//! Each poll set and wait set has a [`Wait`] of its own, which follows those of its members (`followers`).
+//! Each poll set and wait set has its own [`Wait`], which follows those of its members (`followers`).
 //!
-//! Locks: `drivers`, `sleepers` and `followers` are never held together, nor while a driver or a caller's function runs.
+//! Locks: no two of `drivers`, `sleepers` and `followers` are held at the same time, and none is held while a driver or
+//! a function of the caller runs.
 
 mod face;
 mod followers;
@@ -43,28 +46,30 @@ use crate::system::call::{call, named};
 use crate::system::event::EventDescriptor;
 use crate::system::forked::Process;
 
-/// How long a waiting thread makes progress before it sleeps. A wake-up costs about as much.
+/// The time for which a waiting thread makes progress before it sleeps. A wake-up costs about as much.
 const SPIN: Duration = Duration::from_micros(50);
-/// How long a thread sleeps at most before it looks again: an endpoint's peers can take its wake-ups away.
+/// The maximum time that a thread sleeps before it checks again, because peers of an endpoint can suppress its
+/// wake-ups.
 const SLEEP: Duration = Duration::from_millis(100);
-/// Rounds of progress before a waiting thread yields its processor between rounds.
+/// The number of rounds of progress before a waiting thread yields its processor between rounds.
 const EAGER_ROUNDS: u32 = 32;
 
-/// Something that has to be driven for completions to come: an endpoint that several threads share.
+/// An object that has to be driven to produce completions: an endpoint that several threads share.
 pub trait Progress: Send + Sync {
-    /// Does what can be done now, without blocking.
+    /// Makes the progress that is possible now, without blocking.
     fn progress(&self);
 
-    /// Prepares for a thread that is about to sleep: makes sure that [`descriptor`](Self::descriptor) becomes readable when there
-    /// is something to do. Returns false if there is something already.
+    /// Prepares for a thread that is about to sleep: ensures that [`descriptor`](Self::descriptor) becomes readable
+    /// when there is something to do. Returns false if there is something to do already.
     ///
-    /// That holds until the descriptor has become readable, even if another thread makes progress meanwhile: an endpoint that
-    /// progress disarms makes its descriptor readable then, so that the thread that armed it arms it again.
+    /// This remains in effect until the descriptor has become readable, even if another thread makes progress
+    /// meanwhile. If that progress disarms the endpoint, it makes the descriptor readable, so that the thread that
+    /// armed the endpoint arms it again.
     fn arm(&self) -> bool {
         true
     }
 
-    /// Makes sure that progress is made from now on without calls by the application.
+    /// Ensures that progress is made from now on without calls by the application.
     ///
     /// # Errors
     /// If the system cannot start a thread.
@@ -72,27 +77,27 @@ pub trait Progress: Send + Sync {
         Ok(())
     }
 
-    /// The descriptor that, once armed, becomes readable when there is something to do. It stays readable until progress was made
-    /// or a thread arms again. An endpoint's descriptor also becomes readable after 100 ms without a reason, so that a thread that
-    /// sleeps on it looks again.
+    /// Returns the descriptor that, once armed, becomes readable when there is something to do. It stays readable until
+    /// progress is made or a thread arms again. An endpoint's descriptor also becomes readable after 100 ms without a
+    /// reason, so that a thread that sleeps on it checks again.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
 
-/// Why a wait ended without finding what it waited for.
+/// The reason why a wait ended without success.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
     /// The timeout expired.
     #[error("nothing came before the time was up")]
     TimedOut,
-    /// An endpoint of one owner reports here, and only its owner can drive it: the wait could last forever.
+    /// An endpoint of one owner reports here, and only its owner can drive it, so the wait might never end.
     #[error(
         "an endpoint that reports here has one owner, so this wait cannot drive it; open it with bind_shared, or wait with the endpoint"
     )]
     NotDriven,
-    /// The system could not let the thread sleep, mostly because no descriptors are left.
+    /// The system could not let the thread sleep, usually because no descriptors are left.
     #[error("the system refused a descriptor to sleep on: {0}; or poll instead")]
     System(io::Error),
 }
@@ -104,7 +109,7 @@ impl From<io::Error> for WaitError {
 }
 
 impl WaitError {
-    /// The code that libfabric has for this error (positive).
+    /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -115,34 +120,37 @@ impl WaitError {
     }
 }
 
-/// The application's own poll set watches this: an epoll set that holds an eventfd and the set of the drivers.
+/// The descriptors for the application's own poll set: an epoll set that contains an eventfd and the set of the
+/// drivers.
 #[derive(Debug)]
 struct Outside {
     epoll: OwnedFd,
     event: EventDescriptor,
 }
 
-/// Where threads sleep until a queue or counter has something.
+/// The state in which threads sleep until a queue or counter is ready.
 #[repr(C)]
 pub struct Wait {
-    /// Set while a thread sleeps, or is about to, and wants to be notified.
+    /// Set while a thread sleeps, or is about to sleep, and needs to be notified.
     armed: Mark,
     /// Whether `drivers` is not empty.
     driven: AtomicBool,
-    /// Whether the drivers make progress by themselves.
+    /// Whether the drivers make progress without calls by the application.
     automatic: AtomicBool,
     /// An eventfd for each thread that is in the sleeping part of `until`.
     sleepers: Mutex<Vec<Arc<EventDescriptor>>>,
-    /// The endpoints that make progress. The list is replaced, never changed, so that no endpoint is driven under the lock.
+    /// The endpoints that make progress. The list is replaced and never changed in place, so that no endpoint is driven
+    /// under the lock.
     drivers: Mutex<Arc<[Weak<dyn Progress>]>>,
-    /// The epoll set of the drivers' descriptors. Made and changed under the lock of `drivers`.
+    /// The epoll set of the drivers' descriptors. It is created and changed under the lock of `drivers`.
     set: OnceLock<OwnedFd>,
     outside: OnceLock<Outside>,
     /// Poll sets and wait sets of which the owner of this `Wait` is a member.
     followers: Followers,
-    /// Endpoints that report here and that no wait can drive.
+    /// The number of endpoints that report here and that no wait can drive.
     undriven: AtomicUsize,
-    /// The process that created this: in a forked child the locks may be held by threads that do not exist there.
+    /// The process that created this `Wait`. In a forked child the locks may be held by threads that do not exist
+    /// there.
     process: Option<Process>,
 }
 
@@ -159,7 +167,7 @@ impl Default for Wait {
 }
 
 impl Wait {
-    /// A `Wait` without drivers.
+    /// Creates a `Wait` without drivers.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -176,7 +184,7 @@ impl Wait {
         }
     }
 
-    /// Whether this is the process that created it, and not a fork of it.
+    /// Returns whether this process created the `Wait`, and is not a fork of the one that did.
     #[inline]
     pub(in crate::completion) fn is_here(&self) -> bool {
         self.process.is_none_or(Process::is_here)
@@ -188,12 +196,12 @@ impl Wait {
         if self.is_here() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ECHILD)) }
     }
 
-    /// Makes waiting threads and readers drive `driver` from now on, for as long as it lives: once a look, however often it is
-    /// attached.
+    /// Makes waiting threads and readers drive `driver` from now on, as long as it exists: once per check, however
+    /// often it is attached.
     ///
     /// # Errors
-    /// If a thread has slept here, or in a follower, and the system refuses to watch the driver's descriptor as well; if the drivers make
-    /// progress by themselves and the system cannot start a thread; in a forked child.
+    /// If a thread has slept here or in a follower and the system refuses to watch the driver's descriptor as well, if
+    /// the drivers make progress without calls and the system cannot start a thread, or in a forked child.
     pub fn attach(&self, driver: &Arc<dyn Progress>) -> io::Result<()> {
         self.check_process()?;
         let descriptor = driver.descriptor();
@@ -212,12 +220,12 @@ impl Wait {
         if self.automatic.load(Ordering::SeqCst) {
             driver.automate()?;
         }
-        // A thread that sleeps already has not armed this driver.
+        // A thread that is already asleep has not armed this driver.
         self.notify();
         self.followers.all().iter().try_for_each(|follower| follower.attached(driver))
     }
 
-    /// Forgets `driver`.
+    /// Removes `driver`.
     pub fn detach(&self, driver: &Arc<dyn Progress>) {
         if !self.is_here() {
             return;
@@ -234,17 +242,18 @@ impl Wait {
         self.followers.all().iter().for_each(|follower| follower.detached(driver));
     }
 
-    /// Counts an endpoint that reports here and that only its owner can drive. From then on waits that find nothing are refused.
+    /// Counts an endpoint that reports here and that only its owner can drive. From then on waits that find nothing are
+    /// refused.
     pub(in crate::completion) fn add_undriven(&self) {
         self.undriven.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts down when one of these endpoints is gone, or can be driven now.
+    /// Uncounts one of these endpoints, which was dropped or can be driven now.
     pub(in crate::completion) fn remove_undriven(&self) {
         self.undriven.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether a wait could last forever because an endpoint makes no progress.
+    /// Returns whether a wait might never end because an endpoint makes no progress.
     pub(in crate::completion) fn is_undriven(&self) -> bool {
         self.undriven.load(Ordering::SeqCst) > 0
     }
@@ -253,7 +262,7 @@ impl Wait {
         Arc::clone(&lock(&self.drivers))
     }
 
-    /// Makes progress on everything that feeds the queue.
+    /// Makes progress on all endpoints that feed the queue.
     #[inline]
     pub fn drive(&self) {
         if self.driven.load(Ordering::Acquire) && self.is_here() {
@@ -263,7 +272,7 @@ impl Wait {
         }
     }
 
-    /// Makes everything that feeds the queue progress by itself.
+    /// Makes all endpoints that feed the queue progress without calls by the application.
     pub(in crate::completion) fn automate(&self) -> io::Result<()> {
         if !self.is_here() || self.automatic.load(Ordering::Relaxed) || self.automatic.swap(true, Ordering::SeqCst) {
             return Ok(()); // A driver that is attached later is automated in `attach`.
@@ -271,8 +280,8 @@ impl Wait {
         self.drivers().iter().filter_map(Weak::upgrade).try_for_each(|driver| driver.automate())
     }
 
-    /// Wakes the sleepers. Called after what they wait for was published, with sequentially consistent order or under the lock that
-    /// they look under.
+    /// Wakes the sleeping threads. It is called after the awaited change was published, with sequentially consistent
+    /// order or under the lock under which they check for it.
     #[inline]
     pub fn notify(&self) {
         if self.armed.is_set() {
@@ -280,8 +289,8 @@ impl Wait {
         }
     }
 
-    /// Like [`notify`](Self::notify), but for a value that rose: wakes no thread if all wait for a greater value. `value` is called
-    /// after the look at the mark.
+    /// Like [`notify`](Self::notify), but for a value that increased: wakes no thread if all wait for a greater value.
+    /// `value` is called after the mark was read.
     #[inline]
     pub(in crate::completion) fn notify_value(&self, value: impl FnOnce() -> u64) {
         if self.armed.is_due(value) {
@@ -303,7 +312,7 @@ impl Wait {
         self.followers.all().iter().for_each(|follower| follower.woken());
     }
 
-    /// The epoll set of the drivers' descriptors.
+    /// Returns the epoll set of the drivers' descriptors.
     fn set(&self) -> io::Result<&OwnedFd> {
         if let Some(set) = self.set.get() {
             return Ok(set);
@@ -315,12 +324,12 @@ impl Wait {
             for driver in known.iter().filter_map(Weak::upgrade) {
                 watch(&set, driver.descriptor())?;
             }
-            // Under the lock, so that no driver is attached between the look at them and the set's existence.
+            // The lock is held, so that no driver is attached between reading the drivers and creating the set.
             let drivers = lock(&self.drivers);
             if Arc::ptr_eq(&drivers, &known) {
                 return Ok(self.set.get_or_init(|| set));
             }
-            // The drivers have changed. If another thread created the set first, that set holds them.
+            // The drivers have changed. If another thread created the set first, that set contains them.
             if let Some(set) = self.set.get() {
                 return Ok(set);
             }
@@ -339,28 +348,30 @@ impl Wait {
         Ok(self.outside.get_or_init(|| outside))
     }
 
-    /// A descriptor for the application's own poll or epoll set. It is readable when there may be something; before each sleep on
-    /// it, [`arm`](Self::arm) and look again. Only one thread at a time may use it like this.
+    /// Returns a descriptor for the application's own poll or epoll set. It is readable when there may be something to
+    /// read. Before each sleep on it, call [`arm`](Self::arm) and check again. Only one thread at a time may use it in
+    /// this way.
     ///
     /// # Errors
-    /// If the system refuses a descriptor; in a forked child.
+    /// If the system refuses a descriptor, or in a forked child.
     pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
         Ok(self.outside()?.epoll.as_fd())
     }
 
-    /// Arms the [`descriptor`](Self::descriptor). Returns false if a driver has something to do already: then make progress instead
-    /// of sleeping. Otherwise look once more, and sleep if there is still nothing.
+    /// Arms the [`descriptor`](Self::descriptor). Returns false if a driver has something to do already; the caller
+    /// should then make progress instead of sleeping. Otherwise the caller should check once more, and sleep if there
+    /// is still nothing to read.
     ///
     /// # Errors
-    /// If the system refuses a descriptor; in a forked child.
+    /// If the system refuses a descriptor, or in a forked child.
     pub fn arm(&self) -> io::Result<bool> {
-        // Drain before arming: a wake-up that comes after arming must stay.
+        // Drain before arming: a wake-up that arrives after arming must be kept.
         drain(&self.outside()?.event)?;
         Ok(self.ask(0))
     }
 
-    /// Arms for a value of at least `from` (0: for everything), and arms the drivers. Returns false if a driver has something to do
-    /// already.
+    /// Arms for a value of at least `from` (0: for every change), and arms the drivers. Returns false if a driver has
+    /// something to do already.
     fn ask(&self, from: u64) -> bool {
         self.armed.set(from);
         let mut calm = true;
@@ -370,17 +381,17 @@ impl Wait {
         calm
     }
 
-    /// Makes progress, and sleeps when no progress can be made, until `look` finds something.
+    /// Makes progress until `look` returns a value, and sleeps when no progress can be made.
     ///
     /// # Errors
-    /// If it finds nothing within `timeout` (`None`: forever), or the thread cannot sleep. At once, if it finds nothing and an endpoint
-    /// that only its owner can drive reports here; also at once in a forked child.
+    /// If `look` returns no value within `timeout` (`None`: no limit), or the thread cannot sleep. It fails immediately
+    /// if `look` returns no value and an endpoint that only its owner can drive reports here, and in a forked child.
     pub fn until<R>(&self, timeout: Option<Duration>, look: impl FnMut() -> Option<R>) -> Result<R, WaitError> {
         self.until_value(0, timeout, look)
     }
 
-    /// Like [`until`](Self::until), but for a `look` that finds nothing before a value is at least `from`: a value below `from`
-    /// does not wake the caller, other events do.
+    /// Like [`until`](Self::until), but for a `look` that returns no value before a counter's value is at least `from`.
+    /// A lower value does not wake the caller, other events do.
     ///
     /// # Errors
     /// Those of [`until`](Self::until).
@@ -432,7 +443,7 @@ impl Wait {
     }
 }
 
-/// A thread on the list of those to wake, until this is dropped.
+/// A thread in the list of those to wake, until this object is dropped.
 struct Sleeper<'a> {
     wait: &'a Wait,
     event: Arc<EventDescriptor>,
@@ -450,7 +461,7 @@ impl<'a> Sleeper<'a> {
         let rest = Timespec::try_from(rest).ok();
         let set = self.wait.set()?;
         match rustix::event::poll(&mut [pollable(&self.event), pollable(set)], rest.as_ref()) {
-            // Interrupted by a signal: the caller looks again, and checks its deadline.
+            // The sleep was interrupted by a signal. The caller checks again, and checks its deadline.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(named("poll")(error)),
         }
@@ -463,7 +474,8 @@ impl Drop for Sleeper<'_> {
     }
 }
 
-/// The data under these locks is consistent between any two statements, so a panic elsewhere does not corrupt it.
+/// Takes a lock. The data under these locks is consistent after every statement, so a panic elsewhere does not corrupt
+/// it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

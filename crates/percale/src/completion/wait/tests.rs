@@ -1,4 +1,4 @@
-//! Sleepers of both ways, with drivers that the tests control.
+//! Tests both ways of sleeping, with drivers that the tests control.
 
 use super::*;
 use std::sync::atomic::AtomicU32;
@@ -23,7 +23,7 @@ fn the_descriptor_tells_only_who_armed() {
     assert!(!readable(&wait));
 }
 
-/// Finds something after a number of rounds; its descriptor is a pipe's.
+/// A driver that becomes ready after a number of rounds. Its descriptor is a pipe's.
 struct Driver {
     rounds: AtomicU32,
     busy: AtomicBool,
@@ -62,8 +62,8 @@ fn waiting_drives_what_is_attached_and_wakes_for_its_descriptor() {
             assert!(!readable(&wait));
             wait.attach(&shared).unwrap();
         }
-        // A waiting thread goes to sleep after it has spun for a while, which on a slow processor may be one round: then it waits
-        // again.
+        // A waiting thread goes to sleep after it has spun for a while, which on a slow processor may be one round. In
+        // that case it waits again.
         let driven = || (driver.rounds.load(Ordering::Relaxed) > 3).then_some(());
         let waited = (0..100).any(|_| wait.until(Some(SPIN), driven).is_ok());
         assert!(waited, "driven {} times", driver.rounds.load(Ordering::Relaxed));
@@ -107,7 +107,7 @@ fn who_waits_for_a_value_is_not_woken_before() {
                 (value.load(Ordering::SeqCst) >= 1000).then_some(())
             })
         });
-        // Asleep: it looks no more.
+        // The thread is asleep and makes no more checks.
         let mut before = u32::MAX;
         while before != looks.load(Ordering::SeqCst) || lock(&wait.sleepers).is_empty() {
             before = looks.load(Ordering::SeqCst);
@@ -120,7 +120,7 @@ fn who_waits_for_a_value_is_not_woken_before() {
         (0..999).for_each(|_| count());
         std::thread::sleep(SPIN * 20);
         assert_eq!(looks.load(Ordering::SeqCst), before, "woken for less");
-        wait.notify(); // Of something else, of which it is told.
+        wait.notify(); // Notifies the thread of a change other than the one that it waits for.
         while looks.load(Ordering::SeqCst) == before {
             std::thread::yield_now();
         }
@@ -140,7 +140,7 @@ fn a_wait_ends_when_its_time_is_up() {
 
 #[test]
 fn nothing_is_slept_over() {
-    // Each thread waits for the other's turn. A lost wake-up would make this hang.
+    // Each thread waits for the other's turn. A lost wake-up would make this test hang.
     let turn = AtomicU32::new(0);
     let waits = [Wait::new(), Wait::new()];
     std::thread::scope(|scope| {

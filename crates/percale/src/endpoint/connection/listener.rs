@@ -1,4 +1,4 @@
-//! Listeners: where requests for connections arrive.
+//! Listeners, which receive connection requests.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::endpoint::engine::Engine;
 use crate::endpoint::ownership::reach::Reach;
 use crate::endpoint::{EndpointBuilder, SharedEndpoint};
 
-/// Requests that wait for an answer, unless the builder says otherwise.
+/// The default number of requests that may wait for an answer.
 const BACKLOG: usize = 128;
 
 /// Builds a listener. [`Domain::listener`] returns one.
@@ -25,7 +25,7 @@ crate::short_debug!(Listener, "Listener");
 crate::short_debug!(ListenerBuilder<'_>, "ListenerBuilder");
 
 impl Domain {
-    /// Builds a listener, for connections with one peer each.
+    /// Builds a listener for endpoints of one connection each.
     pub fn listener(&self) -> ListenerBuilder<'_> {
         ListenerBuilder::new(self)
     }
@@ -36,13 +36,14 @@ impl<'d> ListenerBuilder<'d> {
         Self { domain, events: None, backlog: BACKLOG }
     }
 
-    /// Reports requests in this queue; several listeners and endpoints may share a queue. Default: a queue of the listener's own.
+    /// Sets the queue that reports requests. Several listeners and endpoints may share a queue. By default the listener
+    /// has its own queue.
     pub fn events(mut self, events: &EventQueue) -> Self {
         self.events = Some(events.clone());
         self
     }
 
-    /// Sets how many requests may wait for an answer (FI_BACKLOG); further ones are rejected. Default 128.
+    /// Sets how many requests may wait for an answer (FI_BACKLOG). Further requests are rejected. Default: 128.
     pub const fn backlog(mut self, requests: usize) -> Self {
         self.backlog = requests;
         self
@@ -62,50 +63,50 @@ impl<'d> ListenerBuilder<'d> {
     }
 }
 
-/// A passive endpoint (fi_passive_ep(3), fi_listen(3)): it receives requests for connections, and nothing else. Closing it rejects
-/// the waiting requests.
+/// A passive endpoint (fi_passive_ep(3), fi_listen(3)), which only receives connection requests. Closing it rejects the
+/// waiting requests.
 pub struct Listener {
     endpoint: SharedEndpoint,
     events: EventQueue,
 }
 
 impl Listener {
-    /// The address to connect to.
+    /// Returns the address to which peers connect.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.endpoint.address()
     }
 
-    /// The queue in which requests are reported. Reading and waiting here drives the listener.
+    /// Returns the queue in which requests are reported. Reading it and waiting for it drive the listener.
     #[must_use]
     pub const fn events(&self) -> &EventQueue {
         &self.events
     }
 
-    /// Sets how many requests may wait for an answer from now on; those that wait already stay.
+    /// Sets how many requests may wait for an answer from now on. Requests that wait already are kept.
     pub fn set_backlog(&self, requests: usize) {
         self.endpoint.access.with(|engine| engine.set_backlog(requests));
     }
 
-    /// The number of requests that wait for an answer now.
+    /// Returns the number of requests that wait for an answer.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.endpoint.access.with(Engine::pending_requests)
     }
 
-    /// The number of peers for which it keeps state.
+    /// Returns the number of peers for which the listener keeps state.
     #[cfg(test)]
     pub(crate) fn peers(&self) -> usize {
         self.with_engine(|engine| engine.core.peers.len())
     }
 
-    /// Calls `f` with its engine.
+    /// Calls `f` with the listener's engine.
     #[cfg(test)]
     pub(crate) fn with_engine<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R {
         self.endpoint.access.with_here(f)
     }
 
-    /// Makes progress; returns whether anything happened.
+    /// Makes progress. Returns whether anything happened.
     #[must_use]
     pub fn progress(&self) -> bool {
         self.endpoint.progress()

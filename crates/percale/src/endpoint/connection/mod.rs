@@ -1,15 +1,17 @@
 //! Endpoints of one connection each (libfabric's `FI_EP_MSG`; fi_cm(3)).
 //!
-//! A [`Listener`] has an address. A peer that [connects](crate::EndpointBuilder::connect) there sends a request to its owner, with
-//! up to [`DATA_LIMIT`] bytes; the owner reads an [`Event::ConnectionRequest`](crate::Event::ConnectionRequest) and
-//! [accepts](crate::EndpointBuilder::accept) it with an endpoint, or [rejects](ConnectionRequest::reject) it, again with data. Then
-//! both sides read [`Event::Connected`](crate::Event::Connected), or the connecting side reads
-//! [`Event::ConnectionRefused`](crate::Event::ConnectionRefused).
+//! A [`Listener`] has an address. A peer that [connects](crate::EndpointBuilder::connect) to this address sends a
+//! request with up to [`DATA_LIMIT`] bytes of data. The owner of the listener reads an
+//! [`Event::ConnectionRequest`](crate::Event::ConnectionRequest) and either [accepts](crate::EndpointBuilder::accept)
+//! the request with an endpoint or [rejects](ConnectionRequest::reject) it. Both answers can carry data. If the request
+//! is accepted, both sides read [`Event::Connected`](crate::Event::Connected). If it is rejected, the connecting side
+//! reads [`Event::ConnectionRefused`](crate::Event::ConnectionRefused).
 //!
-//! Such an endpoint exchanges messages only with its one peer, [`Endpoint::peer`]; everything else is as for any endpoint. Receives
-//! may be posted at any time, sends and accesses while the connection is up. When either side [shuts down](Endpoint::shutdown),
-//! closes or dies, the other reads [`Event::Shutdown`](crate::Event::Shutdown), once, after every message that had been handed
-//! over; receives that found no message fail. An endpoint is connected once in its lifetime.
+//! Such an endpoint exchanges messages only with its one peer, [`Endpoint::peer`]. In all other respects it is like any
+//! endpoint. Receives may be posted at any time, sends and accesses while the connection is up. When one side [shuts
+//! down](Endpoint::shutdown), closes or dies, the other side reads [`Event::Shutdown`](crate::Event::Shutdown) once,
+//! after every message that had been handed over. Receives without a message then fail. An endpoint is connected once
+//! in its lifetime.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,8 +29,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! An endpoint makes progress on its connection as on everything else: in its calls, or when an event queue is read that a shared
-//! endpoint was bound to. A listener is shared: every thread that reads or waits for its events drives it.
+//! An endpoint makes progress on its connection as on everything else: in its calls, or, for a shared endpoint, when
+//! the event queue to which it is bound is read. A listener is shared: every thread that reads or waits for its events
+//! drives it.
 
 mod listener;
 mod open;
@@ -47,14 +50,14 @@ pub use crate::completion::request::ConnectionRequest;
 use crate::types::PeerAddress;
 pub use crate::wire::control::DATA_LIMIT;
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[non_exhaustive]
 #[derive(thiserror::Error)]
 pub enum ConnectionError {
-    /// The endpoint was not opened for one connection.
+    /// The endpoint was not opened for a single connection.
     #[error("this endpoint is for many peers: open it with connect, accept or bind_single")]
     NotForOne,
-    /// The endpoint has, or had, a connection, or is connecting.
+    /// The endpoint is connecting, is connected, or was connected before.
     #[error("this endpoint was connected before; an endpoint has one connection in its lifetime")]
     Used,
     /// The endpoint has neither requested nor accepted a connection.
@@ -66,7 +69,7 @@ pub enum ConnectionError {
     /// The request can no longer be answered.
     #[error("the request is gone: it was answered, or who asked has left, or the listener was closed")]
     Gone,
-    /// The connection could not be made.
+    /// The connection could not be established.
     #[error("no connection: {reason}")]
     Refused {
         /// The error code: `Refused` if the peer rejected the request, or no listener has that address.
@@ -76,10 +79,10 @@ pub enum ConnectionError {
         /// The data that the listener's owner passed with its rejection.
         data: Vec<u8>,
     },
-    /// The caller's timeout has expired; the connection may still come.
+    /// The caller's timeout has expired. The connection may still be established later.
     #[error("the connection does not stand yet")]
     NotYet,
-    /// The process is a fork of the one that made the endpoint.
+    /// The process is a fork of the process that opened the endpoint.
     #[error("this process was forked from the one that opened the endpoint; open a domain of its own in it")]
     Forked,
     /// The endpoint was closed through another handle.
@@ -91,14 +94,14 @@ pub enum ConnectionError {
 }
 
 impl std::fmt::Debug for ConnectionError {
-    /// Formats the error as it is displayed, without the data that the other side sent.
+    /// Formats the error like its `Display` output, without the data that the other side sent.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ConnectionError({self})")
     }
 }
 
 impl ConnectionError {
-    /// The libfabric code.
+    /// Returns the libfabric code.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -120,57 +123,59 @@ impl ConnectionError {
 pub enum ConnectionState {
     /// No connection was requested or accepted yet.
     Unconnected,
-    /// The connection is being made.
+    /// The connection is being established.
     Connecting,
     /// The connection is up.
     Connected,
-    /// The connection could not be made.
+    /// The connection could not be established.
     Refused,
     /// The connection was up, and either side has ended it.
     Shutdown,
 }
 
 impl<A: Ownership> Endpoint<A> {
-    /// Connects an endpoint of one connection to the listener at `address` (fi_connect(3)); `data`, at most [`DATA_LIMIT`] bytes,
-    /// is sent to its owner. Returns at once; an event and [`wait_connected`](Self::wait_connected) report the result. Whatever the
-    /// result, the endpoint cannot be connected again.
+    /// Connects an endpoint of one connection to the listener at `address` (fi_connect(3)). `data`, at most
+    /// [`DATA_LIMIT`] bytes, is sent to the owner of the listener. Returns immediately; the result is reported by an
+    /// event and by [`wait_connected`](Self::wait_connected). The endpoint cannot be connected again, whether the
+    /// result is success or failure.
     ///
     /// # Errors
-    /// If the endpoint is not for one connection, or was used before; the text is no address; or the data is too long.
+    /// If the endpoint is not for a single connection or was used before, if the text is not an address, or if the data
+    /// is too long.
     pub fn connect(&self, address: impl AsRef<str>, data: &[u8]) -> Result<(), ConnectionError> {
         let address = resolve(address.as_ref())?;
         let timeout = self.answer_timeout;
         self.access.with(|engine| engine.call(address, data, timeout))
     }
 
-    /// Accepts a request with an endpoint of one connection (fi_accept(3)); `data`, at most [`DATA_LIMIT`] bytes, is sent to the
-    /// connecting side. Returns at once; an event reports when the connection is up.
+    /// Accepts a request with an endpoint of one connection (fi_accept(3)). `data`, at most [`DATA_LIMIT`] bytes, is
+    /// sent to the connecting side. Returns immediately; an event reports when the connection is up.
     ///
     /// # Errors
-    /// If the endpoint is not for one connection, or was used before; the request is gone; or the data is too long. If the request
-    /// is gone the endpoint cannot be used any more.
+    /// If the endpoint is not for a single connection or was used before, if the request is no longer valid, or if the
+    /// data is too long. If the request is no longer valid, the endpoint cannot be used any more.
     pub fn accept(&self, request: &ConnectionRequest, data: &[u8]) -> Result<(), ConnectionError> {
         let timeout = self.domain.inner.settings.connect_timeouts.longest();
-        // One lock after the other, never both.
+        // The two locks are taken one after the other and never held together.
         let ours = self.access.with(|engine| engine.await_caller(request.caller(), (request.data(), data), timeout))?;
         request.grant(ours, data).inspect_err(|gone| self.access.with(|engine| engine.call_off(&gone.to_string())))
     }
 
-    /// Ends the connection in good order (fi_shutdown(3)): data that was handed over is sent, for a second at most if the peer does
-    /// not take it; then all outstanding operations fail with [`ErrorCode::Canceled`], and the peer reads
-    /// [`Event::Shutdown`](crate::Event::Shutdown). Does nothing if the connection has ended already.
+    /// Shuts down the connection in an orderly way (fi_shutdown(3)). Data that was handed over is sent, for at most one
+    /// second if the peer does not read it. Then all outstanding operations fail with [`ErrorCode::Canceled`], and the
+    /// peer reads [`Event::Shutdown`](crate::Event::Shutdown). Does nothing if the connection has ended already.
     ///
     /// # Errors
-    /// If the endpoint is not for one connection, or this is a forked child.
+    /// If the endpoint is not for a single connection, or this is a forked child.
     pub fn shutdown(&self) -> Result<(), ConnectionError> {
         self.access.with(super::engine::Engine::shutdown)
     }
 
-    /// Waits, making progress, until the connection is up; returns the data that the other side passed with its request or
-    /// acceptance. Waits at most `timeout` (`None`: without a limit).
+    /// Makes progress until the connection is up, and returns the data that the other side passed with its request or
+    /// acceptance. Waits for at most `timeout` (`None`: no limit).
     ///
     /// # Errors
-    /// If the connection cannot be made; [`ConnectionError::NotYet`] if `timeout` expired first.
+    /// If the connection cannot be established. [`ConnectionError::NotYet`] if `timeout` expired first.
     pub fn wait_connected(&self, timeout: Option<Duration>) -> Result<Vec<u8>, ConnectionError> {
         if !self.access.is_here() {
             return Err(ConnectionError::Forked);
@@ -179,27 +184,28 @@ impl<A: Ownership> Endpoint<A> {
         self.access.wait_until(deadline, super::engine::Engine::outcome).unwrap_or(Err(ConnectionError::NotYet))
     }
 
-    /// The state of the endpoint's one connection; `None` if it is for many peers.
+    /// Returns the state of the endpoint's one connection, or `None` if the endpoint is for many peers.
     #[must_use]
     pub fn connection_state(&self) -> Option<ConnectionState> {
         self.access.with(super::engine::Engine::connection_state)
     }
 
-    /// The number by which operations name the peer of an endpoint of one connection: always the same. [`PeerAddress::UNSPECIFIED`]
-    /// for other endpoints.
+    /// Returns the number by which operations name the peer of an endpoint of one connection. The number never changes.
+    /// Returns [`PeerAddress::UNSPECIFIED`] for other endpoints.
     #[must_use]
     pub const fn peer(&self) -> PeerAddress {
         self.peer
     }
 
-    /// The address of the peer of an endpoint of one connection: the listener that it connected to, or the peer that requested the
-    /// connection (fi_getpeer(3)). `None` before, and for other endpoints.
+    /// Returns the address of the peer of an endpoint of one connection: the listener to which it connected, or the
+    /// peer that requested the connection (fi_getpeer(3)). Returns `None` before there is a peer, and for other
+    /// endpoints.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.access.with(super::engine::Engine::remote)
     }
 
-    /// The number by which events name the endpoint, unique among the endpoints of this process.
+    /// Returns the number by which events name the endpoint. It is unique among the endpoints of this process.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.access.with(|engine| engine.id())

@@ -8,9 +8,9 @@ use crate::endpoint::ownership::{Owned, Ownership, Shared};
 use crate::endpoint::{Endpoint, EndpointBuilder};
 
 impl EndpointBuilder<'_> {
-    /// Opens an endpoint of one connection at `address` (`HOST:PORT`; port 0 for any free one), for one owner. It is not connected:
-    /// receives can be posted, then [`connect`](Endpoint::connect) or [`accept`](Endpoint::accept) can be called. An address vector
-    /// of the builder is not used.
+    /// Opens an endpoint of one connection at `address` (`HOST:PORT`; port 0 for any free one), for one owner. The
+    /// endpoint is not connected yet: receives can be posted, then [`connect`](Endpoint::connect) or
+    /// [`accept`](Endpoint::accept) can be called. The builder's address vector is not used.
     ///
     /// # Errors
     /// If the address cannot be bound, or the system refuses descriptors.
@@ -26,8 +26,8 @@ impl EndpointBuilder<'_> {
         self.shared(resolve(address.as_ref())?, Purpose::Single)
     }
 
-    /// Opens an endpoint at any free port, on every interface (a loopback address: on that), and
-    /// [connects](Endpoint::connect) it to the listener at `address`.
+    /// Opens an endpoint at any free port and [connects](Endpoint::connect) it to the listener at `address`. The
+    /// endpoint is bound to every interface, or to the loopback interface if `address` is a loopback address.
     ///
     /// # Errors
     /// If the endpoint cannot be opened, or the data is too long. The result of the request is reported later.
@@ -48,7 +48,7 @@ impl EndpointBuilder<'_> {
     /// Opens an endpoint at any free port of the listener's address, and [accepts](Endpoint::accept) a request with it.
     ///
     /// # Errors
-    /// If the endpoint cannot be opened, the request is gone, or the data is too long.
+    /// If the endpoint cannot be opened, the request is no longer valid, or the data is too long.
     pub fn accept(self, request: &ConnectionRequest, data: &[u8]) -> Result<Endpoint<Owned>, ConnectionError> {
         let endpoint = self.owned(request.place(), Purpose::Single)?;
         endpoint.accept(request, data).map(|()| endpoint)
@@ -57,13 +57,13 @@ impl EndpointBuilder<'_> {
     /// Like [`accept`](Self::accept), but for many threads.
     ///
     /// # Errors
-    /// If the endpoint cannot be opened, the request is gone, or the data is too long.
+    /// If the endpoint cannot be opened, the request is no longer valid, or the data is too long.
     pub fn accept_shared(self, request: &ConnectionRequest, data: &[u8]) -> Result<Endpoint<Shared>, ConnectionError> {
         let endpoint = self.shared(request.place(), Purpose::Single)?;
         endpoint.accept(request, data).map(|()| endpoint)
     }
 
-    /// The address at which to open an endpoint that is to connect to `there`.
+    /// Returns the address at which to open an endpoint that connects to `there`.
     fn near(&self, there: SocketAddr) -> SocketAddr {
         let ip = match there.ip() {
             ip if ip.is_loopback() || self.is_simulated() => ip,

@@ -1,4 +1,4 @@
-//! Answers to requests for connections.
+//! Answers to connection requests.
 
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,11 +12,11 @@ use crate::endpoint::ownership::WeakShared;
 use crate::endpoint::ownership::reach::Reach;
 use crate::wire::control::{Control, DATA_LIMIT, Rejection};
 
-/// A listener, as its requests name it.
+/// The listener to which a request refers.
 #[derive(Debug)]
 pub(crate) struct Requested {
     pub(crate) listener: WeakShared,
-    /// Where it finds the requests that were dropped unanswered.
+    /// The list in which the listener finds requests that were dropped without an answer.
     pub(crate) thrown: Arc<Thrown>,
 }
 
@@ -27,10 +27,10 @@ impl RequestedListener for Requested {
 }
 
 impl ConnectionRequest {
-    /// Rejects the request (fi_reject(3)); `data`, at most [`DATA_LIMIT`] bytes, is sent to the connecting peer.
+    /// Rejects the request (fi_reject(3)). `data`, at most [`DATA_LIMIT`] bytes, is sent to the connecting peer.
     ///
     /// # Errors
-    /// If the request is gone, or the data is too long.
+    /// If the request is no longer valid, or the data is too long.
     pub fn reject(&self, data: &[u8]) -> Result<(), ConnectionError> {
         if data.len() > DATA_LIMIT {
             return Err(ConnectionError::TooMuchData(data.len()));
@@ -38,7 +38,7 @@ impl ConnectionRequest {
         self.answer(&Control::Rejected { why: Rejection::Owner, data: data.to_vec() })
     }
 
-    /// Sends the connecting peer the address of the endpoint that it is to connect to.
+    /// Sends the connecting peer the address of the endpoint to which it has to connect.
     pub(super) fn grant(&self, to: Awaiting, data: &[u8]) -> Result<(), ConnectionError> {
         let Awaiting { address, anywhere, incarnation } = to;
         self.answer(&Control::Granted { address, anywhere, incarnation, data: data.to_vec() })
@@ -50,12 +50,12 @@ impl ConnectionRequest {
         listener.with(|engine| engine.answer_request(self.request().number, answer))
     }
 
-    /// The connecting peer's address and incarnation.
+    /// Returns the connecting peer's address and incarnation.
     pub(super) fn caller(&self) -> (SocketAddr, u128) {
         (self.request().from, self.request().incarnation)
     }
 
-    /// The address at which to open an endpoint that accepts.
+    /// Returns the address at which to open the accepting endpoint.
     pub(super) fn place(&self) -> SocketAddr {
         let ip = match self.request().at.ip() {
             IpAddr::V4(_) if self.request().anywhere => Ipv4Addr::UNSPECIFIED.into(),

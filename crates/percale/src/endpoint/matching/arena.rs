@@ -1,31 +1,31 @@
-//! The slab that entries live in, and the doubly linked lists that run through it.
+//! The slab that stores entries, and the doubly linked lists of these entries.
 //!
-//! An entry has a place (its index, reused last in first out, so that it is warm) and a sequence number (never reused). Both make
-//! its handle, so an old handle never reaches a newer entry. Sequence numbers rise in the order of insertion, so they also decide
-//! which entry is older when lists are compared.
+//! An entry has an index (reused last in, first out, so that it is in the cache) and a sequence number (never reused).
+//! Both form its handle, so an old handle never refers to a newer entry. Sequence numbers increase in the order of
+//! insertion, so they also determine which entry is older when lists are compared.
 //!
-//! An entry can be in `L` lists at once, one for each link slot. A list is not owned by the arena: its owner passes it in, always
-//! with the same slot. Lists that entries of an arena are in must not outlive those entries.
+//! An entry can be in `L` lists at once, one for each link slot. The arena does not own lists: the owner of a list
+//! passes it to each call, always with the same slot. A list must not outlive the entries of the arena that it links.
 
 /// No entry.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// Names a posted receive, until it is matched or canceled and never again.
+/// The handle of a posted receive. It is valid until the receive is matched or canceled, and never again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Posted(pub(super) Handle);
 
-/// Names a held message, until it is taken and never again.
+/// The handle of a held message. It is valid until the message is taken, and never again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Held(pub(super) Handle);
 
 impl Held {
-    /// Lower for messages that arrived earlier at the same queue.
+    /// Returns a number that is lower for messages that arrived earlier at the same queue.
     pub(super) const fn sequence(&self) -> u64 {
         self.0.sequence
     }
 }
 
-/// A place and the sequence number of its entry.
+/// The index of an entry and its sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Handle {
     pub(super) index: u32,
@@ -42,7 +42,7 @@ pub(super) struct List {
 impl List {
     pub(super) const EMPTY: Self = Self { head: NIL, tail: NIL };
 
-    /// The first entry's index, or [`NIL`].
+    /// Returns the first entry's index, or [`NIL`].
     #[inline]
     pub(super) fn head(&self) -> u32 {
         self.head
@@ -62,15 +62,15 @@ struct Links {
 
 #[derive(Debug)]
 struct Node<K, T, const L: usize> {
-    /// 0 where the place is free; then `links[0].next` is the next free place.
+    /// 0 if the slot is free. Then `links[0].next` is the next free slot.
     sequence: u64,
     links: [Links; L],
-    /// The part that searches look at; it stays in a free place, without a meaning.
+    /// The part of the entry that searches read. In a free slot it has no meaning.
     key: K,
     value: Option<T>,
 }
 
-/// Entries with a key, a value and a place in up to `L` lists.
+/// Entries with a key, a value and links for up to `L` lists.
 #[derive(Debug)]
 pub(super) struct Arena<K, T, const L: usize> {
     nodes: Vec<Node<K, T, L>>,
@@ -83,7 +83,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         Self { nodes: Vec::new(), free: NIL, last: 0 }
     }
 
-    /// Stores an entry, and puts it at the end of a list of slot 0. Its links of other slots have no meaning yet.
+    /// Stores an entry, and appends it to a list of slot 0. Its links of other slots are not initialized.
     #[inline(always)]
     pub(super) fn append(&mut self, list: &mut List, key: K, value: T) -> Handle {
         self.last += 1;
@@ -91,7 +91,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         let index = self.free;
         if let Some(node) = self.nodes.get_mut(index as usize) {
             self.free = node.links[0].next;
-            // Field by field: a whole node would be built elsewhere first and then copied.
+            // The fields are set one by one: a whole node would be built elsewhere first and then copied.
             node.sequence = self.last;
             node.links[0] = first;
             node.key = key;
@@ -102,7 +102,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         }
     }
 
-    /// Makes the entry that was just stored the last of the list.
+    /// Appends the entry that was just stored to the list.
     #[inline(always)]
     fn join(&mut self, list: &mut List, index: u32) -> Handle {
         match list.tail {
@@ -132,7 +132,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         node.value.take().expect("an index found in a list is occupied")
     }
 
-    /// Drops an entry that is in one list at most, that of slot 0.
+    /// Drops an entry that is in at most one list, which has slot 0.
     #[inline(always)]
     pub(super) fn discard(&mut self, list: &mut List, index: u32) {
         let node = &mut self.nodes[index as usize];
@@ -144,7 +144,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         self.bridge(0, list, prev, next);
     }
 
-    /// The place that a handle names, if its entry is still there.
+    /// Returns the index of a handle's entry, if the entry still exists.
     #[inline]
     pub(super) fn resolve(&self, handle: Handle) -> Option<u32> {
         let node = self.nodes.get(handle.index as usize)?;
@@ -156,7 +156,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         Handle { index, sequence: self.sequence(index) }
     }
 
-    /// Lower is earlier.
+    /// Returns the sequence number. Lower numbers are older.
     #[inline]
     pub(super) fn sequence(&self, index: u32) -> u64 {
         self.node(index).sequence
@@ -167,7 +167,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         &self.node(index).key
     }
 
-    /// The key of an entry, if the index is that of an entry.
+    /// Returns the key of an entry, if there is an entry at the index.
     #[inline]
     pub(super) fn get_key(&self, index: u32) -> Option<&K> {
         self.nodes.get(index as usize).map(|node| &node.key)
@@ -188,13 +188,13 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         self.node_mut(index).value.as_mut().expect("an index found in a list is occupied")
     }
 
-    /// The entry after this one in the list of that slot, or [`NIL`].
+    /// Returns the entry after this one in the list of that slot, or [`NIL`].
     #[inline]
     pub(super) fn next(&self, slot: usize, index: u32) -> u32 {
         self.node(index).links[slot].next
     }
 
-    /// The entries of a list, in order.
+    /// Returns the entries of a list, in order.
     pub(super) fn walk(&self, slot: usize, list: List) -> impl Iterator<Item = u32> {
         let entry = |index| (index != NIL).then_some(index);
         std::iter::successors(entry(list.head), move |&index| entry(self.next(slot, index)))
@@ -216,7 +216,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         self.bridge(slot, list, prev, next);
     }
 
-    /// Makes neighbours of two entries, or ends of the list where there is none.
+    /// Links two entries as neighbours, or makes them the ends of the list where there is no neighbour.
     #[inline(always)]
     fn bridge(&mut self, slot: usize, list: &mut List, prev: u32, next: u32) {
         match prev {
@@ -229,7 +229,7 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         }
     }
 
-    /// How many places were ever made, for tests of reuse.
+    /// Returns the number of slots that were ever created, for tests of reuse.
     #[cfg(test)]
     pub(super) fn places(&self) -> usize {
         self.nodes.len()

@@ -1,9 +1,11 @@
-//! A hash table from keys to lists: the entries of one class of patterns, filed under the words that they have in common.
+//! A hash table from keys to lists. It files the entries of one class of patterns under the words that the class
+//! compares.
 //!
-//! A bin exists while its list has entries. Bins are chained from buckets, of which there are never fewer than bins;
-//! buckets and bins are reused, and grow only when more keys are live at once than ever before.
+//! A bin exists while its list has entries. Bins are chained from buckets, of which there are never fewer than bins.
+//! Buckets and bins are reused, and their number grows only when more keys are in use at the same time than ever
+//! before.
 //!
-//! Peers choose the tags of what they send, so the hash is seeded: they cannot choose tags that share a bucket.
+//! Peers choose the tags of their messages, so the hash is seeded. A peer cannot choose tags that share a bucket.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -15,7 +17,7 @@ use super::steps::step;
 struct Bin {
     key: Key,
     hash: u32,
-    /// The next bin of this bucket, or of the free ones.
+    /// The next bin of this bucket, or of the list of free bins.
     next: u32,
     list: List,
 }
@@ -23,7 +25,7 @@ struct Bin {
 /// Lists by key.
 #[derive(Debug)]
 pub(super) struct Bins {
-    /// First bin of each chain; none, or a power of two.
+    /// The first bin of each chain. The length is 0 or a power of two.
     buckets: Vec<u32>,
     bins: Vec<Bin>,
     free: u32,
@@ -45,7 +47,7 @@ impl Bins {
         self.live == 0
     }
 
-    /// The bin of this key, if an entry is filed under it.
+    /// Returns the bin of this key, if an entry is filed under it.
     #[inline]
     pub(super) fn find(&self, key: Key) -> Option<u32> {
         if self.live == 0 {
@@ -69,7 +71,7 @@ impl Bins {
         None
     }
 
-    /// The bin of this key, created if there is none. The caller puts an entry into it.
+    /// Returns the bin of this key, and creates it if it does not exist. The caller adds an entry to it.
     #[inline]
     pub(super) fn find_or_make(&mut self, key: Key) -> u32 {
         let hash = self.hash(key);
@@ -90,7 +92,7 @@ impl Bins {
             self.free = free.next;
             *free = made;
         } else {
-            // Never more bins than entries, which the arena limits to fewer than NIL.
+            // There are never more bins than entries, and the arena limits entries to fewer than NIL.
             bin = self.bins.len() as u32;
             self.bins.push(made);
         }
@@ -99,7 +101,8 @@ impl Bins {
         bin
     }
 
-    /// Doubles the buckets. Called when every bin is live, because there are then as many bins as buckets.
+    /// Doubles the number of buckets. It is called when every bin is in use, because there are then as many bins as
+    /// buckets.
     #[cold]
     fn grow(&mut self) {
         let wanted = (self.buckets.len() * 2).max(Self::FIRST_BUCKETS);
@@ -152,18 +155,19 @@ impl Bins {
         hash as usize & self.buckets.len().wrapping_sub(1)
     }
 
-    /// Two folded products. One is not enough: where one word of the keys is constant (tags from any sender) it is a product by one
-    /// fixed number, and for some seeds such products leave the low bits of hundreds of keys alike.
+    /// Combines two folded products. One is not enough: if one word of the keys is constant (tags from any sender), it
+    /// is a product with one fixed number, and for some seeds such products leave the low bits of hundreds of keys
+    /// alike.
     #[inline]
     fn hash(&self, key: Key) -> u32 {
-        /// 2^64 divided by the golden ratio: no run of its multiples keeps close.
+        /// 2^64 divided by the golden ratio. Successive multiples of it are spread evenly.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         let words = folded(key.tag ^ self.seeds[0], key.source ^ self.seeds[1]);
         folded(words ^ self.seeds[2], SPREAD) as u32
     }
 }
 
-/// The halves of the product, one over the other.
+/// Returns the exclusive or of the two halves of the product.
 #[inline]
 fn folded(one: u64, other: u64) -> u64 {
     let product = u128::from(one) * u128::from(other);

@@ -1,8 +1,9 @@
-//! The compared data: envelopes, patterns, and the masks that make classes of patterns.
+//! The data that matching compares: envelopes, patterns, and the masks that define classes of patterns.
 //!
-//! A pattern is two words (tag, source) and for each a mask of the bits that it looks at: `!ignore` for the tag, and
-//! all or nothing for the source. A message fits when its words agree with the pattern's under the masks. So patterns
-//! with equal masks, which are a *class*, can be found in one hash table, under their words with the mask applied.
+//! A pattern has two words (tag and source), and for each word a mask of the bits that it compares: `!ignore` for the
+//! tag, and all or no bits for the source. A message fits when its words equal the pattern's words under the masks.
+//! Patterns with equal masks form a *class*. All patterns of a class can be found in one hash table under their masked
+//! words.
 
 /// The matching data of a message when it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub(crate) enum Source {
 /// The condition that a message must meet for a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
-    /// The wanted tag; 0 for untagged messages.
+    /// The requested tag; 0 for untagged messages.
     pub(crate) tag: u64,
     /// The bits in which the tags may differ.
     pub(crate) ignore: u64,
@@ -65,7 +66,7 @@ impl From<Key> for Envelope {
     }
 }
 
-/// The bits of both words that a class of patterns looks at.
+/// The bits of both words that a class of patterns compares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Masks {
     tag: u64,
@@ -82,20 +83,20 @@ impl Masks {
         Self { tag: !pattern.ignore, source }
     }
 
-    /// The pattern that these masks and this key were made from.
+    /// Returns the pattern from which these masks and this key were made.
     #[inline]
     pub(super) fn pattern(self, key: Key) -> Pattern {
         let source = if self.source == 0 { Source::Any } else { Source::From(key.source) };
         Pattern { tag: key.tag, ignore: !self.tag, source }
     }
 
-    /// The key with only the bits that count: the key of the class's hash table.
+    /// Returns the key with only the bits that the masks select, which is the key in the class's hash table.
     #[inline]
     pub(super) fn apply(self, key: Key) -> Key {
         Key { tag: key.tag & self.tag, source: key.source & self.source }
     }
 
-    /// Whether two keys agree in all bits that count.
+    /// Returns whether two keys agree in all bits that the masks select.
     #[inline]
     pub(super) fn agree(self, one: Key, other: Key) -> bool {
         ((one.tag ^ other.tag) & self.tag) | ((one.source ^ other.source) & self.source) == 0

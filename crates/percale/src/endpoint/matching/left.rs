@@ -1,15 +1,16 @@
-//! The messages of senders that have left, which fit receives directed at any of their names.
+//! The messages of senders that have disconnected, which fit receives directed at any of the sender's names.
 //!
-//! A sender may have several names: aliases of an address, or the context of which it is the sending half. While it is connected, receives
-//! directed at any of them are directed at one source. Once it has left, each name stands for itself, and another sender may take it.
-//! So the messages that the sender left are given a source of their own, a *label*. This table maps names to labels. Senders with the same
-//! names share a label, so a sender that comes and leaves many times adds one.
+//! A sender may have several names: aliases of an address, or the context whose sending half it is. While it is
+//! connected, receives directed at any of them are directed at one source. After it has disconnected, each name stands
+//! for itself, and another sender may take it. So the messages that remain from the sender are given a source of their
+//! own, a *label*. This table maps names to labels. Senders with the same names share a label, so a sender that
+//! connects and disconnects many times adds only one.
 
-/// The labels of which messages are held, each with its names, sorted.
+/// The labels for which messages are held, each with its sorted names.
 #[derive(Debug)]
 pub(super) struct Left {
     list: Vec<(u64, Vec<u64>)>,
-    /// The next label. Labels count down, sources up.
+    /// The next label. Labels are assigned downwards, sources upwards.
     next: u64,
 }
 
@@ -31,17 +32,17 @@ impl Left {
         label
     }
 
-    /// Forgets the labels for which `is_held` returns false.
+    /// Removes the labels for which `is_held` returns false.
     pub(super) fn retain(&mut self, is_held: impl Fn(u64) -> bool) {
         self.list.retain(|(label, _)| is_held(*label));
     }
 
-    /// The labels of a name.
+    /// Returns the labels of a name.
     pub(super) fn labels_of(&self, name: u64) -> impl Iterator<Item = u64> {
         self.list.iter().filter(move |(_, names)| names.contains(&name)).map(|(label, _)| *label)
     }
 
-    /// The names that have labels.
+    /// Returns the names that have labels.
     pub(super) fn names(&self) -> impl Iterator<Item = u64> {
         self.list.iter().flat_map(|(_, names)| names.iter().copied())
     }

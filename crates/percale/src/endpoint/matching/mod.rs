@@ -1,25 +1,26 @@
-//! Matching: which posted receive takes which message.
+//! Matching: decides which posted receive takes which message.
 //!
-//! [`Matching`] owns, for one endpoint and one kind of message (tagged, or untagged as tag 0), the receives that wait for a message
-//! ([`posted`]) and the messages that wait for a receive ([`unexpected`]). The engine chooses what is stored with each: `R` for a
-//! receive, `U` for a message.
+//! [`Matching`] owns, for one endpoint and one kind of message (tagged, or untagged as tag 0), the receives that wait
+//! for a message ([`posted`]) and the messages that wait for a receive ([`unexpected`]). The engine chooses what is
+//! stored with each: `R` for a receive, `U` for a message.
 //!
 //! The rules are those of `fi_trecv` and of MPI:
 //! * a message takes the first receive, in posting order, with a pattern that it fits;
 //! * a receive takes the first unexpected message, in arrival order, that fits its pattern;
-//! * a message fits a pattern when the tags agree in every bit that is not ignored, and the source is the requested one, if any.
+//! * a message fits a pattern when the tags agree in every bit that is not ignored, and the source is the requested
+//!   one, if any.
 //!
-//! The engine therefore asks [`Matching::find`] before it calls [`Matching::post`], and [`Matching::arrive`] before
-//! it calls [`Matching::hold`]: a receive and a message that fit each other never wait side by side.
+//! So the engine calls [`Matching::find`] before [`Matching::post`], and [`Matching::arrive`] before
+//! [`Matching::hold`]. A receive and a message that fit each other never wait at the same time.
 //!
-//! # How it stays fast
-//! While few entries wait, they are one list in order and a search walks it. When more do, they are filed in hash
-//! tables, one for each *class* of patterns: those that look at the same bits of tag and source (see [`key`]). All
-//! real programs use very few classes, but not always `ignore == 0`: MPICH masks two protocol bits in every receive.
-//! Within a class a search is one look-up, whatever the bits are.
+//! # Performance
+//! While few entries wait, they are one ordered list, and a search walks it. When more entries wait, they are filed in
+//! hash tables, one for each *class* of patterns: those that compare the same bits of tag and source (see [`key`]).
+//! Real programs use very few classes, but not always `ignore == 0`: MPICH masks two protocol bits in every receive.
+//! Within a class a search is one look-up, whichever bits it compares.
 //!
-//! Everything lives in vectors that are reused and linked by index ([`arena`], [`bins`]): memory is allocated only
-//! when more entries wait at once than ever before. There are no locks; the endpoint is the one owner.
+//! All data is in vectors that are reused and linked by index ([`arena`], [`bins`]). Memory is allocated only when more
+//! entries wait at the same time than ever before. There are no locks, because the endpoint is the only owner.
 
 mod arena;
 mod bins;
@@ -42,17 +43,18 @@ pub(crate) use posted::{Keep, Met};
 pub(crate) struct Matching<R, U> {
     posted: posted::Queue<R>,
     unexpected: unexpected::Queue<U>,
-    /// There once a sender left messages. Apart, since endpoints are many and this is rare.
+    /// Created when a sender first disconnects while its messages are held. It is boxed because there are many
+    /// endpoints and this is rare.
     left: Option<Box<left::Left>>,
 }
 
 impl<R, U> Matching<R, U> {
-    /// With no receive posted and no message held. Allocates nothing yet.
+    /// Creates an empty state, without allocating memory.
     pub(crate) fn new() -> Self {
         Self { posted: posted::Queue::new(), unexpected: unexpected::Queue::new(), left: None }
     }
 
-    /// Adds a receive behind all others. Does not look among the held messages: call [`find`](Self::find) first.
+    /// Appends a receive. Does not search the held messages: call [`find`](Self::find) first.
     #[inline(always)]
     pub(crate) fn post(&mut self, pattern: Pattern, receive: R) -> Posted {
         self.posted.post(pattern, receive)
@@ -64,8 +66,9 @@ impl<R, U> Matching<R, U> {
         self.posted.arrive(envelope)
     }
 
-    /// Passes `decide` the receive that a message with this envelope takes, and removes it unless it is to stay at its place (a
-    /// multi-receive buffer with room left). Returns the result of `decide`, and the receive if it was removed.
+    /// Passes the receive that a message with this envelope takes to `decide`, and removes the receive unless it keeps
+    /// its position (a multi-receive buffer with room left). Returns the result of `decide`, and the receive if it was
+    /// removed.
     #[inline]
     pub(crate) fn arrive_with<X>(
         &mut self,
@@ -75,27 +78,28 @@ impl<R, U> Matching<R, U> {
         self.posted.arrive_with(envelope, decide)
     }
 
-    /// The receive that a message with this envelope takes. Shorter than [`arrive_with`](Self::arrive_with) for a receive that is
-    /// processed where it is. It stays posted until it is [used up](Self::use_up).
+    /// Returns the receive that a message with this envelope takes. This is shorter than
+    /// [`arrive_with`](Self::arrive_with), for a receive that is processed in place. The receive stays posted until
+    /// [`use_up`](Self::use_up) is called.
     #[inline(always)]
     pub(crate) fn meet(&mut self, envelope: Envelope) -> Option<Met> {
         self.posted.meet(envelope)
     }
 
-    /// A receive that was met just now.
+    /// Returns a receive that was just matched.
     #[inline(always)]
     pub(crate) fn met(&self, met: Met) -> &R {
         self.posted.met(met)
     }
 
-    /// Drops a receive that was met just now.
+    /// Drops a receive that was just matched.
     #[inline(always)]
     pub(crate) fn use_up(&mut self, met: Met) {
         self.posted.use_up(met);
     }
 
-    /// Redirects the receives from one source to another, at their places. Returns their patterns, in posting order: the caller
-    /// then matches them with the held messages that fit.
+    /// Redirects the receives from one source to another and keeps their positions. Returns their patterns in posting
+    /// order. The caller then matches them with the held messages that fit.
     pub(crate) fn redirect(&mut self, from: Source, to: Source) -> Vec<Pattern> {
         self.posted.redirect(from, to)
     }
@@ -105,30 +109,33 @@ impl<R, U> Matching<R, U> {
         self.posted.extract(move |_, receive| pick(receive)).next()
     }
 
-    /// Removes, in posting order, the receives directed at one source (that died), or with [`Source::Any`] every receive of either
-    /// kind. Receives that the iterator has not reached stay posted.
+    /// Removes, in posting order, the receives directed at one source (which died), or with [`Source::Any`] every
+    /// receive, directed or not. Receives that the iterator has not reached stay posted.
     pub(crate) fn drain_posted(&mut self, source: Source) -> impl Iterator<Item = R> {
         self.posted.extract(move |pattern, _| source == Source::Any || source == pattern.source)
     }
 
-    /// Removes, in posting order, the receives that `pick` accepts. Receives that the iterator has not reached stay posted.
+    /// Removes, in posting order, the receives that `pick` accepts. Receives that the iterator has not reached stay
+    /// posted.
     pub(crate) fn extract_posted(&mut self, pick: impl FnMut(Pattern, &R) -> bool) -> impl Iterator<Item = R> {
         self.posted.extract(pick)
     }
 
-    /// Whether a receive is directed at this source. Looks at all of them.
+    /// Returns whether a receive is directed at this source. Examines all receives.
     pub(crate) fn is_directed_at(&self, source: u64) -> bool {
         self.posted.sources().any(|from| from == Source::From(source))
     }
 
-    /// Whether a message that fits receives directed at this source is held, claimed or not. Looks at all of them.
+    /// Returns whether a message that fits receives directed at this source is held, claimed or not. Examines all
+    /// messages.
     pub(crate) fn holds_of(&self, source: u64) -> bool {
         let labels: Vec<u64> = self.left.iter().flat_map(|left| left.labels_of(source)).collect();
         self.unexpected.sources().any(|from| from == source || labels.contains(&from))
     }
 
-    /// Gives the messages of `from` that are held to receives directed at `from` or at one of `names`: their sender has left, and had these
-    /// names too. What arrives from any of these sources later is not given to the others.
+    /// Makes the held messages of `from` available to receives directed at `from` or at one of `names`. Their sender
+    /// has disconnected, and had these names too. Messages that arrive later from any of these sources are not
+    /// available to the other names.
     pub(crate) fn leave(&mut self, from: u64, names: &[u64]) {
         if names.is_empty() || !self.unexpected.sources().any(|source| source == from) {
             return;
@@ -140,42 +147,42 @@ impl<R, U> Matching<R, U> {
         unexpected.rename(from, left.label([names, &[from]].concat()));
     }
 
-    /// The sources whose receives are given messages of senders that have left.
+    /// Returns the sources whose receives take messages of senders that have disconnected.
     pub(crate) fn left(&self) -> impl Iterator<Item = u64> {
         self.left.iter().flat_map(|left| left.names())
     }
 
-    /// The posted receives in posting order.
+    /// Returns the posted receives in posting order.
     #[cfg(test)]
     pub(crate) fn posted(&self) -> impl Iterator<Item = (Posted, Pattern, &R)> {
         self.posted.iter()
     }
 
-    /// How many receives are posted.
+    /// Returns the number of posted receives.
     #[inline]
     pub(crate) fn posted_len(&self) -> usize {
         self.posted.len()
     }
 
-    /// Stores a message that no receive took, behind all others.
+    /// Appends a message that no receive took.
     #[inline]
     pub(crate) fn hold(&mut self, envelope: Envelope, message: U) -> Held {
         self.unexpected.hold(envelope, message)
     }
 
-    /// Whether any message is held and not claimed.
+    /// Returns whether any message is held and not claimed.
     #[inline]
     pub(crate) fn holds_any(&self) -> bool {
         !self.unexpected.is_empty()
     }
 
-    /// The first held message, in arrival order, that fits the pattern and is not claimed. It stays held.
+    /// Returns the first held message, in arrival order, that fits the pattern and is not claimed. It stays held.
     #[inline]
     pub(crate) fn find(&mut self, pattern: &Pattern) -> Option<Held> {
         if self.left.is_none() { self.unexpected.find(pattern) } else { self.find_left(pattern) }
     }
 
-    /// Like [`find`](Self::find), while messages of senders that have left may be held.
+    /// Like [`find`](Self::find), for the case that messages of disconnected senders may be held.
     #[cold]
     #[inline(never)]
     fn find_left(&mut self, pattern: &Pattern) -> Option<Held> {
@@ -186,7 +193,7 @@ impl<R, U> Matching<R, U> {
         found.min_by_key(Held::sequence)
     }
 
-    /// The message behind a handle, claimed or not, unless it was taken.
+    /// Returns the message of a handle, claimed or not, unless it was taken.
     #[inline]
     pub(crate) fn held(&self, handle: Held) -> Option<&U> {
         self.unexpected.get(handle)
@@ -198,8 +205,8 @@ impl<R, U> Matching<R, U> {
         self.unexpected.get_mut(handle)
     }
 
-    /// Sets a held message aside (`FI_PEEK | FI_CLAIM`): [`find`](Self::find) skips it, and only its handle takes it. Returns false
-    /// if it was taken or claimed before.
+    /// Claims a held message (`FI_PEEK | FI_CLAIM`): [`find`](Self::find) skips it, and only its handle can take it.
+    /// Returns false if it was taken or claimed before.
     pub(crate) fn claim(&mut self, handle: Held) -> bool {
         self.unexpected.claim(handle)
     }
@@ -210,8 +217,9 @@ impl<R, U> Matching<R, U> {
         self.unexpected.take(handle)
     }
 
-    /// Removes the held messages that `pick` accepts: first those not claimed, in arrival order, then the claimed ones (for which
-    /// `pick`'s second argument is true), in the order of claiming. Messages that the iterator has not reached stay held.
+    /// Removes the held messages that `pick` accepts: first those not claimed, in arrival order, then the claimed ones
+    /// (for which `pick`'s second argument is true), in the order of claiming. Messages that the iterator has not
+    /// reached stay held.
     pub(crate) fn extract_held(
         &mut self,
         pick: impl FnMut(Envelope, bool, &U) -> bool,
@@ -219,13 +227,13 @@ impl<R, U> Matching<R, U> {
         self.unexpected.extract(pick)
     }
 
-    /// The held messages that are not claimed, in arrival order.
+    /// Returns the held messages that are not claimed, in arrival order.
     #[cfg(test)]
     pub(crate) fn unexpected(&self) -> impl Iterator<Item = (Held, Envelope, &U)> {
         self.unexpected.iter()
     }
 
-    /// How many messages are held, without the claimed ones.
+    /// Returns the number of held messages, without the claimed ones.
     #[cfg(test)]
     pub(crate) fn unexpected_len(&self) -> usize {
         self.unexpected.len()

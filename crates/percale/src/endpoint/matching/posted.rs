@@ -1,42 +1,43 @@
 //! The receives that wait for a message.
 //!
-//! All are in one list in posting order. While messages find their receives among the first [`LINEAR`], however many wait behind
-//! those, only that list is used. An arrival that would have to look further has them filed by class as well; once no more than
-//! [`FEW`] wait, that is undone (the gap keeps a queue that hovers at one length from doing so again and again). While they are
-//! filed, an arrival looks up the first of every class, and the lowest sequence number wins.
+//! All receives are in one list in posting order. Only that list is used while messages find their receives among the
+//! first [`LINEAR`] entries, however many receives wait behind these. When an arrival would have to search further, all
+//! receives are also filed by class. This is undone when at most [`FEW`] receives wait; the gap prevents a queue whose
+//! length stays near one value from repeating it. While receives are filed, an arrival looks up the first receive of
+//! every class, and the lowest sequence number wins.
 //!
-//! Invariants: an entry is in `order`, and while `filed` in exactly one of its class's bins or `rest`. A class
-//! changes its masks only while it is empty.
+//! Invariants: an entry is in `order`, and while `filed`, it is also in exactly one of its class's bins or in `rest`. A
+//! class changes its masks only while it is empty.
 
 use super::arena::{Arena, List, NIL, Posted};
 use super::bins::Bins;
 use super::key::{Envelope, Key, Masks, Pattern, Source};
 use super::steps::step;
 
-/// How many receives an arrival looks at without hash tables.
+/// The number of receives that an arrival examines without hash tables.
 pub(super) const LINEAR: usize = 8;
-/// At this length the hash tables are dropped.
+/// The length at which the hash tables are dropped.
 const FEW: usize = 2;
-/// How many classes have a hash table; receives of further classes are in a list that every arrival walks.
+/// The number of classes that have a hash table. Receives of further classes are in a list that every arrival walks.
 const CLASSES: usize = 8;
 
-/// Link slot of the list of all.
+/// The link slot of the list of all receives.
 const ORDER: usize = 0;
-/// Link slot of the bin's list, or of `rest`.
+/// The link slot of the list of a bin, or of `rest`.
 const FILE: usize = 1;
-/// Class of the receives in `rest`.
+/// The class of the receives in `rest`.
 const REST: u32 = u32::MAX;
 
 /// Whether a receive that matched is removed or stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// The receive is used up.
+    /// The receive takes no more messages.
     Remove,
-    /// The receive takes more messages, at its place in the order.
+    /// The receive takes more messages and keeps its position in the order.
     Stay,
 }
 
-/// A receive that a message has just met, by its place: nothing was posted or removed since.
+/// A receive that a message has just matched, by its index. Nothing was posted or removed since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Met(u32);
 
@@ -111,7 +112,7 @@ impl<R> Queue<R> {
         Some((found, removed))
     }
 
-    /// Removes the receives that `pick` accepts, in posting order, as the iterator advances.
+    /// Removes the receives that `pick` accepts, in posting order, while the iterator advances.
     pub(super) fn extract(&mut self, mut pick: impl FnMut(Pattern, &R) -> bool) -> impl Iterator<Item = R> {
         let mut next = self.order.head();
         std::iter::from_fn(move || {
@@ -127,7 +128,8 @@ impl<R> Queue<R> {
         })
     }
 
-    /// Redirects the receives from one source to another, at their places. Returns their patterns, in posting order.
+    /// Redirects the receives from one source to another and keeps their positions. Returns their patterns in posting
+    /// order.
     pub(super) fn redirect(&mut self, from: Source, to: Source) -> Vec<Pattern> {
         if self.filed {
             self.unfile_all(); // They are filed under words that change.
@@ -147,7 +149,7 @@ impl<R> Queue<R> {
         patterns
     }
 
-    /// The source of each receive, in posting order.
+    /// Returns the source of each receive, in posting order.
     pub(super) fn sources(&self) -> impl Iterator<Item = Source> {
         self.arena.walk(ORDER, self.order).map(|index| {
             let entry = self.arena.key(index);
@@ -163,7 +165,7 @@ impl<R> Queue<R> {
         })
     }
 
-    /// The first receive that fits. Mostly that is the oldest of all, filed or not.
+    /// Returns the first receive that fits. Usually it is the oldest of all, filed or not.
     #[inline(always)]
     fn first(&mut self, envelope: Envelope) -> Option<u32> {
         let (key, oldest) = (Key::from(envelope), self.order.head());
@@ -172,7 +174,7 @@ impl<R> Queue<R> {
         if entry.masks.agree(entry.key, key) { Some(oldest) } else { self.first_of_others(key) }
     }
 
-    // Out of line, so that the registers that it needs are not saved and restored where the oldest receive fits.
+    // Not inlined, so that the registers that it needs are not saved and restored when the oldest receive fits.
     #[inline(never)]
     fn first_of_others(&mut self, key: Key) -> Option<u32> {
         if self.filed {
@@ -251,7 +253,7 @@ impl<R> Queue<R> {
         self.arena.remove(index)
     }
 
-    /// Takes an entry out of every list.
+    /// Removes an entry from every list.
     #[inline]
     fn unlink(&mut self, index: u32) {
         self.arena.unlink(ORDER, &mut self.order, index);
@@ -269,7 +271,7 @@ impl<R> Queue<R> {
         }
     }
 
-    // Out of line, like `first_of_others`.
+    // Not inlined, like `first_of_others`.
     #[inline(never)]
     fn file(&mut self, index: u32) {
         let Entry { key, masks, .. } = *self.arena.key(index);
@@ -285,7 +287,8 @@ impl<R> Queue<R> {
         (entry.class, entry.bin) = (class as u32, bin);
     }
 
-    /// The class with these masks: an existing one, else one that is out of use, else a new one, as long as there are any.
+    /// Returns the class with these masks: an existing one, or an unused one, or a new one while the limit is not
+    /// reached.
     fn class(&mut self, masks: Masks) -> Option<usize> {
         if let Some(same) = self.classes.iter().position(|class| class.masks == masks) {
             return Some(same);
@@ -331,7 +334,7 @@ impl<R> Queue<R> {
         }
     }
 
-    /// The number of entries for which this queue has memory, which must not grow while no more of them wait.
+    /// Returns the number of entries for which this queue has memory. It must not grow unless more entries wait.
     #[cfg(test)]
     pub(super) fn places(&self) -> usize {
         self.arena.places()

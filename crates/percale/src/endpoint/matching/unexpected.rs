@@ -1,38 +1,38 @@
 //! The messages that wait for a receive.
 //!
-//! All that are not claimed are in one list in arrival order. A message has no masks: which bits matter is known only when a
-//! receive searches. So classes are learned: a search that had to walk more than [`LINEAR`] messages files them all under its own
-//! masks, which costs a small multiple of the walk, and later searches of that class are one look-up. While a class is in use,
-//! every message that is held is filed in it. Classes are dropped when [`FEW`] messages are left, and one that was not used lately
-//! makes room for another.
+//! All messages that are not claimed are in one list in arrival order. A message has no masks: only a receive that
+//! searches determines which bits are compared. So classes are created by searches. A search that had to walk more than
+//! [`LINEAR`] messages files them all under its own masks. This costs a small multiple of the walk, and later searches
+//! of that class are one look-up. While a class is in use, every held message is filed in it. All classes are dropped
+//! when [`FEW`] messages are left, and a class that was not used recently is replaced by another one when needed.
 //!
-//! Invariants: an entry is either in `order` and in a bin of every class in use, or in `claimed` and in no bin. A
-//! class that is not in use has no bins.
+//! Invariants: an entry is either in `order` and in a bin of every class in use, or in `claimed` and in no bin. A class
+//! that is not in use has no bins.
 
 use super::arena::{Arena, Held, List, NIL};
 use super::bins::Bins;
 use super::key::{Envelope, Key, Masks, Pattern};
 use super::steps::step;
 
-/// The longest walk after which no class is learned.
+/// The longest walk after which no class is created.
 pub(super) const LINEAR: u64 = 16;
-/// At this length all classes are dropped.
+/// The length at which all classes are dropped.
 const FEW: usize = 2;
-/// How many classes can be in use; searches of further ones walk.
+/// The number of classes that can be in use. Searches of further classes walk the list.
 const CLASSES: usize = 4;
-/// For this many searches a class that was used is not dropped for another.
+/// A class that was used within this many searches is not replaced by another one.
 const LATELY: u64 = 64;
 
-/// Link slot of the list of all, and of the list of the claimed.
+/// The link slot of the list of all messages, and of the list of claimed messages.
 const ORDER: usize = 0;
-/// Link slot of the first class's bins; the others follow.
+/// The link slot of the first class's bins. The slots of the other classes follow.
 const FILE: usize = 1;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: Key,
     claimed: bool,
-    /// The bin in which it is filed, for each class in use.
+    /// The bin in which the message is filed, for each class in use.
     bins: [u32; CLASSES],
 }
 
@@ -40,7 +40,7 @@ struct Entry {
 struct Class {
     masks: Masks,
     in_use: bool,
-    /// The number of the last search that used it.
+    /// The number of the last search that used the class.
     asked: u64,
     bins: Bins,
 }
@@ -152,7 +152,7 @@ impl<U> Queue<U> {
         Some(self.remove(index))
     }
 
-    /// Removes the messages that `pick` accepts, the claimed ones last, as the iterator advances.
+    /// Removes the messages that `pick` accepts, the claimed ones last, while the iterator advances.
     pub(super) fn extract(
         &mut self,
         mut pick: impl FnMut(Envelope, bool, &U) -> bool,
@@ -178,13 +178,14 @@ impl<U> Queue<U> {
         })
     }
 
-    /// The source of each message, the claimed ones last.
+    /// Returns the source of each message, the claimed ones last.
     pub(super) fn sources(&self) -> impl Iterator<Item = u64> {
         let all = self.arena.walk(ORDER, self.order).chain(self.arena.walk(ORDER, self.claimed));
         all.map(|index| self.arena.key(index).key.source)
     }
 
-    /// Gives the messages of one source, claimed or not, another one. What has that already is older than all of these.
+    /// Changes the source of the messages of one source, claimed or not. Messages that already have the new source are
+    /// older than all of these.
     #[cold]
     pub(super) fn rename(&mut self, from: u64, to: u64) {
         for list in [self.order, self.claimed] {
@@ -201,7 +202,7 @@ impl<U> Queue<U> {
     fn rename_one(&mut self, index: u32, source: u64) {
         let Entry { key, claimed, .. } = *self.arena.key(index);
         let renamed = Key { source, ..key };
-        // Of the classes, only those that look at the source are concerned. What is in the new bin is older, so it stays in order.
+        // Only classes that compare the source are affected. Messages in the new bin are older, so the order is kept.
         let concerned =
             |class: &Class| !claimed && class.in_use && class.masks.apply(key) != class.masks.apply(renamed);
         let concerned: Vec<usize> = (0..self.classes.len()).filter(|at| concerned(&self.classes[*at])).collect();
@@ -227,7 +228,7 @@ impl<U> Queue<U> {
         self.arena.remove(index)
     }
 
-    /// Takes an entry out of the order and of every class.
+    /// Removes an entry from the order and from every class.
     #[inline]
     fn withdraw(&mut self, index: u32) {
         self.arena.unlink(ORDER, &mut self.order, index);
@@ -272,7 +273,7 @@ impl<U> Queue<U> {
         }
     }
 
-    /// A class for new masks: one that is out of use, else a new one, else the one that was not used for the longest time.
+    /// Returns a class for new masks: an unused one, or a new one, or the one that was not used for the longest time.
     fn vacant_class(&mut self) -> Option<usize> {
         if let Some(unused) = self.classes.iter().position(|class| !class.in_use) {
             return Some(unused);
@@ -303,7 +304,7 @@ impl<U> Queue<U> {
         }
     }
 
-    /// The number of entries for which this queue has memory, which must not grow while no more of them wait.
+    /// Returns the number of entries for which this queue has memory. It must not grow unless more entries wait.
     #[cfg(test)]
     pub(super) fn places(&self) -> usize {
         self.arena.places()

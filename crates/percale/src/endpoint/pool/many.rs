@@ -1,8 +1,8 @@
 //! A buffer of a shared receive context that takes many messages.
 //!
-//! Each message has a part of it, whichever endpoint received it. The buffer is released when it takes no more messages and its
-//! last part has ended: an endpoint that fails or closes while a peer may still write to its part keeps the part until that peer no
-//! longer writes.
+//! Each message gets a part of the buffer, whichever endpoint receives it. The buffer is released when it takes no more
+//! messages and its last part has ended. If an endpoint fails or closes while a peer may still write to its part, the
+//! part ends only when that peer no longer writes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -27,10 +27,10 @@ impl Many {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the next part, for a message of `len` bytes; and whether there is room for more.
+    /// Returns the next part, for a message of `len` bytes, and whether the buffer has room for more messages.
     pub(super) fn part(&self, whole: &Segments, len: u64, minimum: usize) -> (Segments, Keep) {
         let mut state = self.lock();
-        // The buffer is one segment, as was checked; a message of no bytes has a place in it too.
+        // The buffer is one segment, as was checked when it was posted. A message of no bytes has a position in it too.
         let segment = whole.as_slice().first().copied().unwrap_or(Segment::EMPTY);
         let part = segment.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
         state.used += part.len();
@@ -39,15 +39,16 @@ impl Many {
         (Segments::one(part), if state.closed { Keep::Remove } else { Keep::Stay })
     }
 
-    /// Ends the part of a message, which no peer writes any more. `report` queues the result, and gets whether the buffer is
-    /// released, before any other part can end: so the end that releases the buffer is the last in every queue.
+    /// Ends the part of a message, to which no peer writes any more. `report` queues the result. Its argument states
+    /// whether the buffer is released. It is called before any other part can end, so the completion that releases the
+    /// buffer is the last one in every queue.
     pub(crate) fn end_part(&self, report: impl FnOnce(bool)) {
         let mut state = self.lock();
         state.in_flight -= 1;
         report(state.closed && state.in_flight == 0);
     }
 
-    /// Stops taking messages. Returns whether that releases the buffer, because no part of it is in use.
+    /// Stops taking messages. Returns whether that releases the buffer because no part of it is in use.
     pub(crate) fn close(&self) -> bool {
         let mut state = self.lock();
         state.closed = true;

@@ -1,4 +1,4 @@
-//! The membership of an endpoint in a pool: what an engine asks of the shared receive context, and reports to it.
+//! The membership of an endpoint in a pool: the calls of an engine to its shared receive context.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,14 +17,15 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// The receive for a message that has arrived.
+    /// Takes the receive for a message that has arrived.
     pub(crate) fn meet(&self, sender: Sender, tagged: bool, tag: u64, len: u64) -> Option<Waiting> {
         let mut state = self.pool.lock()?;
         let source = state.source_of(self.id, sender);
         state.meet(tagged, Envelope { tag, source }, len)
     }
 
-    /// Like [`meet`](Self::meet), but for a message that the member keeps: if there is no receive, it is announced.
+    /// Like [`meet`](Self::meet), but for a message that the member stores: if there is no receive, the message is
+    /// announced.
     pub(crate) fn announce(&self, sender: Sender, tagged: bool, tag: u64, len: u64, held: Held) -> Option<Waiting> {
         let mut state = self.pool.lock()?;
         let envelope = Envelope { tag, source: state.source_of(self.id, sender) };
@@ -35,30 +36,31 @@ impl Membership {
         receive
     }
 
-    /// Reserves a kept message for the member's own receives: from now on no shared receive is given it. Returns false if one was
-    /// given it before, or it was not announced.
+    /// Reserves a stored message for the member's own receives: it is not matched with a shared receive from now on.
+    /// Returns false if it was matched before, or was not announced.
     pub(crate) fn withdraw(&self, tagged: bool, held: Held) -> bool {
         let Some(mut state) = self.pool.lock() else { return false };
         let ours = |announced: &Announced| announced.member == self.id && announced.held == held;
-        // The message is mostly the oldest.
+        // The message is usually the oldest.
         state.tables[usize::from(tagged)].extract_held(|_, _, announced| ours(announced)).next().is_some()
     }
 
-    /// Withdraws the announcements of kept messages that are gone: from now on no shared receive is given one of them.
+    /// Withdraws the announcements of stored messages for which `is_gone` returns true, so that no shared receive is
+    /// matched with them.
     pub(crate) fn withdraw_all(&self, tagged: bool, is_gone: impl Fn(Held) -> bool) {
         let Some(mut state) = self.pool.lock() else { return };
         let gone = |announced: &Announced| announced.member == self.id && is_gone(announced.held);
         state.tables[usize::from(tagged)].extract_held(|_, _, announced| gone(announced)).for_each(drop);
     }
 
-    /// Looks for another message for a receive after its message is gone. The receive is returned, to end in error, if a younger one was
-    /// given a message since it was posted: a message found now would be out of order.
+    /// Matches a receive again after its message was lost. If a younger receive was matched since the receive was
+    /// posted, returns the receive, to end in error: a message found now would be out of order.
     #[must_use]
     pub(crate) fn give_back(&self, tagged: bool, pattern: Pattern, receive: Waiting) -> Option<Waiting> {
         let mut state = self.pool.lock()?;
         let many = match &receive.kind {
             Kind::Many(many) => many,
-            // The handle of the receive is gone, so it takes no other message.
+            // The handle of the receive was dropped, so it takes no other message.
             Kind::Safe(owed, _) if owed.is_abandoned() => {
                 drop(state);
                 drop(receive);
@@ -68,7 +70,7 @@ impl Membership {
                 return Some(receive);
             }
             Kind::Plain | Kind::Safe(..) => {
-                // The receive goes back to its place, before those that were posted after it.
+                // The receive returns to its position, before receives that were posted later.
                 let number = receive.number;
                 let younger = state.take_from(tagged, |_, other| other.number > number);
                 state.post(tagged, pattern, receive);
@@ -76,7 +78,7 @@ impl Membership {
                 return None;
             }
         };
-        // The receive's part stays unused; the whole buffer is released if that was the last part.
+        // The receive's part stays unused. If it was the last part, the whole buffer is released.
         let mut released = false;
         many.end_part(|last| released = last);
         if released {
@@ -85,7 +87,8 @@ impl Membership {
         None
     }
 
-    /// Ends the membership. The member's messages are withdrawn, except those that were given a receive before.
+    /// Ends the membership. Withdraws the member's messages, except those that were matched with a receive before,
+    /// which it returns.
     pub(crate) fn leave(&self) -> Vec<Promise> {
         let Some(mut state) = self.pool.lock() else { return Vec::new() };
         if state.members.remove(self.id).is_none() {
@@ -107,21 +110,22 @@ impl Membership {
         promises
     }
 
-    /// Notes that there is a connection to this peer.
+    /// Records that there is a connection to this peer.
     pub(crate) fn connected(&self, peer: Sender) {
         if let (Some(at), Some(mut state)) = (peer.at, self.pool.lock()) {
             state.connected(self.id, at, peer.incarnation);
         }
     }
 
-    /// Notes that a connected peer was met at one more address.
+    /// Records that a connected peer was reached at one more address.
     pub(crate) fn met(&self, peer: Sender, at: At) {
         if let Some(mut state) = self.pool.lock() {
             state.alias(at, peer.incarnation);
         }
     }
 
-    /// Notes that a connected peer without an address was met at one: its messages come from there.
+    /// Records that a connected peer without an address was reached at one, which is the address of its messages from
+    /// now on.
     pub(crate) fn named(&self, peer: Sender) {
         let (Some(at), Some(mut state)) = (peer.at, self.pool.lock()) else { return };
         let before = state.nameless.remove(&(self.id, peer.slot));
@@ -134,8 +138,8 @@ impl Membership {
         state.post_again(|pattern, _| pattern.source == Source::From(source), |source| source);
     }
 
-    /// Notes that the connection to this peer has ended. Returns the receives that only this peer could have satisfied, if no other
-    /// member is connected to it.
+    /// Records that the connection to this peer has ended. If no other member is connected to the peer, returns the
+    /// receives that only this peer could have matched.
     pub(crate) fn disconnected(&self, peer: Sender) -> Vec<(bool, Waiting)> {
         let Some(mut state) = self.pool.lock() else { return Vec::new() };
         if peer.at.is_none() {
@@ -146,38 +150,39 @@ impl Membership {
         source.map_or_else(Vec::new, |source| state.directed(source))
     }
 
-    /// Notes that no peer is met at this address. Returns the receives directed at it, if no other member has met a peer there.
+    /// Records that no peer was reached at this address. Returns the receives directed at it, if no other member has
+    /// reached a peer there.
     pub(crate) fn not_met(&self, at: At) -> Vec<(bool, Waiting)> {
         let Some(mut state) = self.pool.lock() else { return Vec::new() };
         let source = state.source_at(at);
         if state.is_up(source) { Vec::new() } else { state.directed(source) }
     }
 
-    /// The pool that it belongs to.
+    /// Returns the pool of the membership.
     pub(crate) const fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// Whether there are notes. One relaxed load.
+    /// Returns whether there are notes. Costs one relaxed load.
     #[inline]
     pub(crate) fn has_notes(&self) -> bool {
         self.notes.any.load(Ordering::Relaxed)
     }
 
-    /// Keeps a note for later.
+    /// Stores a note for later.
     pub(crate) fn keep_note(&self, note: Note) {
         self.notes.add(note);
     }
 
-    /// The notes, oldest first.
+    /// Takes the notes, oldest first.
     pub(crate) fn take_notes(&self) -> Vec<Note> {
         self.notes.take()
     }
 }
 
 impl Drop for Membership {
-    /// Normally the endpoint has left before. If it never became an endpoint, its messages go with it, and receives that it was to
-    /// fill look for others.
+    /// Usually the endpoint has left before. If it never became an endpoint, its messages are dropped with it, and
+    /// receives that it had to fill are matched again.
     fn drop(&mut self) {
         for Promise { tagged, receive, pattern, .. } in self.leave() {
             let over = self.give_back(tagged, pattern, receive);

@@ -1,4 +1,4 @@
-//! Notes for the endpoints of a shared receive context, which each reads at its progress.
+//! Notes for the endpoints of a shared receive context. Each endpoint reads its notes when it makes progress.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,33 +13,33 @@ use crate::types::PeerAddress;
 /// A note for a member.
 #[derive(Debug)]
 pub(crate) enum Note {
-    /// A message of the member has a receive.
+    /// A message of the member was matched with a receive.
     Fill(Promise),
-    /// A receive waits for this peer.
+    /// A receive waits for a message from this peer.
     LookFor(PeerAddress),
-    /// A receive waits for the peer at this address. The connection of this peer to another member ended.
+    /// A receive waits for a message from the peer at this address, whose connection to another member ended.
     LookAt(At),
     /// This receive was canceled.
     Canceled { tagged: bool, receive: Waiting },
-    /// A receive that another member had taken has ended. That member's own queue no longer exists.
+    /// A receive that another member had taken has ended, and that member's own queue no longer exists.
     Over(Box<Over>),
 }
 
-/// A receive for a message that a member keeps.
+/// A receive for a message that a member stores.
 #[derive(Debug)]
 pub(crate) struct Promise {
     pub(crate) tagged: bool,
     pub(crate) held: Held,
     pub(crate) receive: Waiting,
-    /// The pattern that it was posted with.
+    /// The pattern with which the receive was posted.
     pub(crate) pattern: Pattern,
 }
 
-/// The end of a receive, which is still to be reported.
+/// The end of a receive, which has not been reported yet.
 #[derive(Debug)]
 pub(crate) struct Over {
     pub(crate) notify: Notify,
-    /// The buffer of which it is a part; the part ends when it is reported.
+    /// The buffer that contains the receive's part. The part ends when it is reported.
     pub(crate) part: Option<Arc<Many>>,
     pub(crate) result: Result<Entry, ErrorEntry>,
 }

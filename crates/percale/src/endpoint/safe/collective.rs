@@ -1,4 +1,4 @@
-//! Collectives that own their buffers.
+//! Collective operations that own their buffers.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,10 +35,11 @@ use crate::endpoint::work::{OpFlags, PostError};
 use crate::local_memory::atomic::{AtomicOp, Datatype};
 use crate::local_memory::buffer::{Buffer, BufferExt as _};
 
-/// The operation and type of collectives that combine nothing.
+/// The operation and type of collectives that do not combine elements.
 const BYTES: (AtomicOp, Datatype) = (AtomicOp::Sum, Datatype::U8);
 
-/// A group of endpoints that perform collective operations. Dropping it leaves the group, once the posted operations have ended.
+/// A group of endpoints that perform collective operations. Dropping it leaves the group when the posted operations
+/// have ended.
 pub struct Group<'e, A: Ownership> {
     endpoint: &'e Endpoint<A>,
     id: GroupId,
@@ -48,7 +49,8 @@ pub struct Group<'e, A: Ownership> {
 
 crate::short_debug!(for [A: Ownership] Group<'_, A>, "Group", rank: |this| this.rank, size: |this| this.size);
 
-/// A group that is being joined: wait for it or await it. Dropping it before the group is formed ends the join, for all members.
+/// A join of a group that is under way; it can be waited for or awaited. Dropping it before the group is formed ends
+/// the join for all members.
 #[must_use = "dropping it leaves the group"]
 pub struct Joining<'e, A: Ownership> {
     under_way: UnderWay<'e, A>,
@@ -57,7 +59,7 @@ pub struct Joining<'e, A: Ownership> {
 
 crate::short_debug!(for [A: Ownership] Joining<'_, A>, "Joining");
 
-/// A collective that is not posted yet.
+/// A collective operation that is not posted yet.
 #[must_use = "nothing is done before start, wait or await"]
 pub struct CollectiveRequest<'e, A: Ownership> {
     endpoint: &'e Endpoint<A>,
@@ -72,7 +74,8 @@ pub struct CollectiveRequest<'e, A: Ownership> {
 
 crate::short_debug!(for [A: Ownership] CollectiveRequest<'_, A>, "CollectiveRequest");
 
-/// A collective under way: wait for it or await it. Dropping it does not cancel it: the other members depend on it.
+/// A collective operation under way; it can be waited for or awaited. Dropping it does not cancel it, because the other
+/// members depend on it.
 #[must_use = "a collective's result comes by waiting for it"]
 pub struct CollectiveOperation<'e, A: Ownership> {
     under_way: UnderWay<'e, A>,
@@ -81,13 +84,14 @@ pub struct CollectiveOperation<'e, A: Ownership> {
 crate::short_debug!(for [A: Ownership] CollectiveOperation<'_, A>, "CollectiveOperation");
 
 impl<A: Ownership> Endpoint<A> {
-    /// Joins a group of these members, of which this endpoint is one. All of them join it, and name the same addresses, those that
-    /// the members advertise, in the same order. An endpoint that joins the same list several times is in as many groups: its first
-    /// join belongs to the first joins of the others, and so on. If a join fails, it fails for all that have joined; a member that
-    /// tries again finds the others that do, also if a member is another process by then.
+    /// Joins a group that consists of these members, including this endpoint. All members join it with the same
+    /// addresses, which are the addresses that the members advertise, in the same order. An endpoint that joins the
+    /// same list several times is in as many groups: its first join belongs to the first joins of the other members,
+    /// and so on. If a join fails, it fails for all members that have joined. A member that tries again is grouped with
+    /// the other members that try again, even if a member has been replaced by another process meanwhile.
     ///
     /// # Errors
-    /// If there can be no such group.
+    /// If such a group is not possible.
     pub fn join(&self, members: &AddressSet) -> Result<Joining<'_, A>, OperationError> {
         let (mut group, mut rank) = (GroupId { index: 0, stamp: 0 }, 0);
         let id = self.access.with(|engine| {
@@ -104,41 +108,42 @@ impl<A: Ownership> Endpoint<A> {
 }
 
 impl<'e, A: Ownership> Group<'e, A> {
-    /// The name of the group in the raw API.
+    /// Returns the identifier of the group in the raw API.
     #[must_use]
     pub const fn id(&self) -> GroupId {
         self.id
     }
 
-    /// This member's rank: its place in the group's set.
+    /// Returns this member's rank, which is its index in the group's address set.
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The number of members.
+    /// Returns the number of members.
     #[must_use]
     pub const fn size(&self) -> usize {
         self.size
     }
 
-    /// Ends once every member has begun it.
+    /// Creates a barrier, which completes when every member has begun it.
     pub fn barrier(&self) -> CollectiveRequest<'e, A> {
         self.request(Collective::Barrier, BYTES, Buffer::from(Vec::new()))
     }
 
-    /// Copies the bytes of the member with the rank `root` to all members. All members' buffers are equally long.
+    /// Copies the bytes of the member with the rank `root` to all members. The buffers of all members are equally long.
     pub fn broadcast(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Broadcast { root }, BYTES, buffer.into())
     }
 
-    /// Combines all members' elements; every member gets the result. The buffer holds the elements, and afterwards the result.
+    /// Combines the elements of all members and stores the result at every member. The buffer holds the elements, and
+    /// afterwards the result.
     pub fn allreduce(&self, op: AtomicOp, datatype: Datatype, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Allreduce, (op, datatype), buffer.into())
     }
 
-    /// Like [`allreduce`](Self::allreduce), but only the member with the rank `root` gets the result. The contents of the other
-    /// members' buffers are then unspecified.
+    /// Like [`allreduce`](Self::allreduce), but only the member with the rank `root` gets the result. The contents of
+    /// the buffers of the other members are then unspecified.
     pub fn reduce(
         &self,
         root: usize,
@@ -149,8 +154,9 @@ impl<'e, A: Ownership> Group<'e, A> {
         self.request(Collective::Reduce { root }, (op, datatype), buffer.into())
     }
 
-    /// Combines all members' elements; each member gets one block of the result. The buffer holds as many equal blocks as there are
-    /// members; afterwards block number [`rank`](Self::rank) is the result's, and the contents of the other blocks are unspecified.
+    /// Combines the elements of all members and stores one block of the result at each member. The buffer holds as many
+    /// equal blocks as there are members. Afterwards block number [`rank`](Self::rank) holds this member's block of the
+    /// result, and the contents of the other blocks are unspecified.
     pub fn reduce_scatter(
         &self,
         op: AtomicOp,
@@ -160,26 +166,28 @@ impl<'e, A: Ownership> Group<'e, A> {
         self.request(Collective::ReduceScatter, (op, datatype), buffer.into())
     }
 
-    /// Gathers the blocks of all members at every member. The buffer holds as many equal blocks as there are members, and this
-    /// member's is block number [`rank`](Self::rank); the others are filled.
+    /// Gathers the blocks of all members at every member. The buffer holds as many equal blocks as there are members.
+    /// This member's block is number [`rank`](Self::rank); the operation fills in the others.
     pub fn allgather(&self, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Allgather, BYTES, buffer.into())
     }
 
-    /// Sends a block from each member to each member. The buffer holds as many equal blocks as there are members: block `n` goes to
-    /// the member with the rank `n`, and the block from that member takes its place.
+    /// Sends a block from each member to each member. The buffer holds as many equal blocks as there are members. Block
+    /// `n` is sent to the member with the rank `n`, and is replaced by the block from that member.
     pub fn alltoall(&self, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Alltoall, BYTES, buffer.into())
     }
 
-    /// Sends each member a block of the buffer of the member with the rank `root`, which holds as many equal blocks as there are
-    /// members: block `n` goes to the member with the rank `n`. The others' buffers hold one block.
+    /// Sends each member a block of the buffer of the member with the rank `root`. That buffer holds as many equal
+    /// blocks as there are members, and block `n` is sent to the member with the rank `n`. The buffers of the other
+    /// members hold one block.
     pub fn scatter(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Scatter { root }, BYTES, buffer.into())
     }
 
-    /// Collects a block of each member in the buffer of the member with the rank `root`, which holds as many equal blocks as there are members;
-    /// its own is block number `root`. The others' buffers hold one block, and keep it.
+    /// Collects a block of each member in the buffer of the member with the rank `root`. That buffer holds as many
+    /// equal blocks as there are members, with the root's own block as number `root`. The buffers of the other members
+    /// hold one block, which stays unchanged.
     pub fn gather(&self, root: usize, buffer: impl Into<Buffer>) -> CollectiveRequest<'e, A> {
         self.request(Collective::Gather { root }, BYTES, buffer.into())
     }
@@ -207,7 +215,7 @@ impl<'e, A: Ownership> Joining<'e, A> {
         self.joined()
     }
 
-    /// Like [`wait`](Self::wait), but for at most `timeout`; then the group is left.
+    /// Like [`wait`](Self::wait), but waits for at most `timeout` and then leaves the group.
     ///
     /// # Errors
     /// If the group cannot be formed, or the timeout expires.
@@ -216,7 +224,7 @@ impl<'e, A: Ownership> Joining<'e, A> {
         self.joined()
     }
 
-    /// Whether all members have joined, without waiting (but making progress).
+    /// Returns whether all members have joined. Makes progress, but does not wait.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.under_way.is_ready()
@@ -239,15 +247,16 @@ impl<'e, A: Ownership> Future for Joining<'e, A> {
 }
 
 impl<'e, A: Ownership> CollectiveRequest<'e, A> {
-    /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Its place
-    /// among the group's operations is that of its beginning.
+    /// Delays the operation until `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see
+    /// [`trigger`](crate::trigger). Its position among the operations of the group is determined when it begins.
     pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
         self.when = Some(When::once(self.when.take(), counter, threshold));
         self
     }
 
-    /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
-    /// and a shared endpoint makes progress by itself from now on.
+    /// Makes the operation deferred work. It waits for successes *and errors* of its counter ([`when`](Self::when)),
+    /// its end is counted by `counter`, and from now on a shared endpoint makes progress without calls by the
+    /// application.
     pub fn counting(mut self, counter: &Counter) -> Self {
         self.when = Some(When::counting(self.when.take(), counter));
         self
@@ -272,7 +281,7 @@ impl<'e, A: Ownership> CollectiveRequest<'e, A> {
             let why = "the buffer holds a number of whole elements, in equal blocks";
             return Err(refused(PostError::Collective(why), buffer));
         }
-        // Where only one of the two memories holds all blocks, the other is this member's block among them.
+        // If only one of the two buffers holds all blocks, the other buffer is this member's block among them.
         let part = |number: usize| if number == 1 { segment.slice(rank % blocks * block, block) } else { segment };
         let (source, result) = (part(given), part(got));
         let flags = OpFlags::COMPLETION;
@@ -303,12 +312,12 @@ impl<A: Ownership> CollectiveOperation<'_, A> {
     /// Waits until the collective has completed. Returns the buffer.
     ///
     /// # Errors
-    /// If it fails: a member died, or posted another operation.
+    /// If the operation fails because a member died or posted a different operation.
     pub fn wait(mut self) -> Result<Buffer, OperationError> {
         self.under_way.wait(None).map(|(_, buffer)| buffer)
     }
 
-    /// Like [`wait`](Self::wait), but for at most `timeout`; after that it goes on without its handle.
+    /// Like [`wait`](Self::wait), but for at most `timeout`. After that the operation continues without its handle.
     ///
     /// # Errors
     /// If it fails, or the timeout expires.
@@ -316,7 +325,7 @@ impl<A: Ownership> CollectiveOperation<'_, A> {
         self.under_way.wait(Some(timeout)).map(|(_, buffer)| buffer)
     }
 
-    /// Whether it has completed, without waiting (but making progress).
+    /// Returns whether the collective has completed. Makes progress, but does not wait.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.under_way.is_ready()

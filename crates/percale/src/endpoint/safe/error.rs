@@ -1,10 +1,10 @@
-//! Why a safe operation did not succeed.
+//! The errors of safe operations.
 
 use crate::completion::entry::{ErrorCode, ErrorEntry};
 use crate::endpoint::work::PostError;
 use crate::local_memory::buffer::Buffer;
 
-/// Why a safe operation did not succeed. The error returns the operation's buffer.
+/// The error of a safe operation. It returns the operation's buffer.
 #[derive(thiserror::Error)]
 #[error("{cause}")]
 #[non_exhaustive]
@@ -28,23 +28,23 @@ pub enum Cause {
     /// The operation failed.
     #[error(transparent)]
     Completion(Box<ErrorEntry>),
-    /// The timeout of the wait expired; the operation was canceled, or is being finished without its handle.
+    /// The timeout of the wait expired. The operation was canceled, or continues without its handle.
     #[error("the operation did not complete within the given time")]
     TimedOut,
-    /// The operation has ended and its result was taken before: a finished future was polled again.
+    /// The operation has ended and its result was taken before, for example because a finished future was polled again.
     #[error("the operation has ended, and its result was taken before; a finished future gives no second one")]
     Taken,
 }
 
 impl From<ErrorEntry> for Cause {
-    /// Boxed: the fields that only failures need must not be moved with every success.
+    /// Boxed, so that the fields that only errors need are not moved with every success.
     fn from(error: ErrorEntry) -> Self {
         Self::Completion(Box::new(error))
     }
 }
 
 impl Cause {
-    /// The code that libfabric has for this error (positive).
+    /// Returns the libfabric code for this error (positive).
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -57,12 +57,12 @@ impl Cause {
 }
 
 impl OperationError {
-    /// The error for a handle that was used up.
+    /// Creates the error for a handle whose result was taken already.
     pub(crate) fn taken() -> Self {
         Self { cause: Cause::Taken, buffer: None }
     }
 
-    /// The error number of its [`cause`](Self::cause).
+    /// Returns the libfabric code of the [`cause`](Self::cause).
     #[must_use]
     pub fn errno(&self) -> i32 {
         self.cause.errno()

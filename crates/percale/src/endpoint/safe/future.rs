@@ -1,4 +1,5 @@
-//! Operations as futures, for any runtime: the engine wakes the task, or the reactor does when the descriptor is readable.
+//! Operations as futures for any runtime. The engine wakes the task, or the reactor wakes it when the descriptor is
+//! readable.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -42,7 +43,8 @@ impl<'e, A: Ownership> IntoFuture for ReceiveRequest<'e, A> {
     }
 }
 
-/// A request that was posted by awaiting it, or could not be. Polled again after its end, it returns [`Cause::Taken`](super::Cause::Taken).
+/// The future of a request that is posted by awaiting it. It also represents a request that could not be posted. If it
+/// is polled again after its end, it returns [`Cause::Taken`](super::Cause::Taken).
 #[must_use = "futures do nothing unless polled"]
 pub struct Started<F> {
     state: Option<Result<F, OperationError>>,

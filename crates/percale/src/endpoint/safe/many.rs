@@ -1,4 +1,4 @@
-//! One buffer for many messages.
+//! A receive buffer for many messages.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::volatile::{Segments, SegmentsExt as _};
 use crate::types::PeerAddress;
 
-/// A buffer that takes many messages.
+/// A receive under way that takes many messages into one buffer.
 #[must_use = "dropping it cancels the receive"]
 pub struct ReceivingMany<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
@@ -22,17 +22,17 @@ pub struct ReceivingMany<'e, A: Ownership> {
 
 crate::short_debug!(for [A: Ownership] ReceivingMany<'_, A>, "ReceivingMany");
 
-/// One message of many: its bytes are copied out, since the buffer is still being filled.
+/// A message of a receive that takes many. Its bytes are a copy, because the buffer is still being filled.
 pub struct Part {
-    /// The message.
+    /// The bytes of the message.
     pub bytes: Vec<u8>,
-    /// Its offset in the buffer.
+    /// The offset of the message in the buffer.
     pub offset: usize,
-    /// Its tag (0 if it is untagged).
+    /// The tag of the message (0 if it is untagged).
     pub tag: u64,
-    /// The remote completion data that it carries, if any.
+    /// The remote completion data that the message carries, if any.
     pub data: Option<u64>,
-    /// Its sender, if it is in the endpoint's vector.
+    /// The sender of the message, if it is in the endpoint's vector.
     pub source: Option<PeerAddress>,
 }
 
@@ -43,17 +43,17 @@ crate::short_debug!(Part, "Part", len: |this| this.bytes.len(), offset: |this| t
 pub struct Finished {
     /// The buffer.
     pub buffer: Buffer,
-    /// The messages, and the failures of messages, that [`next`](ReceivingMany::next) had not returned yet, the oldest first.
+    /// The messages and errors that [`next`](ReceivingMany::next) has not returned, oldest first.
     pub unread: Vec<Result<Part, OperationError>>,
 }
 
 crate::short_debug!(Finished, "Finished", unread: |this| this.unread.len());
 
 impl<A: Ownership> ReceivingMany<'_, A> {
-    /// The next message; `None` once the buffer is full and all messages were returned.
+    /// Returns the next message, or `None` if the buffer is full and all messages were returned.
     ///
     /// # Errors
-    /// If a message failed to arrive; the buffer may have taken others.
+    /// If a message failed to arrive. The buffer may have taken other messages.
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Option<Part>, OperationError> {
         if !self.under_way.endpoint.access.is_here() {
             return Err(OperationError::refused());
@@ -74,8 +74,8 @@ impl<A: Ownership> ReceivingMany<'_, A> {
         }
     }
 
-    /// Stops receiving and returns the buffer, with the results that were not read; waits for messages that are on their way into
-    /// it.
+    /// Stops receiving. Waits for messages that are partly received, then returns the buffer and the results that were
+    /// not read.
     pub fn finish(mut self) -> Finished {
         let (id, base) = (self.under_way.id, self.base);
         self.under_way.cancel();
@@ -84,7 +84,8 @@ impl<A: Ownership> ReceivingMany<'_, A> {
             while let Some(result) = engine.core.operations.take_result(id) {
                 match result {
                     Ok(entry) => unread.extend(part(engine, id, base, &entry).map(Ok)),
-                    // The end of the receive itself, which was requested. The failure of a message names its part of the buffer.
+                    // The end of the receive itself, which was requested. The error of a message names its part of the
+                    // buffer.
                     Err(error) if error.error == ErrorCode::Canceled && error.entry.buffer == 0 => {}
                     Err(error) => unread.push(Err(OperationError { cause: error.into(), buffer: None })),
                 }
@@ -96,9 +97,10 @@ impl<A: Ownership> ReceivingMany<'_, A> {
     }
 }
 
-/// Copies one message of many out of its buffer.
+/// Copies one message out of the buffer.
 fn part(engine: &Engine, id: OperationId, base: u64, entry: &Entry) -> Option<Part> {
-    // Copied as memory that others write: the peers of other messages may be filling the rest of the buffer.
+    // The memory is copied as memory that others write: peers may be writing other messages into the rest of the
+    // buffer.
     let memory = engine.core.operations.buffer(id)?.segment_for_send();
     let offset = usize::try_from(entry.buffer.checked_sub(base)?).ok()?;
     let bytes = Segments::one(memory.slice(offset, entry.len as usize)).to_vec();

@@ -1,4 +1,4 @@
-//! Safe operations: they own their buffers, and return them.
+//! Safe operations, which own their buffers and return them.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,9 +13,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. An operation under way ([`Sending`],
-//! [`Receiving`]) is a future for any runtime; it can also be waited for. Dropping it cancels it if no message was matched yet;
-//! otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
+//! A request ([`SendRequest`], [`ReceiveRequest`]) is posted by `start`, `wait` or `.await`. An operation under way
+//! ([`Sending`], [`Receiving`]) is a future for any runtime; it can also be waited for. Dropping it cancels it if no
+//! message was matched yet. Otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
 
 mod collective;
 mod error;
@@ -51,24 +51,24 @@ pub struct Sent {
 
 /// A received message.
 pub struct Received {
-    /// The buffer that holds it.
+    /// The buffer that holds the message.
     pub buffer: Buffer,
-    /// Its length in bytes.
+    /// The length of the message in bytes.
     pub len: usize,
-    /// Its tag (0 if it is untagged).
+    /// The tag of the message (0 if it is untagged).
     pub tag: u64,
-    /// The remote completion data that it carries, if any.
+    /// The remote completion data that the message carries, if any.
     pub data: Option<u64>,
-    /// The key of a window of this process that the message invalidated, if any: no peer uses that key any more.
+    /// The key of a window of this process that the message invalidated, if any. No peer uses that key any more.
     pub invalidated: Option<u64>,
-    /// Its sender, if it is in the endpoint's vector.
+    /// The sender of the message, if it is in the endpoint's vector.
     pub source: Option<PeerAddress>,
 }
 
 crate::short_debug!(Received, "Received", len: |this| this.len, tag: |this| this.tag, source: |this| this.source);
 
 impl Received {
-    /// Copies the bytes of the message.
+    /// Returns a copy of the bytes of the message.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
@@ -88,25 +88,26 @@ impl Received {
     }
 }
 impl<A: Ownership> Endpoint<A> {
-    /// A send of a message.
+    /// Creates a request to send a message.
     pub fn send(&self, peer: PeerAddress, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
         let buffer = buffer.into();
         SendRequest { endpoint: self, buffer, peer, tag: None, data: None, flags: OpFlags::empty(), when: None }
     }
 
-    /// A send of a tagged message.
+    /// Creates a request to send a tagged message.
     pub fn tagged_send(&self, peer: PeerAddress, tag: u64, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
         let mut request = self.send(peer, buffer);
         request.tag = Some(tag);
         request
     }
 
-    /// A receive of an untagged message, from any sender unless [`from`](ReceiveRequest::from) names one.
+    /// Creates a request to receive an untagged message, from any sender unless [`from`](ReceiveRequest::from) names
+    /// one.
     pub fn recv(&self, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
         ReceiveRequest { endpoint: self, buffer: buffer.into(), from: PeerAddress::UNSPECIFIED, tag: None, when: None }
     }
 
-    /// A receive of a message with a tag that equals `tag` in all bits except those set in `ignore`.
+    /// Creates a request to receive a message with a tag that equals `tag` in all bits except those set in `ignore`.
     pub fn tagged_recv(&self, tag: u64, ignore: u64, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
         let mut request = self.recv(buffer);
         request.tag = Some((tag, ignore));

@@ -38,9 +38,9 @@ use crate::local_memory::volatile::Segments;
 use crate::region::RemoteMemory;
 use crate::types::PeerAddress;
 
-/// A number that atomic operations work on.
+/// A number that atomic operations can work on.
 pub trait Element: Copy + private::Bytes {
-    /// Its type.
+    /// The data type of the number.
     const DATATYPE: Datatype;
 }
 
@@ -78,7 +78,7 @@ element!(i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64
 
 /// The result of a one-sided operation.
 pub trait Outcome: Sized {
-    /// Makes the result from the operation's buffer.
+    /// Creates the result from the operation's buffer.
     fn of(buffer: Buffer) -> Self;
 }
 
@@ -88,7 +88,7 @@ impl Outcome for Buffer {
     }
 }
 
-/// The previous value.
+/// The result is the previous value of the number.
 impl<T: Element> Outcome for T {
     fn of(buffer: Buffer) -> Self {
         let mut bytes = [0; 8];
@@ -109,7 +109,7 @@ enum What {
     Atomic(Kind, AtomicOp, Datatype),
 }
 
-/// A one-sided operation that is not posted yet. Its result is an `R`.
+/// A one-sided operation that is not posted yet. Its result is of type `R`.
 #[must_use = "nothing is done before start, wait or await"]
 pub struct AccessRequest<'e, A: Ownership, R> {
     endpoint: &'e Endpoint<A>,
@@ -125,8 +125,8 @@ pub struct AccessRequest<'e, A: Ownership, R> {
 
 crate::short_debug!(for [A: Ownership, R] AccessRequest<'_, A, R>, "AccessRequest");
 
-/// A one-sided operation under way: wait for it or await it. Dropping it cancels it if no part of it was done; its buffer is kept
-/// until the peer no longer uses it.
+/// A one-sided operation under way; it can be waited for or awaited. Dropping it cancels it if no part of it was
+/// carried out. Its buffer is kept until the peer no longer uses it.
 #[must_use = "dropping it cancels the operation if it can"]
 pub struct Accessing<'e, A: Ownership, R> {
     under_way: UnderWay<'e, A>,
@@ -136,13 +136,13 @@ pub struct Accessing<'e, A: Ownership, R> {
 crate::short_debug!(for [A: Ownership, R] Accessing<'_, A, R>, "Accessing");
 
 impl<A: Ownership> Endpoint<A> {
-    /// A read of a peer's memory into the buffer, which is equally long. Returns the buffer.
+    /// Creates a read of a peer's memory into the buffer, which has the same length. The result is the buffer.
     pub fn read(&self, peer: PeerAddress, from: RemoteMemory, into: impl Into<Buffer>) -> AccessRequest<'_, A, Buffer> {
         self.access_request(peer, from, into.into(), What::Read)
     }
 
-    /// A write of the buffer to a peer's memory, which is equally long. It completes when the bytes have arrived; returns the
-    /// buffer.
+    /// Creates a write of the buffer to a peer's memory, which has the same length. It completes when the bytes have
+    /// arrived. The result is the buffer.
     pub fn write(
         &self,
         peer: PeerAddress,
@@ -152,12 +152,13 @@ impl<A: Ownership> Endpoint<A> {
         self.access_request(peer, to, buffer.into(), What::Write)
     }
 
-    /// Adds to a number in a peer's memory. Returns its previous value. Integers wrap.
+    /// Creates an operation that adds to a number in a peer's memory. Its result is the previous value. Integers wrap.
     pub fn fetch_add<T: Element>(&self, peer: PeerAddress, word: RemoteMemory, value: T) -> AccessRequest<'_, A, T> {
         self.fetch_atomic(peer, AtomicOp::Sum, word, value)
     }
 
-    /// Writes `new` to a number in a peer's memory if that equals `expected`. Returns its previous value.
+    /// Creates an operation that writes `new` to a number in a peer's memory if the number equals `expected`. Its
+    /// result is the previous value.
     pub fn compare_swap<T: Element>(
         &self,
         peer: PeerAddress,
@@ -168,7 +169,7 @@ impl<A: Ownership> Endpoint<A> {
         self.compare_atomic(peer, AtomicOp::Cswap, word, expected, new)
     }
 
-    /// An atomic operation on a number in a peer's memory. Returns its previous value.
+    /// Creates an atomic operation on a number in a peer's memory. Its result is the previous value.
     pub fn fetch_atomic<T: Element>(
         &self,
         peer: PeerAddress,
@@ -179,7 +180,8 @@ impl<A: Ownership> Endpoint<A> {
         self.atomic_request(peer, word, Kind::Fetch, op, operand, operand)
     }
 
-    /// An atomic operation that compares: the masked swap, or one of the conditional swaps. Returns the previous value.
+    /// Creates an atomic operation that compares: the masked swap or one of the conditional swaps. Its result is the
+    /// previous value.
     pub fn compare_atomic<T: Element>(
         &self,
         peer: PeerAddress,
@@ -219,7 +221,7 @@ impl<A: Ownership> Endpoint<A> {
 }
 
 impl<'e, A: Ownership, R: Outcome> AccessRequest<'e, A, R> {
-    /// Sets 8 bytes that the peer's completion queue reports after the data has arrived. Not for reads.
+    /// Sets 8 bytes that the peer's completion queue reports after the data has arrived. Not available for reads.
     pub fn data(mut self, data: u64) -> Self {
         self.data = Some(data);
         self
@@ -299,13 +301,13 @@ impl<A: Ownership, R: Outcome> Accessing<'_, A, R> {
         self.under_way.wait(None).map(|(_, buffer)| R::of(buffer))
     }
 
-    /// Whether the operation has ended, without waiting (but making progress).
+    /// Returns whether the operation has ended. Makes progress, but does not wait.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.under_way.is_ready()
     }
 
-    /// Like [`wait`](Self::wait), but for at most `timeout`; after that the operation goes on without its handle.
+    /// Like [`wait`](Self::wait), but for at most `timeout`. After that the operation continues without its handle.
     ///
     /// # Errors
     /// If it fails, or the timeout expires.

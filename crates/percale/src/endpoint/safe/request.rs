@@ -43,26 +43,27 @@ pub struct ReceiveRequest<'e, A: Ownership> {
 
 crate::short_debug!(for [A: Ownership] ReceiveRequest<'_, A>, "ReceiveRequest");
 
-/// The calls by which a request waits for a counter or a variable before it begins.
+/// Generates the methods that make a request wait for a counter or a variable before it begins.
 macro_rules! begins_later {
     () => {
-        /// Begins when `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see [`trigger`](crate::trigger). Until then
-        /// nothing is read or written, and dropping the operation cancels it.
+        /// Delays the operation until `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see
+        /// [`trigger`](crate::trigger). Before that nothing is read or written, and dropping the operation cancels it.
         pub fn when(mut self, counter: &Counter, threshold: u64) -> Self {
             self.when = Some(When::once(self.when.take(), counter, threshold));
             self
         }
 
-        /// Begins when `variable` was written, by a device's store or [`Variable::write`] (FI_TRIGGER_XPU), and all operations before
-        /// it that wait for variables have begun; see [`post_when_written`](Endpoint::post_when_written). Dropping the operation
-        /// cancels it.
+        /// Delays the operation until `variable` is written, by a device's store or by [`Variable::write`]
+        /// (FI_TRIGGER_XPU), and all earlier operations that wait for variables have begun; see
+        /// [`post_when_written`](Endpoint::post_when_written). Dropping the operation cancels it.
         pub fn when_written(mut self, variable: &Variable) -> Self {
             self.when = Some(When::written(self.when.take(), variable));
             self
         }
 
-        /// Makes it deferred work: it waits for successes *and errors* of its counter ([`when`](Self::when)), `counter` counts its end,
-        /// the endpoint's counters do not, and a shared endpoint makes progress by itself from now on.
+        /// Makes the operation deferred work. It waits for successes *and errors* of its counter
+        /// ([`when`](Self::when)), and its end is counted by `counter` and not by the endpoint's counters. From now on
+        /// a shared endpoint makes progress without calls by the application.
         pub fn counting(mut self, counter: &Counter) -> Self {
             self.when = Some(When::counting(self.when.take(), counter));
             self
@@ -72,19 +73,19 @@ macro_rules! begins_later {
 pub(super) use begins_later;
 
 impl<'e, A: Ownership> SendRequest<'e, A> {
-    /// Lets the receiver's completion carry 8 bytes.
+    /// Sets 8 bytes that the receiver's completion carries.
     pub fn data(mut self, data: u64) -> Self {
         self.data = Some(data);
         self
     }
 
-    /// Completes only when the message is in the receiver's buffer.
+    /// Makes the send complete only when the message is in the receiver's buffer.
     pub fn delivered(mut self) -> Self {
         self.flags |= OpFlags::DELIVERY_COMPLETE;
         self
     }
 
-    /// Starts only after all earlier operations to this peer have completed.
+    /// Makes the operation start only after all earlier operations to this peer have completed.
     pub fn fenced(mut self) -> Self {
         self.flags |= OpFlags::FENCE;
         self
@@ -124,7 +125,7 @@ impl<'e, A: Ownership> SendRequest<'e, A> {
 }
 
 impl<'e, A: Ownership> ReceiveRequest<'e, A> {
-    /// Takes messages of this peer only.
+    /// Restricts the receive to messages from this peer.
     pub fn from(mut self, peer: PeerAddress) -> Self {
         self.from = peer;
         self
@@ -149,7 +150,8 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
         self.start()?.wait()
     }
 
-    /// Posts the buffer for many messages: each takes the next part of it, until less than the endpoint's minimum is left.
+    /// Posts the buffer for many messages. Each message takes the next part of it, until less than the endpoint's
+    /// minimum is left.
     ///
     /// # Errors
     /// If it cannot be posted.
@@ -182,7 +184,7 @@ impl<'e, A: Ownership> ReceiveRequest<'e, A> {
     }
 }
 
-/// Posts; if that fails, takes the buffer back.
+/// Posts the operation. Returns the buffer in the error if that fails.
 pub(super) fn posted(
     engine: &mut Engine,
     id: OperationId,

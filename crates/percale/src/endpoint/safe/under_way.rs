@@ -1,7 +1,7 @@
-//! Operations under way: their slot in the engine, waiting for them, and what happens when they are dropped.
+//! Operations under way: their slots in the engine, waiting for them, and dropping them.
 //!
-//! A handle is used up when it has returned its operation's result. From then on it accesses nothing: polls and waits return
-//! [`Cause::Taken`], [`is_ready`](UnderWay::is_ready) is true, and canceling and dropping do nothing.
+//! A handle is used up when it has returned its operation's result. After that, polls and waits return
+//! [`Cause::Taken`], [`is_ready`](UnderWay::is_ready) returns true, and canceling and dropping have no effect.
 
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -21,15 +21,15 @@ use crate::local_memory::buffer::Buffer;
 pub(super) struct UnderWay<'e, A: Ownership> {
     pub(super) endpoint: &'e Endpoint<A>,
     pub(super) id: OperationId,
-    /// Polls in a row that found nothing.
+    /// The number of successive polls that found no result.
     polls: u32,
     /// Whether the reactor has a waker of this operation.
     watched: bool,
-    /// Whether the result was taken, and with it the slot released.
+    /// Whether the result was taken and the slot released.
     ended: bool,
 }
 
-/// Polls of a future that spin through the executor before it waits for the descriptor.
+/// The number of polls in which a future asks the executor to poll it again before it waits for the descriptor.
 const SPINS: u32 = 32;
 
 /// The result of an operation, and its buffer.
@@ -38,11 +38,11 @@ type End = (Result<Entry, ErrorEntry>, Option<Buffer>);
 /// The result of a poll.
 enum Look {
     Ended(End),
-    /// The task's waker has to be cloned first, which is not done while the endpoint is borrowed.
+    /// The task's waker has to be cloned first, while the endpoint is not borrowed.
     Clone,
-    /// Nothing yet: the task polls again.
+    /// There is no result yet, and the task polls again.
     Spin,
-    /// Nothing yet: the task is woken when the descriptor is readable.
+    /// There is no result yet, and the task is woken when the descriptor is readable.
     Sleep,
 }
 
@@ -51,13 +51,13 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
         Self { endpoint, id, polls: 0, watched: false, ended: false }
     }
 
-    /// The result and the buffer, once there is one.
+    /// Takes the result and the buffer, if there is a result.
     fn take(id: OperationId, engine: &mut Engine) -> Option<End> {
         let result = engine.core.operations.take_result(id)?;
         Some((result, engine.core.operations.release(id)))
     }
 
-    /// Whether a wait would return at once, after some progress.
+    /// Makes progress, then returns whether a wait would return immediately.
     pub(super) fn is_ready(&self) -> bool {
         let id = self.id;
         self.ended
@@ -68,13 +68,13 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
             })
     }
 
-    /// Cancels the operation, if that is possible. Returns whether it was canceled.
+    /// Cancels the operation if that is possible. Returns whether it was canceled.
     pub(super) fn cancel(&self) -> bool {
         let context = self.id.to_u64();
         !self.ended && self.endpoint.access.with(|engine| engine.core.cancel(context, true))
     }
 
-    /// Waits for the end of the operation. Only the handle's own methods call this, which consume it or note that it ended.
+    /// Waits for the end of the operation. Only methods that consume the handle, or record that it ended, call this.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> Result<(Entry, Buffer), OperationError> {
         if self.ended {
             return Err(OperationError::taken());
@@ -99,7 +99,7 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
         }
     }
 
-    /// Notes that the slot was released.
+    /// Records that the slot was released.
     pub(super) fn used_up(&mut self) {
         self.ended = true;
         self.unwatch();
@@ -112,7 +112,7 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
         }
     }
 
-    /// Polls for the end of the operation; arranges for the task to be woken otherwise.
+    /// Polls for the end of the operation. If it has not ended, arranges for the task to be woken.
     pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<Result<(Entry, Buffer), OperationError>> {
         if self.ended {
             return Poll::Ready(Err(OperationError::taken()));
@@ -149,7 +149,7 @@ impl<'e, A: Ownership> UnderWay<'e, A> {
 
     fn look(&self, waker: &Waker, fresh: &mut Option<Waker>, spin: bool) -> Look {
         let id = self.id;
-        // The caller looked.
+        // The caller has checked for the result.
         self.endpoint.access.with_here(|engine| {
             engine.progress();
             if let Some(end) = Self::take(id, engine) {
@@ -186,7 +186,7 @@ impl<A: Ownership> Drop for UnderWay<'_, A> {
     }
 }
 
-/// A send under way: wait for it or await it.
+/// A send under way; it can be waited for or awaited.
 #[must_use = "dropping it cancels the send if it can"]
 pub struct Sending<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
@@ -203,13 +203,13 @@ impl<A: Ownership> Sending<'_, A> {
         self.under_way.wait(None).map(|(_, buffer)| Sent { buffer })
     }
 
-    /// Whether the send has ended, without waiting (but making progress).
+    /// Returns whether the send has ended. Makes progress, but does not wait.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.under_way.is_ready()
     }
 
-    /// Like [`wait`](Self::wait), but for at most `timeout`; after that the send goes on without its handle.
+    /// Like [`wait`](Self::wait), but for at most `timeout`. After that the send continues without its handle.
     ///
     /// # Errors
     /// If it fails, or the timeout expires.
@@ -217,7 +217,7 @@ impl<A: Ownership> Sending<'_, A> {
         self.under_way.wait(Some(timeout)).map(|(_, buffer)| Sent { buffer })
     }
 }
-/// A receive under way: wait for it or await it.
+/// A receive under way; it can be waited for or awaited.
 #[must_use = "dropping it cancels the receive if it can"]
 pub struct Receiving<'e, A: Ownership> {
     pub(super) under_way: UnderWay<'e, A>,
@@ -229,12 +229,13 @@ impl<A: Ownership> Receiving<'_, A> {
     /// Waits for the message.
     ///
     /// # Errors
-    /// If the receive fails: truncation, cancellation, death of the peer that it was directed at.
+    /// If the receive fails: the message was truncated, the receive was canceled, or the peer at which it was directed
+    /// died.
     pub fn wait(mut self) -> Result<Received, OperationError> {
         self.under_way.wait(None).map(|(entry, buffer)| Received::new(buffer, &entry))
     }
 
-    /// Like [`wait`](Self::wait), but for at most `timeout`; then the receive is canceled.
+    /// Like [`wait`](Self::wait), but for at most `timeout`, after which the receive is canceled.
     ///
     /// # Errors
     /// If the receive fails, or the timeout expires.
@@ -242,14 +243,14 @@ impl<A: Ownership> Receiving<'_, A> {
         self.under_way.wait(Some(timeout)).map(|(entry, buffer)| Received::new(buffer, &entry))
     }
 
-    /// Whether the message is here, without waiting (but making progress).
+    /// Returns whether the message has arrived. Makes progress, but does not wait.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.under_way.is_ready()
     }
 
-    /// Cancels the receive, which then completes with [`ErrorCode::Canceled`](crate::ErrorCode::Canceled), unless a message came
-    /// first. Returns whether it was canceled.
+    /// Cancels the receive, which then completes with [`ErrorCode::Canceled`](crate::ErrorCode::Canceled), unless a
+    /// message was matched first. Returns whether it was canceled.
     #[must_use]
     pub fn cancel(&self) -> bool {
         self.under_way.cancel()

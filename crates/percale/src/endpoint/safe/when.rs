@@ -12,42 +12,42 @@ use crate::endpoint::ownership::Ownership;
 use crate::endpoint::work::OpFlags;
 use crate::local_memory::buffer::Buffer;
 
-/// When an operation begins, and the additional counter of its end.
+/// The condition on which an operation begins, and the additional counter that counts its end.
 #[derive(Clone, Debug)]
 pub(super) struct When {
     begins: Begins,
-    /// Set for deferred work: this counter counts the end of the work.
+    /// The counter that counts the end of the operation, if the operation is deferred work.
     counting: Option<Counter>,
 }
 
 #[derive(Clone, Debug)]
 enum Begins {
-    /// Once the counter has reached the threshold.
+    /// Begins when the counter has reached the threshold.
     Counted(Counter, u64),
-    /// Once the variable was written.
+    /// Begins when the variable is written.
     Written(Variable),
 }
 
 impl When {
-    /// Begins once `counter` has reached `threshold`; otherwise as `before`.
+    /// Adds the condition that `counter` has reached `threshold` to the settings in `before`.
     pub(super) fn once(before: Option<Self>, counter: &Counter, threshold: u64) -> Self {
         let counting = before.and_then(|when| when.counting);
         Self { begins: Begins::Counted(counter.clone(), threshold), counting }
     }
 
-    /// Begins once `variable` was written; otherwise as `before`.
+    /// Adds the condition that `variable` was written to the settings in `before`.
     pub(super) fn written(before: Option<Self>, variable: &Variable) -> Self {
         let counting = before.and_then(|when| when.counting);
         Self { begins: Begins::Written(variable.clone()), counting }
     }
 
-    /// Is counted by a counter of its own; begins as `before`, or at once.
+    /// Sets the counter that counts the end of the operation. Without a condition in `before` it begins immediately.
     pub(super) fn counting(before: Option<Self>, by: &Counter) -> Self {
         let begins = before.map_or_else(|| Begins::Counted(by.clone(), 0), |when| when.begins);
         Self { begins, counting: Some(by.clone()) }
     }
 
-    /// Lets an operation that owns its buffer wait; returns its number.
+    /// Queues an operation that owns its buffer until its condition is met. Returns the number of the operation.
     pub(super) fn start<A: Ownership>(
         self,
         endpoint: &Endpoint<A>,
@@ -55,7 +55,7 @@ impl When {
         operation: impl FnOnce(u64, &Buffer) -> Operation,
     ) -> Result<OperationId, OperationError> {
         let Self { begins, counting } = self;
-        // Deferred work makes progress by itself, and faster while a thread waits for its end.
+        // Deferred work makes progress without calls by the application, and faster while a thread waits for its end.
         if let Some(counting) = &counting
             && let Err(error) =
                 endpoint.access.automate().and_then(|()| endpoint.access.drive_for(counting)).and_then(|()| {
@@ -98,7 +98,7 @@ impl When {
                 }
             }
         })?;
-        // This thread is not in the endpoint now, so the operation can begin at once.
+        // This thread is not in the endpoint now, so the operation can begin immediately.
         if let Some(counter) = due {
             fire(&counter);
         }

@@ -1,4 +1,4 @@
-//! Binding and invalidating windows of type 2.
+//! Binds and invalidates windows of type 2.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -12,7 +12,7 @@
 //! let bind = Bind { range: 0..4096, access: WindowAccess::WRITE, key: 1 };
 //! let name = endpoint.bind_window(peer, &window, &region, bind).wait()?;
 //! endpoint.send(peer, name.to_bytes().to_vec()).wait()?;          // now the peer may write
-//! endpoint.invalidate(peer, name.key).wait()?;             // and from here on it does not
+//! endpoint.invalidate(peer, name.key).wait()?;             // from here on the peer may not write
 //! # Ok(()) }
 //! ```
 
@@ -36,7 +36,8 @@ use crate::memory::window::Window;
 use crate::region::RemoteMemory;
 use crate::types::PeerAddress;
 
-/// A bind (its result is the name that the peer uses) or an invalidation, that is not posted yet.
+/// A bind or an invalidation that is not posted yet. The result of a bind is the name by which the peer accesses the
+/// window.
 #[must_use = "nothing is done before start, wait or await"]
 pub struct WindowRequest<'e, A: Ownership, R> {
     endpoint: &'e Endpoint<A>,
@@ -45,7 +46,7 @@ pub struct WindowRequest<'e, A: Ownership, R> {
 
 crate::short_debug!(for [A: Ownership, R] WindowRequest<'_, A, R>, "WindowRequest");
 
-/// A bind or an invalidation under way: wait for it or await it.
+/// A bind or an invalidation under way; it can be waited for or awaited.
 #[must_use = "dropping it cancels the operation if it waits for its turn"]
 pub struct WindowOperation<'e, A: Ownership, R> {
     under_way: UnderWay<'e, A>,
@@ -55,7 +56,8 @@ pub struct WindowOperation<'e, A: Ownership, R> {
 crate::short_debug!(for [A: Ownership, R] WindowOperation<'_, A, R>, "WindowOperation");
 
 impl<A: Ownership> Endpoint<A> {
-    /// Binds a window of type 2 for a peer, in order with the messages to it: see [`post_bind`](Self::post_bind).
+    /// Creates a request to bind a window of type 2 for a peer, in order with the messages to that peer: see
+    /// [`post_bind`](Self::post_bind).
     pub fn bind_window(
         &self,
         peer: PeerAddress,
@@ -67,7 +69,7 @@ impl<A: Ownership> Endpoint<A> {
         WindowRequest { endpoint: self, work: post.map(|(post, remote)| (post.keep(), remote)) }
     }
 
-    /// Invalidates a key of a window of type 2 that was bound through this endpoint: see
+    /// Creates a request to invalidate a key of a window of type 2 that was bound through this endpoint: see
     /// [`post_invalidate`](Self::post_invalidate).
     pub fn invalidate(&self, peer: PeerAddress, key: u64) -> WindowRequest<'_, A, ()> {
         WindowRequest { endpoint: self, work: Ok((WindowPost::invalidate(peer, key).keep(), ())) }
@@ -75,8 +77,8 @@ impl<A: Ownership> Endpoint<A> {
 }
 
 impl<A: Ownership> SendRequest<'_, A> {
-    /// Makes the peer invalidate one of its windows of type 2, which it has bound for this endpoint, before it receives the message:
-    /// see [`OpFlags::INVALIDATE`]. In place of [`data`](Self::data).
+    /// Makes the peer invalidate one of its windows of type 2, which it has bound for this endpoint, before it receives
+    /// the message: see [`OpFlags::INVALIDATE`]. Replaces [`data`](Self::data).
     pub fn invalidating(mut self, key: u64) -> Self {
         self.data = Some(key);
         self.flags |= OpFlags::INVALIDATE;
@@ -85,7 +87,7 @@ impl<A: Ownership> SendRequest<'_, A> {
 }
 
 impl<'e, A: Ownership, R: Copy> WindowRequest<'e, A, R> {
-    /// Starts only after all earlier operations to this peer have completed.
+    /// Makes the operation start only after all earlier operations to this peer have completed.
     pub fn fenced(mut self) -> Self {
         if let Ok((work, _)) = &mut self.work {
             work.flags |= OpFlags::FENCE;
@@ -118,7 +120,7 @@ impl<'e, A: Ownership, R: Copy> WindowRequest<'e, A, R> {
 }
 
 impl<A: Ownership, R: Copy> WindowOperation<'_, A, R> {
-    /// Whether the operation has ended, without waiting (but making progress).
+    /// Returns whether the operation has ended. Makes progress, but does not wait.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.under_way.is_ready()
@@ -132,7 +134,7 @@ impl<A: Ownership, R: Copy> WindowOperation<'_, A, R> {
         self.under_way.wait(None).map(|_| self.outcome)
     }
 
-    /// Like [`wait`](Self::wait), but for at most `timeout`; after that the operation goes on without its handle.
+    /// Like [`wait`](Self::wait), but for at most `timeout`. After that the operation continues without its handle.
     ///
     /// # Errors
     /// If it fails, or the timeout expires.

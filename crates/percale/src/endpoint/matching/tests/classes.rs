@@ -1,13 +1,13 @@
-//! When hash tables are made and dropped, measured by the steps of the searches that follow.
+//! Tests when hash tables are created and dropped. The number of steps of the following searches shows it.
 
 use crate::endpoint::matching::{Envelope, Matching, Pattern, Source, posted, steps, unexpected};
 
-/// With this many messages a search among them learns a class.
+/// With this many messages, a search creates a class.
 const WAITING: u64 = 4 * unexpected::LINEAR;
-/// How many classes of the unexpected queue can be in use at once.
+/// The number of classes of the unexpected queue that can be in use at once.
 const CLASSES: u32 = 4;
 
-/// The receive of one of many classes that takes message `n` of [`full`]: two of the copies of `n` are ignored.
+/// Returns the receive of one of many classes that takes message `n` of [`full`]: two of the copies of `n` are ignored.
 fn receive(class: u32, n: u64) -> Pattern {
     Pattern { tag: n * 0x0101_0101_0101_0101, ignore: 0xffff << (8 * class), source: Source::Any }
 }
@@ -32,7 +32,7 @@ fn find(matching: &mut Matching<(), u64>, class: u32, n: u64) -> u64 {
     steps::taken()
 }
 
-/// Takes all but the first `left`, each by another class.
+/// Takes all messages except the first `left`, each by another class.
 fn empty(matching: &mut Matching<(), u64>, left: u64) {
     for n in (left..WAITING).rev() {
         let class = n as u32 % 6;
@@ -49,7 +49,7 @@ fn a_class_not_asked_for_lately_makes_room_for_another() {
     let mut matching = full();
     for round in 0..3 {
         for class in 0..CLASSES + 2 {
-            // Those at the end are found by long walks, until the class is learnt.
+            // The messages at the end are found by long walks until the class is created.
             let walked = find(&mut matching, class, WAITING - 1);
             assert!(round == 0 || walked >= WAITING - 1, "class {class} was dropped when it was its turn");
             let steps: u64 = (0..WAITING).map(|n| find(&mut matching, class, n)).sum();

@@ -1,5 +1,5 @@
-//! [`model`] compares with plain vectors, [`rules`] states single rules; [`scale`] and [`classes`] count what searches
-//! look at.
+//! [`model`] compares with plain vectors. [`rules`] tests single rules. [`scale`] and [`classes`] count the entries
+//! that searches examine.
 
 mod classes;
 mod model;

@@ -1,10 +1,10 @@
-//! Random sequences, run on [`Matching`] and on two plain vectors walked in order, must give the same answers.
+//! Random sequences of calls to [`Matching`] and to two plain vectors, walked in order, must have the same results.
 
 use proptest::prelude::*;
 
 use crate::endpoint::matching::{Envelope, Held, Keep, Matching, Pattern, Posted, Source};
 
-/// One call. Handles are named by a number, modulo the number of handles that were returned: old ones too.
+/// One call. A handle is named by a number, modulo the number of handles that were returned. It may be an old one.
 #[derive(Clone, Debug)]
 enum Call {
     Post(Pattern),
@@ -38,7 +38,8 @@ fn pattern() -> impl Strategy<Value = Pattern> {
     (0..8_u64, ignore, source()).prop_map(|(tag, ignore, source)| Pattern { tag, ignore, source })
 }
 
-/// `growth` is how much likelier posts and holds are than removals: with it queues get long, without it they stay short.
+/// `growth` is how much more likely posts and holds are than removals. With it queues get long, without it they stay
+/// short.
 fn call(growth: u32) -> impl Strategy<Value = Call> {
     prop_oneof![
         6 * growth => pattern().prop_map(Call::Post),
@@ -54,7 +55,7 @@ fn call(growth: u32) -> impl Strategy<Value = Call> {
     ]
 }
 
-/// The calls above, and now and then one that empties much of a queue.
+/// Generates the calls above, and occasionally a call that removes most of a queue.
 fn calls() -> impl Strategy<Value = Vec<Call>> {
     let rare = prop_oneof![
         source().prop_map(Call::DrainPosted),
@@ -68,12 +69,12 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         .prop_flat_map(move |growth| prop::collection::vec(prop_oneof![40 => call(growth), 1 => rare.clone()], 1..400))
 }
 
-/// Whether a number is one of those that a test with this modulus picks.
+/// Returns whether a number is one of those that a test with this modulus picks.
 fn picked(modulus: u32, value: u32) -> bool {
     value.is_multiple_of(modulus + 2)
 }
 
-/// The rule, as it is written in the manual.
+/// Applies the matching rule, as documented in the manual.
 fn fits(pattern: &Pattern, envelope: &Envelope) -> bool {
     let source = match pattern.source {
         Source::Any => true,
@@ -91,7 +92,7 @@ struct Model {
     posted: Vec<(u32, Pattern)>,
     held: Vec<(u32, Envelope)>,
     claimed: Vec<(u32, Envelope)>,
-    /// The names of senders that left messages, by how many left before.
+    /// The names of senders that disconnected while their messages were held, in the order in which they disconnected.
     left: Vec<Vec<u64>>,
 }
 
@@ -149,7 +150,8 @@ impl Model {
     }
 }
 
-/// Both sides. Receives and messages are numbered as they come; the number is what is stored.
+/// Both implementations. Receives and messages are numbered in the order of their creation, and the number is what is
+/// stored.
 #[derive(Default)]
 struct Pair {
     real: Matching<u32, u32>,

@@ -1,4 +1,4 @@
-//! Single rules that the random sequences reach seldom or never.
+//! Single rules that the random sequences rarely or never test.
 
 use crate::endpoint::matching::{Envelope, Keep, Matching, Pattern, Source, posted};
 

@@ -1,7 +1,7 @@
-//! Searches look at a few entries, however many wait; memory grows only with the number of waiting entries.
+//! Searches examine a few entries, however many wait. Memory grows only with the number of waiting entries.
 //!
-//! Steps are counted, not time. Hash tables are seeded at random, so the bounds are those of an average chain (below
-//! two) with a wide margin, over thousands of searches.
+//! The tests count steps and not time. Hash tables are seeded at random, so the bounds are those of an average chain
+//! (below two) with a wide margin, over thousands of searches.
 
 use crate::endpoint::matching::{Envelope, Matching, Pattern, Source, posted, steps, unexpected};
 
@@ -10,7 +10,7 @@ const MANY: u64 = 10_000;
 /// Makes the pattern with this number.
 type Numbered = fn(u64) -> Pattern;
 
-/// The patterns of one class, by number: every class of a real program, and the number's message.
+/// Returns the patterns of one class, by number: every class of a real program, and the message with that number.
 fn classes() -> [(&'static str, Numbered); 5] {
     [
         ("tags", |n| Pattern { tag: n, ignore: 0, source: Source::Any }),
@@ -30,7 +30,7 @@ fn message(pattern: &Pattern) -> Envelope {
     Envelope { tag: pattern.tag | (pattern.ignore & (1 << 60)), source }
 }
 
-/// Numbers below `MANY` in no order: worst for a list.
+/// Returns the numbers below `MANY` in random order, which is the worst case for a list.
 fn shuffled() -> impl Iterator<Item = u64> {
     (0..MANY).map(|n| n * 7_919 % MANY)
 }
@@ -72,7 +72,7 @@ fn a_receive_does_not_walk_what_is_held() {
         for n in 0..MANY {
             matching.hold(message(&pattern(n)), n);
         }
-        // The first search walks once, and learns the class.
+        // The first search walks the list once, and creates the class.
         let missing = Pattern { tag: MANY, source: Source::From(MANY), ..pattern(0) };
         let missing = match pattern(0).source {
             Source::Any => Pattern { source: Source::Any, ..missing },
@@ -100,7 +100,7 @@ fn no_seed_makes_long_chains() {
         |n| Pattern { tag: 3, ignore: 0, source: Source::From(n) },
         |n| Pattern { tag: n, ignore: 0, source: Source::From(n) },
     ];
-    // Each table has seeds of its own.
+    // Each table has its own seeds.
     for round in 0..300 {
         let mut matching = Matching::<u64, ()>::new();
         let pattern = numberings[round % numberings.len()];
