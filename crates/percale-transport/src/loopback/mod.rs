@@ -84,6 +84,7 @@ impl LoopbackLink {
     }
 }
 
+#[doc(hidden)]
 impl Link for LoopbackLink {
     #[inline]
     fn frame_limit(&self) -> usize {

@@ -38,7 +38,7 @@
 //! Everything that either side sends is checked. A hostile target's grant can make the initiator's accesses to that target fail, and nothing else. A
 //! hostile initiator reaches what it was granted, as far as rights and range go, until it is revoked: the device checks.
 
-#[cfg(any(test, fuzzing, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 mod fuzz;
 mod grantee;
 mod grants;
@@ -59,7 +59,7 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-#[cfg(any(test, fuzzing, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use self::fuzz::fuzz_grants;
 use self::initiator::Initiator;
 pub use self::local::Pins;
