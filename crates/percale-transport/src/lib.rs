@@ -35,7 +35,7 @@ pub mod sim;
 #[cfg(not(any(test, feature = "sim")))]
 #[path = "sim/absent.rs"]
 pub mod sim;
-pub mod stream;
+mod stream;
 pub mod tcp;
 #[cfg(any(test, fuzzing, feature = "testing"))]
 #[doc(hidden)]
@@ -53,6 +53,7 @@ use percale_memory::{later, local_memory, sync, system, types};
 use percale_region as region;
 use percale_wire as wire;
 
+pub use self::stream::{expected_pull, refused_pull};
 use crate::local_memory::volatile::{Segments, View};
 use crate::region::Refusal;
 use crate::region::lease::Lease;

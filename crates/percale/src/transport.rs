@@ -18,13 +18,19 @@ pub use percale_transport::{Broken, Connection, Landing, PullError, Refused, Sin
 
 #[cfg(test)]
 pub(crate) use percale_transport::testing;
-pub(crate) use percale_transport::{Link, any, background, doorbell, kind, peer_process, stream};
+pub(crate) use percale_transport::{Link, any, background, doorbell, kind, peer_process};
 
-/// Connection set-up: from an address to an established link, and from an established link to news of its end.
-///
-/// One [`Service`] thread per domain, blocked in epoll, does all of it for all endpoints of the domain, so that
-/// endpoints never block. An endpoint asks ([`Registration::connect`]) and reads the answers in its [`Mailbox`].
+/// What the engine needs of a stream's protocol.
+pub(crate) mod stream {
+    pub(crate) use percale_transport::{expected_pull, refused_pull};
+}
+
 pub mod connect {
+    //! Connection set-up: from an address to an established link, and from an established link to news of its end.
+    //!
+    //! One [`Service`] thread per domain, blocked in epoll, does all of it for all endpoints of the domain, so that
+    //! endpoints never block. An endpoint asks ([`Registration::connect`]) and reads the answers in its [`Mailbox`].
+
     #[cfg(fuzzing)]
     pub use percale_transport::connect::fuzz_handshake;
     #[doc(inline)]
@@ -36,32 +42,35 @@ pub mod connect {
     pub(crate) use percale_transport::connect::{Facility, facilities, tcp_listens};
 }
 
-/// This host, this network namespace, this user, and the address that a wildcard bind advertises.
-///
-/// Nothing here is cached: a process may move between namespaces, and interfaces come and go.
 pub mod host {
+    //! This host, this network namespace, this user, and the address that a wildcard bind advertises.
+    //!
+    //! Nothing here is cached: a process may move between namespaces, and interfaces come and go.
+
     #[doc(inline)]
     pub use percale_transport::host::{Interface, LinkKind, advertised, boot_id, interfaces, network_namespace, place};
 
     pub(crate) use percale_transport::host::best_first;
 }
 
-/// A link of an endpoint to itself.
 pub mod loopback {
+    //! A link of an endpoint to itself.
+
     #[doc(inline)]
     pub use percale_transport::loopback::LoopbackLink;
 }
 
-/// Shared memory: connections between processes of one machine and one user.
-///
-/// A pair of endpoints shares one sealed memfd ([`pair_memory`]) with a ring in each direction; each endpoint has a doorbell
-/// ([`Bell`]) that its peers map. A [`ShmLink`] is one end of the connection. Small frames are copied into the ring and out
-/// of it; the payloads of offers are copied once, from memory to memory, by both sides.
-///
-/// The peer may write anything to the pair's memory at any time. Words are read once and checked, and only the copy is used;
-/// a payload is a [`View`](crate::memory::volatile::View). No value from the peer decides where this process reads or writes
-/// in its own memory.
 pub mod shm {
+    //! Shared memory: connections between processes of one machine and one user.
+    //!
+    //! A pair of endpoints shares one sealed memfd ([`pair_memory`]) with a ring in each direction; each endpoint has a doorbell
+    //! ([`Bell`]) that its peers map. A [`ShmLink`] is one end of the connection. Small frames are copied into the ring and out
+    //! of it; the payloads of offers are copied once, from memory to memory, by both sides.
+    //!
+    //! The peer may write anything to the pair's memory at any time. Words are read once and checked, and only the copy is used;
+    //! a payload is a [`View`](crate::memory::volatile::View). No value from the peer decides where this process reads or writes
+    //! in its own memory.
+
     #[cfg(fuzzing)]
     pub use percale_transport::shm::fuzz_ring;
     #[doc(inline)]
@@ -73,30 +82,30 @@ pub mod shm {
     pub(crate) use percale_transport::shm::{ASSISTED, DirectError, Glance, GrantIndex, LongAccess, Lookup, Residue};
 }
 
-/// A deterministic network, for tests: connections within one process, on a virtual clock.
-///
-/// A [`Network`] makes pairs of [`SimLink`]s. What travels between them takes a time drawn for each frame; frames never
-/// overtake each other within a connection, but freely between connections. Frames may be given to the sink in pieces
-/// and connections may be lost, at random. Everything follows from the seed and from the order of calls, and every
-/// connection has a stream of numbers of its own: the same test with the same seed sees the same events
-/// ([`Network::trace`]), and a further connection changes nothing for the others.
-///
-/// The clock advances by a tick with every poll of a link, and by [`Network::advance`].
 #[cfg(any(test, feature = "sim"))]
 pub mod sim {
+    //! A deterministic network, for tests: connections within one process, on a virtual clock.
+    //!
+    //! A [`Network`] makes pairs of [`SimLink`]s. What travels between them takes a time drawn for each frame; frames never
+    //! overtake each other within a connection, but freely between connections. Frames may be given to the sink in pieces
+    //! and connections may be lost, at random. Everything follows from the seed and from the order of calls, and every
+    //! connection has a stream of numbers of its own: the same test with the same seed sees the same events
+    //! ([`Network::trace`]), and a further connection changes nothing for the others.
+    //!
+    //! The clock advances by a tick with every poll of a link, and by [`Network::advance`].
+
     #[doc(inline)]
     pub use percale_transport::sim::{Event, Network, Port, SimLink, SimNotice, SimOptions, SimSite, What};
 }
 #[cfg(not(any(test, feature = "sim")))]
 pub(crate) use percale_transport::sim;
 
-/// A link over a connected TCP socket.
-///
-/// A reset or an end without a goodbye is [`Broken::Died`], after a goodbye [`Broken::Closed`]; a peer or network that goes
-/// silent is [`Broken::Timeout`] ([`TcpOptions::timeout`]). Whatever came before is delivered first.
 pub mod tcp {
-    #[cfg(doc)]
-    use super::Broken;
+    //! A link over a connected TCP socket.
+    //!
+    //! A reset or an end without a goodbye is [`Broken::Died`](super::Broken::Died), after a goodbye
+    //! [`Broken::Closed`](super::Broken::Closed); a peer or network that goes silent is [`Broken::Timeout`](super::Broken::Timeout)
+    //! ([`TcpOptions::timeout`]). Whatever came before is delivered first.
 
     #[doc(inline)]
     pub use percale_transport::tcp::TcpOptions;
@@ -106,15 +115,16 @@ pub mod tcp {
     pub(crate) use percale_transport::tcp::TcpLink;
 }
 
-/// RDMA over libibverbs: InfiniBand, RoCE, or the kernel's own RoCE in software.
-///
-/// * Safe, small wrappers (percale-verbs), each of which keeps alive what it needs: `Context`, `ProtectionDomain`, `MemoryRegion`,
-///   `CompletionChannel`, `CompletionQueue`, `QueuePair`, `Window`. They add no thread and no lock on the way of a
-///   request. In a forked child they end nothing: what they name is the parent's.
-/// * `VerbsRegistrar` registers any memory, for a cache; `Reach` reads and writes it through the device.
-/// * [`Adapter`] chooses device, port and address, or reports what is missing.
-/// * [`Wire`] is a byte stream over a queue pair, which carries the frames that TCP carries.
 pub mod verbs {
+    //! RDMA over libibverbs: InfiniBand, RoCE, or the kernel's own RoCE in software.
+    //!
+    //! * Safe, small wrappers (percale-verbs), each of which keeps alive what it needs: `Context`, `ProtectionDomain`, `MemoryRegion`,
+    //!   `CompletionChannel`, `CompletionQueue`, `QueuePair`, `Window`. They add no thread and no lock on the way of a
+    //!   request. In a forked child they end nothing: what they name is the parent's.
+    //! * `VerbsRegistrar` registers any memory, for a cache; `Reach` reads and writes it through the device.
+    //! * [`Adapter`] chooses device, port and address, or reports what is missing.
+    //! * [`Wire`] is a byte stream over a queue pair, which carries the frames that TCP carries.
+
     #[cfg(all(feature = "verbs", not(loom)))]
     #[doc(inline)]
     pub use percale_transport::verbs::VerbsRegistrar;

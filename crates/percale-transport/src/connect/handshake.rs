@@ -326,7 +326,7 @@ impl Handshake {
     }
 }
 
-#[cfg(any(test, fuzzing, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub(super) mod fuzz {
     use super::*;
     use crate::wire::hello::{Incarnation, Place};

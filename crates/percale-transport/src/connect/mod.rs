@@ -68,7 +68,7 @@ pub use service::{EndpointOptions, Registration, Service, Site, Transports};
 pub use timeouts::ConnectTimeouts;
 
 /// Feeds arbitrary bytes to both sides of the handshake; never panics, whatever they are.
-#[cfg(any(test, fuzzing, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_handshake(bytes: &[u8]) {
     handshake::fuzz::drive(bytes);
 }

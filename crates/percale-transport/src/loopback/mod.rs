@@ -87,6 +87,7 @@ impl LoopbackLink {
     }
 }
 
+#[doc(hidden)]
 impl Link for LoopbackLink {
     #[inline]
     fn frame_limit(&self) -> usize {

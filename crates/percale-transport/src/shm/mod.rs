@@ -32,13 +32,13 @@ mod sender;
 mod sync;
 mod transfer;
 
-#[cfg(any(test, fuzzing, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 mod fuzz;
 
 pub use crate::local_memory::bell::{BELL_BITS, BELL_BYTES, Bell, Rouse};
 pub use connection_end::ConnectionEnd;
 pub use direct::{ASSISTED, DirectError, GrantIndex, LongAccess, Lookup};
-#[cfg(any(test, fuzzing, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use fuzz::fuzz_ring;
 pub use link::Glance;
 pub use link::ShmLink;

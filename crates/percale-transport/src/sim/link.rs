@@ -145,6 +145,7 @@ impl SimLink {
     }
 }
 
+#[doc(hidden)]
 impl Link for SimLink {
     fn frame_limit(&self) -> usize {
         self.frame_limit

@@ -12,7 +12,7 @@
 //! ([`TcpOptions::timeout`]). Data that arrived before is delivered first.
 
 mod buffers;
-#[cfg(any(test, fuzzing, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 mod fuzz;
 mod inbound;
 mod linger;
@@ -28,7 +28,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-#[cfg(any(test, fuzzing, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use fuzz::fuzz_stream;
 use inbound::Inbound;
 pub(super) use outbound::Outbound;

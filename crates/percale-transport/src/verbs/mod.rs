@@ -32,7 +32,7 @@ pub use crate::wire::queue_pair::{End, Gid};
 pub use adapter::Adapter;
 #[cfg(not(loom))]
 pub use direct::Registers;
-#[cfg(any(test, fuzzing, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use direct::fuzz_grants;
 pub use direct::{Pins, Unposted};
 pub use link::VerbsLink;

@@ -19,6 +19,7 @@ pub struct Memory {
     len: usize,
 }
 
+#[expect(clippy::len_without_is_empty, reason = "it is never empty")]
 impl Memory {
     /// Maps that many bytes.
     pub fn new(len: usize) -> Self {

@@ -420,6 +420,7 @@ const fn receive_offset(slot: usize) -> usize {
     (SENDS + slot) * SLOT
 }
 
+#[doc(hidden)]
 impl Stream for Wire {
     fn read(&mut self, into: &Segments, tail: &mut [u8]) -> Result<usize, Errno> {
         let came = self.take();

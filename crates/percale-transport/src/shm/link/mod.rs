@@ -374,6 +374,7 @@ impl ShmLink {
     }
 }
 
+#[doc(hidden)]
 impl Link for ShmLink {
     #[inline]
     fn frame_limit(&self) -> usize {

@@ -46,7 +46,7 @@
 //! target fail, and has no other effect. A hostile initiator reaches only what it was granted, within rights and range,
 //! and only until it is revoked: the device enforces this.
 
-#[cfg(any(test, fuzzing, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 mod fuzz;
 mod grantee;
 mod grants;
@@ -67,7 +67,7 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-#[cfg(any(test, fuzzing, feature = "testing"))]
+#[cfg(any(test, fuzzing))]
 pub use self::fuzz::fuzz_grants;
 use self::initiator::Initiator;
 pub use self::local::Pins;
