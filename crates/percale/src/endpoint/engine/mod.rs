@@ -91,11 +91,10 @@ use self::core::Core;
 use self::poller::Poller;
 use self::role::Role;
 use self::types::{Action, Notify};
-use self::waiting::Waiting;
+use self::waiting::{Attention, ReadPace, Waiting};
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::system::forked::Process;
-use crate::system::spin::InVain;
 use crate::transport::any::AnyLink;
 use crate::transport::doorbell::{BELL, Doorbell};
 use crate::transport::shm::Bell;
@@ -131,20 +130,14 @@ pub struct Engine {
     waiting: Waiting,
     /// The role of an endpoint that does not accept messages from arbitrary peers.
     role: Option<Box<Role>>,
-    /// Whether progress includes work that most endpoints do not have, because of the role, or because operations wait for counters.
-    attentive: bool,
-    /// Whether operations have ever waited for counters.
-    triggers: bool,
+    /// The work that only some endpoints have: of roles, of shared receive contexts, and of operations that wait for counters.
+    attention: Attention,
     /// The process in which the engine can be used: the one that created it, until it is closed ([`closing`]).
     process: Process,
     /// Whether it was closed. A closed engine does nothing.
     closed: bool,
-    /// Reads of the completion queue since the last progress.
-    reads: u32,
-    /// The number of these reads that may do no more than a *glance* (a check of the rings alone, see [`read`]) while nothing arrives.
-    glances: u32,
-    /// Reads in a row that found nothing.
-    in_vain: InVain,
+    /// The pace at which reads of results make progress (see [`read`]).
+    pace: ReadPace,
     /// The address that peers know.
     address: SocketAddr,
     /// Unique among the endpoints of this process.
@@ -238,7 +231,7 @@ impl Engine {
         if self.core.peers.has_actions() {
             self.act();
         }
-        if self.attentive {
+        if self.attention.any() {
             any |= self.attend();
         }
         if self.core.peers.any_accused() {

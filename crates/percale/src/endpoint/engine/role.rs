@@ -94,7 +94,7 @@ impl Engine {
             None => false,
         };
         any |= self.core.shared.is_member() && self.read_notes();
-        (self.triggers && self.begin_due()) | any
+        (self.attention.triggers() && self.begin_due()) | any
     }
 }
 
