@@ -226,7 +226,7 @@ impl Engine {
                 return self.give_up(slot, ErrorCode::Io, error.to_string());
             }
         };
-        self.core.peers.met(slot, serial, bit.unwrap_or(0));
+        self.core.peers.set_connection(slot, serial, bit.unwrap_or(0));
         self.attach(slot, link, incarnation);
         self.stands(slot, transport, reason);
     }
