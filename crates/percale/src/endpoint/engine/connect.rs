@@ -13,13 +13,12 @@ use super::linger_policy::LingerPolicy;
 use super::peers::{At, State};
 use super::poller::Poller;
 use super::role::Role;
-use super::waiting::Waiting;
+use super::waiting::{Attention, ReadPace, Waiting};
 use super::{Connector, Engine};
 use crate::completion::entry::ErrorCode;
 use crate::completion::event::Event;
 use crate::region::{Keys, Via};
 use crate::system::forked::Process;
-use crate::system::spin::InVain;
 use crate::transport::any::AnyLink;
 use crate::transport::connect::{ConnectError, LocalBell, Made, Notice, PeerIdentity, ShmParts};
 use crate::transport::doorbell::Bedside;
@@ -74,14 +73,11 @@ impl Engine {
             ticks: None,
             looks: None,
             waiting: Waiting::default(),
-            attentive: matches!(start.role, Some(Role::Listener(_))) || pooled,
-            triggers: false,
+            attention: Attention::new(matches!(start.role, Some(Role::Listener(_))), pooled),
             role: start.role.map(Box::new),
             process: Process::current()?,
             closed: false,
-            reads: 0,
-            glances: 0,
-            in_vain: InVain::NONE,
+            pace: ReadPace::new(),
             linger_policy: LingerPolicy::default(),
             address: start.address,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -233,7 +229,7 @@ impl Engine {
                 return self.give_up(slot, ErrorCode::Io, error.to_string());
             }
         };
-        self.core.peers.met(slot, serial, bit.unwrap_or(0));
+        self.core.peers.set_connection(slot, serial, bit.unwrap_or(0));
         self.attach(slot, link, incarnation);
         self.stands(slot, transport, reason);
     }

@@ -5,30 +5,29 @@
 //! [`Engine::progress`], in this order: hot links; notices; cold links and sockets; links with waiting sends, which are retried; what the
 //! frames that arrived ask for. While hot links are busy, most rounds do only the first and the last of these.
 //!
-//! * [`core`]: the protocol's state, which links see as their sink
-//! * [`messages`]: receives, messages that wait for receives, payloads that arrive or are fetched, sends that wait for their peer;
-//!   [`arrive`], [`receive`], [`send`]: handling frames and calls with it; `access`, `direct` and `in_place`: accesses to the memory of peers; `target`: accesses of
-//!   peers to local memory; [`remote`]: these accesses while they are in progress
+//! The protocol's state consists of components with private fields, and of routes between them (see [`core`]):
+//!
+//! | component | routes |
+//! |---|---|
+//! | [`peers`]: the peers, and whether a frame may leave for one of them now | [`connect`], [`closing`], `parted`, `senders` |
+//! | [`messages`]: receives, messages that wait for receives, payloads that arrive or are fetched, sends | [`arrive`], [`receive`], [`send`] |
+//! | [`remote`]: accesses to the memory of peers in progress, and bytes that peers fetch | `access`, `direct`, `in_place`, `target` |
+//! | [`local`]: the local regions, as peers reach them | `windows`, `target` |
+//! | [`reporting`]: where results go | [`core`], `counting` |
+//! | [`groups`]: groups, their operations and messages | `collective` |
+//! | [`triggered`]: operations that wait for a counter, and those that have begun | `triggering`, `staged` |
+//! | `residue`: operations that wait until another process lets go of memory | `ending`, `windows` |
+//! | [`shared`]: the endpoint's part in a shared receive context | `pooled` |
+//! | [`gate`]: the peers that the endpoint accepts | [`role`], [`single`], [`listening`] |
+//! | `waiting`: who may be asleep, and how much progress reads make | [`sleep`], [`read`] |
+//!
+//! Besides:
 //! * `types`: the state of operations under way; `kinds`: messages by the kind of their frames
-//! * `staged`: operations on a device's memory
-//! * `counting`: where results go, and which counters count them
-//! * [`shared`]: the endpoint's part in a shared receive context; `pooled`: receives shared with other endpoints
-//! * [`peers`]: the peers of the endpoint, and the decision whether a frame may leave for one of them now; `parted`: slots of permanently
-//!   disconnected peers
-//! * `senders`: peers that are sending halves of contexts
 //! * [`poller`]: which links to poll, and when; `linger`, `linger_policy`: spinning on rings for messages that are about to arrive, and when
-//! * `rdma`: links over verbs in the endpoint's epoll
-//! * [`read`]: reading results, and making progress for that
-//! * `connector`: the source of connections
+//! * `rdma`: links over verbs in the endpoint's epoll; [`ticks`]: detection of silent TCP peers; `connector`: the source of connections
 //! * [`connect`]: connections that begin and end; [`closing`]: the orderly end of connections and of the endpoint; `ending`: how a closing
 //!   endpoint ends its operations; `aside`: memory of those operations that outlives the endpoint
-//! * [`role`]: endpoints that do not accept messages from arbitrary peers: [`single`], an endpoint of one connection, and [`listening`];
-//!   [`gate`]: the peers that the endpoint accepts
-//! * [`sleep`]: going to sleep; `waiting`: who may be asleep, and for how long
-//! * [`triggered`]: operations that wait for a counter, and those that have begun; `triggering`: beginning and reporting them; [`groups`]: groups, their operations and
-//!   messages; `collective`: performing the steps of these operations
-//! * [`local`]: the local regions, as peers reach them; `windows`: binding and invalidating windows
-//! * [`ticks`]: detection of silent TCP peers; `residue`: memory that the peer of a broken connection may still write
+//! * [`role`]: endpoints that do not accept messages from arbitrary peers: [`single`], an endpoint of one connection, and [`listening`]
 
 mod access;
 mod arrive;
@@ -93,11 +92,10 @@ use self::linger_policy::LingerPolicy;
 use self::poller::Poller;
 use self::role::Role;
 use self::types::{Action, Notify};
-use self::waiting::Waiting;
+use self::waiting::{Attention, ReadPace, Waiting};
 use super::work::{OpFlags, PostError, ReceiveWork};
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _, View, ViewExt as _};
 use crate::system::forked::Process;
-use crate::system::spin::InVain;
 use crate::transport::any::AnyLink;
 use crate::transport::doorbell::{BELL, Doorbell};
 use crate::transport::shm::Bell;
@@ -133,20 +131,14 @@ pub struct Engine {
     waiting: Waiting,
     /// The role of an endpoint that does not accept messages from arbitrary peers.
     role: Option<Box<Role>>,
-    /// Whether progress includes work that most endpoints do not have, because of the role, or because operations wait for counters.
-    attentive: bool,
-    /// Whether operations have ever waited for counters.
-    triggers: bool,
+    /// The work that only some endpoints have: of roles, of shared receive contexts, and of operations that wait for counters.
+    attention: Attention,
     /// The process in which the engine can be used: the one that created it, until it is closed ([`closing`]).
     process: Process,
     /// Whether it was closed. A closed engine does nothing.
     closed: bool,
-    /// Reads of the completion queue since the last progress.
-    reads: u32,
-    /// The number of these reads that may do no more than a *glance* (a check of the rings alone, see [`read`]) while nothing arrives.
-    glances: u32,
-    /// Reads in a row that found nothing.
-    in_vain: InVain,
+    /// The pace at which reads of results make progress (see [`read`]).
+    pace: ReadPace,
     /// Whether a poll that found nothing watches the rings for a while.
     linger_policy: LingerPolicy,
     /// The address that peers know.
@@ -242,7 +234,7 @@ impl Engine {
         if self.core.peers.has_actions() {
             self.act();
         }
-        if self.attentive {
+        if self.attention.any() {
             any |= self.attend();
         }
         if self.core.peers.any_accused() {

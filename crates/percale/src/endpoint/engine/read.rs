@@ -5,21 +5,16 @@
 //! the next read sees a message sooner; everything else is polled at every [`GLANCES`]th read.
 
 use super::Engine;
+use super::waiting::GLANCES;
 use crate::completion::entry::Entry;
 use crate::completion::ring::ErrorAvailable;
-use crate::system::spin::{self, InVain};
+use crate::system::spin;
 use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::shm::Glance;
 
-/// The number of reads of waiting results after which progress is made.
-pub(super) const PATIENCE: u32 = 16;
-
 /// The maximum number of messages that one read takes, as for links that are polled.
 const BATCH: usize = 16;
-
-/// Of this many reads that find nothing, one makes progress.
-const GLANCES: u32 = 4;
 
 /// The number of polls of a ring that take as long as a read of a socket.
 const SOCKET_LOOKS: u32 = 16;
@@ -38,18 +33,18 @@ enum Found {
 
 impl Engine {
     /// Reads results from the endpoint's own queue. Makes progress first if the queue is empty and a check of the rings alone is not enough, if
-    /// progress is owed or a link is busy, and in any case at every [`PATIENCE`]th call. So a read of waiting results is not delayed, and a
+    /// progress is owed or a link is busy, and in any case at every 16th call. So a read of waiting results is not delayed, and a
     /// reader that always finds results makes progress too.
     #[inline(always)]
     pub(crate) fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
-        self.reads += 1;
+        self.pace.count();
         let empty = self.core.reporting.is_empty();
-        if empty && self.reads < PATIENCE {
+        if empty && !self.pace.is_progress_due() {
             match self.look(entries) {
                 Found::Message => return Ok(1),
                 Found::Messages if entries.len() > 1 => return Ok(self.take_more(entries)),
                 Found::Messages => return Ok(1),
-                Found::Nothing if self.reads < self.glances => {
+                Found::Nothing if self.pace.may_glance() => {
                     // Measured between distant cores: without this hint a cache line often takes three transfers instead of two. Probably
                     // the line is requested again before its mark is written, and has to be transferred once more. Only for a while
                     // after a message: a client that polls after each step of its own work loses more by it (HPCC's MPIRandomAccess on
@@ -62,7 +57,7 @@ impl Engine {
                 Found::Nothing | Found::More => {}
             }
         }
-        if empty || self.reads >= PATIENCE || !self.poller.busy.is_empty() {
+        if empty || self.pace.is_progress_due() || !self.poller.busy.is_empty() {
             self.progress_for_read();
         }
         self.core.reporting.read(entries)
@@ -128,18 +123,18 @@ impl Engine {
     /// read.)
     #[inline]
     pub(super) const fn owe_progress(&mut self) {
-        self.reads = PATIENCE;
+        self.pace.owe_progress();
     }
 
     // Out of line, so that reading what waits need not save what this uses.
     #[inline(never)]
     fn progress_for_read(&mut self) {
-        (self.reads, self.glances) = (0, 0);
+        self.pace.begin_progress();
         if self.poller.is_crowded() {
             spin::begins();
         }
         if self.progress() {
-            self.in_vain = InVain::NONE;
+            self.pace.found();
         } else {
             self.found_nothing(if self.poller.looks_at_sockets() { SOCKET_LOOKS } else { GLANCES });
         }
@@ -150,9 +145,9 @@ impl Engine {
     #[inline(never)]
     pub(super) fn found_nothing(&mut self, looks: u32) {
         if self.poller.was_heard() {
-            self.in_vain = InVain::NONE; // A message was taken from its ring, without progress.
+            self.pace.found(); // A message was taken from its ring, without progress.
         }
-        if self.in_vain.is_offer_due(looks) {
+        if self.pace.is_offer_due(looks) {
             self.poller.set_crowded(spin::is_crowded());
             self.core.operations.offer_processor();
         }
@@ -161,8 +156,8 @@ impl Engine {
     /// Decides, after everything was polled, whether the next reads may be glances.
     #[inline]
     pub(super) fn glance_next(&mut self) {
-        if self.poller.is_calm() && !self.core.peers.has_actions() && !self.attentive {
-            self.glances = GLANCES;
+        if self.poller.is_calm() && !self.core.peers.has_actions() && !self.attention.any() {
+            self.pace.allow_glances();
         }
     }
 }

@@ -94,7 +94,7 @@ impl Engine {
             None => false,
         };
         any |= self.core.shared.is_member() && self.read_notes();
-        (self.triggers && self.begin_due()) | any
+        (self.attention.triggers() && self.begin_due()) | any
     }
 }
 
@@ -102,7 +102,7 @@ impl Core {
     /// Takes the control frames that have arrived.
     pub(super) fn take_heard(&mut self) -> Vec<(Connection, Control)> {
         let heard = self.gate.take_heard();
-        heard.iter().for_each(|(from, _)| self.peers.heard(*from));
+        heard.iter().for_each(|(from, _)| self.peers.control_handled(*from));
         heard
     }
 
@@ -134,7 +134,7 @@ impl Core {
         }
         match Control::parse(head, payload) {
             Ok(control) => {
-                self.peers.hear(from);
+                self.peers.count_control(from);
                 self.gate.hear(from, control);
             }
             Err(why) => self.peers.accuse(from, why),

@@ -5,7 +5,6 @@ use zerocopy::IntoBytes;
 use super::Engine;
 use super::core::{Core, send_flags, sent_entry};
 use super::peers::{Leaving, Queuing};
-use super::read::PATIENCE;
 use super::receive::unresolved;
 use super::types::{GroupMessage, Notify, Pending, Side, Work};
 use crate::completion::entry::{Entry, ErrorCode, ErrorEntry};
@@ -45,7 +44,7 @@ impl Engine {
             return None; // Not over shared memory, then.
         }
         // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
-        let Self { core: Core { peers, reporting, .. }, links, reads, .. } = self;
+        let Self { core: Core { peers, reporting, .. }, links, pace, .. } = self;
         let (queue, detour) = reporting.transmit_path();
         let len = segment.len();
         // A message that is short enough to be injected is always sent at once.
@@ -69,7 +68,7 @@ impl Engine {
         match link.send_plain(&head, segment, more) {
             Ok(()) => {
                 if more {
-                    *reads = PATIENCE; // As in `owe_progress`: the peer is not notified yet.
+                    pace.owe_progress(); // As in `owe_progress`: the peer is not notified yet.
                 }
                 if reports {
                     queue.push(sent_entry(context, send_flags(tagged), len));

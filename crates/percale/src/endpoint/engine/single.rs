@@ -132,7 +132,7 @@ impl Engine {
         let single = self.single()?;
         single.stage = Stage::Calling(slot, data.to_vec());
         (single.remote, single.deadline) = (Some(address), Some(deadline));
-        self.attentive = true;
+        self.attention.set_role(true);
         if slot == 0 {
             self.fail_single(ErrorCode::Refused, "the address is this endpoint's own", Vec::new());
         } else {
@@ -158,7 +158,7 @@ impl Engine {
         single.stage = Stage::Awaiting { peer, incarnation };
         (single.remote, single.data, single.deadline) = (Some(address), theirs.to_vec(), Some(deadline));
         let anywhere = single.anywhere;
-        self.attentive = true;
+        self.attention.set_role(true);
         Ok(Awaiting { address: own, anywhere, incarnation: own_incarnation })
     }
 
@@ -203,7 +203,7 @@ impl Engine {
         let Ok(single) = self.single() else { return };
         (single.stage, single.deadline) = (Stage::Connected(slot), None);
         let data = single.data.clone();
-        self.attentive = self.triggers || self.core.shared.is_member();
+        self.attention.set_role(false);
         if transport == TransportKind::Tcp {
             self.poller.favour(slot);
         }
@@ -234,7 +234,7 @@ impl Engine {
                 if let Ok(single) = self.single() {
                     single.ending = Some(Ending { rounds: ROUNDS, error, why });
                 }
-                self.attentive = true;
+                self.attention.set_role(true);
                 self.ring(); // Sleepers wake up and make the rounds.
                 let (endpoint, reason) = (self.id(), reason.to_owned());
                 let address = self.core.peers.get(slot).address();
@@ -267,7 +267,7 @@ impl Engine {
         let Ok(single) = self.single() else { return };
         single.stage = Stage::Over { stood, error, reason: why.to_owned() };
         single.deadline = None;
-        self.attentive = self.triggers || self.core.shared.is_member();
+        self.attention.set_role(false);
         self.attempts.clear();
         for slot in 1..self.links.len() {
             if self.links[slot].is_some() {
@@ -293,7 +293,7 @@ impl Engine {
         let Some(Ending { error, why, .. }) = self.single().ok().and_then(|single| single.ending.take()) else {
             return;
         };
-        self.attentive = self.triggers || self.core.shared.is_member();
+        self.attention.set_role(false);
         self.core.close_gate(error, &why);
         self.core.reporting.count_change();
     }

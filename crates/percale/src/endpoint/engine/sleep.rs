@@ -21,8 +21,9 @@
 //! armed ([`Engine::watch_in_time`]).
 //!
 //! Some progress of a peer does not ring the bell: the peer makes room in a ring, or releases memory. While the endpoint waits for such
-//! progress, waiters take naps and watchers do not sleep. If the progress does not happen ([`PATIENCE`](super::waiting::PATIENCE) polls found nothing), naps become
-//! longer, and watchers sleep until the timer expires, so a stopped peer costs almost no processor time.
+//! progress, waiters take naps and watchers do not sleep. If the progress does not happen
+//! ([`PATIENCE`](super::waiting::PATIENCE) polls found nothing), naps become longer, and watchers sleep until the timer expires, so a stopped
+//! peer costs almost no processor time.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -116,7 +116,7 @@ impl Engine {
     /// Makes progress look for operations that are due and for the end of operations that have begun, from now on. Other endpoints pay
     /// nothing for it.
     pub(super) const fn watch_begun(&mut self) {
-        (self.triggers, self.attentive) = (true, true);
+        self.attention.expect_triggers();
         self.core.triggered.expect();
         self.core.reporting.count_all();
     }

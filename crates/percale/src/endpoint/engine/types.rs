@@ -37,7 +37,7 @@ pub(crate) enum Notify {
     Operation,
     /// An operation that a counter began; the context is its number. See [`Triggered`](super::triggered::Triggered).
     Triggered,
-    /// A transfer of a group's operation: see [`Collectives`](super::collective::Collectives). The context is the group and the operation.
+    /// A transfer of a group's operation: see [`Groups`](super::groups::Groups). The context is the group and the operation.
     Collective,
 }
 

@@ -69,7 +69,7 @@ impl Core {
             self.collective_done(end);
         }
         if is_left {
-            self.groups.is_ready(index);
+            self.groups.make_ready(index);
             self.groups_ready();
         }
     }

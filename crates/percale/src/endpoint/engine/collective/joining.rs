@@ -63,7 +63,7 @@ impl Engine {
 impl Core {
     /// Schedules the actions that joins ask for.
     pub(super) fn joins_ready(&mut self) {
-        self.groups.joins_are_ready();
+        self.groups.make_joins_ready();
         self.peers.push(0, Action::Advance);
     }
 

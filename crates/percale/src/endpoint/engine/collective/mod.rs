@@ -1,8 +1,9 @@
 //! Groups: posting their operations, and the steps of those (see [`collective`](crate::collective)).
 //!
 //! [`Groups`](super::groups::Groups) decides what is to be done; here it is done, with links, peers and reports. Transfers end in
-//! [`Core::collective_over`]. When the last transfer that an operation waits for has ended, the group is added to the list of groups that can
-//! go on, and the outbox schedules them for the time after the links were polled. Nothing here is on the path of any other message.
+//! [`Core::collective_over`](super::core::Core::collective_over). When the last transfer that an operation waits for has ended, the group is
+//! added to the list of groups that can go on, and the outbox schedules them for the time after the links were polled. Nothing here is on the
+//! path of any other message.
 //!
 //! * `joining`: groups that are being joined
 //! * `ends`: the end of transfers, operations and groups

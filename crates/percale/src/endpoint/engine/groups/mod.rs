@@ -394,12 +394,12 @@ impl Groups {
 
     /// Adds a group to those that can go on.
     #[inline]
-    pub(super) fn is_ready(&mut self, index: Id<Group>) {
+    pub(super) fn make_ready(&mut self, index: Id<Group>) {
         self.ready.push_back(Ready::Group(index));
     }
 
     /// Adds the joins to the work that can go on.
-    pub(super) fn joins_are_ready(&mut self) {
+    pub(super) fn make_joins_ready(&mut self) {
         self.ready.push_back(Ready::Joins);
     }
 
@@ -604,7 +604,7 @@ impl Groups {
     pub(super) fn join(&mut self, index: Id<Group>, name: u64) {
         let group = &self.groups[index];
         self.joins.join(group.list, index.to_u64(), name, &group.members, group.rank);
-        self.joins_are_ready();
+        self.make_joins_ready();
     }
 
     /// Takes the next action that joins ask for. Those that concern only groups of this endpoint are done here.
@@ -614,13 +614,13 @@ impl Groups {
                 Deed::Agreed { group, tag } => {
                     let group = Id::from_u64(group);
                     self.name(group, tag);
-                    self.is_ready(group);
+                    self.make_ready(group);
                 }
                 Deed::Failed { group, error, why } => {
                     let index = Id::from_u64(group);
                     if let Some(group) = self.groups.get_mut(index) {
                         group.breaks(error, &why);
-                        self.is_ready(index);
+                        self.make_ready(index);
                     }
                 }
                 deed => return Some(deed),
@@ -658,7 +658,7 @@ impl Groups {
         // No operation needs it: the other members are notified at once, and the next join of these members need not wait for it.
         let list = group.list;
         self.joins.leave(list, index.to_u64());
-        self.joins_are_ready();
+        self.make_joins_ready();
         true
     }
 
@@ -675,7 +675,7 @@ impl Groups {
         // would wait forever.
         self.remember_broken(tag);
         self.groups[index].breaks(heard_code(number), "a member gave the group up");
-        self.is_ready(index);
+        self.make_ready(index);
         Abort::Broken(index)
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct LocalRegions {
     endpoint: u64,
     /// The domain's regions.
     keys: Arc<Keys>,
-    /// The endpoint's authorization key ([`Via::authority`](crate::memory::region::Via)).
+    /// The endpoint's authorization key ([`Via::authority`]).
     authority: u64,
     /// Raw keys of peers.
     mapped: Keyring,

@@ -565,7 +565,7 @@ impl Peers {
     }
 
     /// Records the service thread's number of a connection, and the bit of the local doorbell that its peer rings.
-    pub(super) fn met(&mut self, slot: Connection, serial: u64, bit: u32) {
+    pub(super) fn set_connection(&mut self, slot: Connection, serial: u64, bit: u32) {
         let peer = &mut self.list[slot as usize];
         (peer.serial, peer.bit) = (serial, bit);
     }
@@ -611,13 +611,13 @@ impl Peers {
     }
 
     /// Counts a control frame of a peer that the engine has yet to handle.
-    pub(super) fn hear(&mut self, slot: Connection) {
+    pub(super) fn count_control(&mut self, slot: Connection) {
         let peer = &mut self.list[slot as usize];
         peer.heard = peer.heard.saturating_add(1);
     }
 
     /// Records that the control frames of a peer were handled.
-    pub(super) fn heard(&mut self, slot: Connection) {
+    pub(super) fn control_handled(&mut self, slot: Connection) {
         self.list[slot as usize].heard = 0;
     }
 

@@ -1,5 +1,7 @@
 //! Who may be asleep at an endpoint, in which mode the bell wakes all of them, and how long the next sleep may be.
 //!
+//! * `progress`: how much progress reads make, and what work progress includes
+//!
 //! This is a record only: `sleep` arms the bell and the descriptor by it, and explains why.
 //!
 //! Invariants:
@@ -7,11 +9,13 @@
 //! 2. The mode that [`mode_with`](Waiting::mode_with) returns wakes every sleeper that is counted, and one more.
 //! 3. Naps become longer only while nothing at all happens: a result, or anything that a poll finds, makes them short again.
 
+mod progress;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::time::Duration;
 
+pub(super) use self::progress::{Attention, GLANCES, ReadPace};
 use crate::transport::shm::Rouse;
 
 /// How long to sleep at first while a link waits for its peer's progress.

@@ -61,3 +61,50 @@ fn naps_grow_while_nothing_happens_and_are_short_again_after_a_result() {
     waiting.shorten_naps();
     assert_eq!((waiting.naps_long(), waiting.nap(2)), (false, NAP));
 }
+
+#[test]
+fn a_reader_that_finds_nothing_makes_progress_at_every_fourth_read() {
+    let mut pace = ReadPace::new();
+    pace.begin_progress();
+    pace.allow_glances();
+    let mut glances = 0;
+    loop {
+        pace.count();
+        assert!(!pace.is_progress_due());
+        if !pace.may_glance() {
+            break;
+        }
+        glances += 1;
+    }
+    assert_eq!(glances, GLANCES - 1);
+    pace.begin_progress();
+    pace.count();
+    assert!(!pace.may_glance(), "not before everything was polled once more");
+}
+
+#[test]
+fn a_reader_that_always_finds_results_makes_progress_at_every_sixteenth_read() {
+    let mut pace = ReadPace::new();
+    let reads = (1..).find(|_| {
+        pace.count();
+        pace.is_progress_due()
+    });
+    assert_eq!(reads, Some(16));
+    pace.begin_progress();
+    pace.owe_progress();
+    assert!(pace.is_progress_due(), "something was sent that leaves only with progress");
+}
+
+#[test]
+fn work_that_only_some_endpoints_have_is_looked_at_while_there_is_any() {
+    assert!(!Attention::new(false, false).any());
+    assert!(Attention::new(true, false).any() && Attention::new(false, true).any());
+    let mut attention = Attention::new(true, false);
+    attention.set_role(false);
+    assert!(!attention.any() && !attention.triggers());
+    attention.expect_triggers();
+    assert!(attention.any() && attention.triggers());
+    attention.set_role(true);
+    attention.set_role(false);
+    assert!(attention.any(), "operations have waited");
+}

@@ -1,0 +1,117 @@
+//! How much progress the calls of an endpoint make: how often a read of results does more than look at the rings, and whether progress
+//! includes work that most endpoints do not have.
+
+use crate::system::spin::InVain;
+
+/// The number of reads of waiting results after which progress is made.
+const PATIENCE: u32 = 16;
+
+/// Of this many reads that find nothing, one makes progress.
+pub(in super::super) const GLANCES: u32 = 4;
+
+/// The pace at which reads of results make progress.
+#[derive(Debug)]
+pub(in super::super) struct ReadPace {
+    /// Reads of the completion queue since the last progress.
+    reads: u32,
+    /// The number of these reads that may do no more than a *glance* (a check of the rings alone) while nothing arrives.
+    glances: u32,
+    /// Reads in a row that found nothing.
+    in_vain: InVain,
+}
+
+impl ReadPace {
+    pub(in super::super) const fn new() -> Self {
+        Self { reads: 0, glances: 0, in_vain: InVain::NONE }
+    }
+
+    /// Counts one more read.
+    #[inline(always)]
+    pub(in super::super) const fn count(&mut self) {
+        self.reads += 1;
+    }
+
+    /// Returns whether this read makes progress whatever waits.
+    #[inline(always)]
+    pub(in super::super) const fn is_progress_due(&self) -> bool {
+        self.reads >= PATIENCE
+    }
+
+    /// Returns whether this read may do no more than a glance.
+    #[inline(always)]
+    pub(in super::super) const fn may_glance(&self) -> bool {
+        self.reads < self.glances
+    }
+
+    /// Makes the next read make progress whatever waits.
+    #[inline(always)]
+    pub(in super::super) const fn owe_progress(&mut self) {
+        self.reads = PATIENCE;
+    }
+
+    /// Records that progress is made now. No read is a glance until [`allow_glances`](Self::allow_glances).
+    #[inline(always)]
+    pub(in super::super) const fn begin_progress(&mut self) {
+        (self.reads, self.glances) = (0, 0);
+    }
+
+    /// Lets the next reads be glances.
+    #[inline]
+    pub(in super::super) const fn allow_glances(&mut self) {
+        self.glances = GLANCES;
+    }
+
+    /// Records that something was found.
+    #[inline]
+    pub(in super::super) const fn found(&mut self) {
+        self.in_vain = InVain::NONE;
+    }
+
+    /// Counts a read that found nothing and took as long as `looks` polls of a ring. Returns whether the processor is to be offered to other
+    /// threads.
+    #[inline]
+    pub(in super::super) fn is_offer_due(&mut self, looks: u32) -> bool {
+        self.in_vain.is_offer_due(looks)
+    }
+}
+
+/// The work that only some endpoints have, and that their progress includes: that of roles, of shared receive contexts, and of operations that
+/// wait for counters.
+#[derive(Debug)]
+pub(in super::super) struct Attention {
+    /// Whether there is any of the following.
+    any: bool,
+    role: bool,
+    shares: bool,
+    triggers: bool,
+}
+
+impl Attention {
+    /// Creates that of an endpoint whose role has work (`role`), or that is a member of a shared receive context (`shares`).
+    pub(in super::super) const fn new(role: bool, shares: bool) -> Self {
+        Self { any: role || shares, role, shares, triggers: false }
+    }
+
+    /// Returns whether there is such work.
+    #[inline(always)]
+    pub(in super::super) const fn any(&self) -> bool {
+        self.any
+    }
+
+    /// Returns whether operations have ever waited for counters.
+    #[inline]
+    pub(in super::super) const fn triggers(&self) -> bool {
+        self.triggers
+    }
+
+    /// Sets whether the endpoint's role has work.
+    pub(in super::super) const fn set_role(&mut self, has_work: bool) {
+        self.role = has_work;
+        self.any = self.role || self.shares || self.triggers;
+    }
+
+    /// Records that operations wait for counters.
+    pub(in super::super) const fn expect_triggers(&mut self) {
+        (self.triggers, self.any) = (true, true);
+    }
+}
