@@ -1,4 +1,4 @@
-//! A peer may say anything about connections: it must parse as what it says, or be refused.
+//! Control messages of a peer may have any content: they must be parsed or rejected.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| percale::wire::control::fuzz_control(bytes));

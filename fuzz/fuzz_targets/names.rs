@@ -1,4 +1,4 @@
-//! What a peer sends and an application parses: names of memory, parts of them, raw keys, numbers of groups, operations and types.
+//! Values that a peer sends and an application parses: descriptions of memory, parts of them, raw keys, numbers of groups, operations and types.
 #![no_main]
 
 use std::sync::OnceLock;

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs a client of the provider in the guest, and says how many packets the RDMA devices sent meanwhile: nothing but verbs
-# sends any.
+# Runs a client of the provider in the guest, and prints how many packets the RDMA devices sent meanwhile. Only verbs
+# sends packets through them.
 #   client.sh pingpong KIND   fi_pingpong's two sides, over endpoints of this kind
-#   client.sh PROGRAM ...     this program
+#   client.sh PROGRAM ...     any other program
 sent() {
   total=0
   for counter in /sys/class/infiniband/*/ports/1/hw_counters/sent_pkts; do
@@ -11,7 +11,7 @@ sent() {
   echo $total
 }
 
-# Both sides end well. The server listens on TCP port 47592 (B9E8) when it can be called.
+# Succeeds if both sides exit with success. The client starts when the server listens on TCP port 47592 (B9E8).
 pingpong() {
   fi_pingpong -p percale -e "$1" -c -S all -I 20 >/tmp/server 2>&1 &
   server=$!

@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The first and only process of the guest's own: brings up the soft-RoCE devices, runs /percale/run, says how that ended.
+# The guest's init process: sets up the soft-RoCE devices, runs /percale/run and reports its exit status.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 /bin/busybox mkdir -p /proc /sys /dev /tmp /root /run /usr/bin /usr/sbin
 /bin/busybox --install -s /bin
@@ -14,13 +14,13 @@ mount -t tracefs tracefs /sys/kernel/tracing
 chmod 1777 /tmp /dev/shm
 ln -s /proc/self/fd /dev/fd
 hostname guest
-# The shell prefers a tool of its own, which knows less.
+# The shell would use its builtin tool, which has fewer options.
 ip() { /usr/bin/ip "$@"; }
 export HOME=/root
 
 while read -r module; do insmod "/modules/$module"; done </modules/order
 
-# The ways out: what runs prints on one port, and how it ended goes to the other.
+# The output ports: the program's output goes to one port, its exit status to the other.
 port() {
   tries=0
   while [ $tries -lt 100 ]; do
@@ -43,8 +43,8 @@ ip addr add 10.9.0.1/24 dev dummy0
 ip link set dummy0 mtu 4200 up
 rdma link add rxe0 type rxe netdev dummy0
 
-# Two devices with a wire between them. What is sent from one end's address to the other's takes the wire, not lo, where
-# no device would find it.
+# Two devices with a wire between them. Packets from one end's address to the other's are routed over the wire and not over
+# lo, where no device would receive them.
 ip link add wire0 type veth peer name wire1
 for end in 0 1; do
   echo 1 >/proc/sys/net/ipv4/conf/wire$end/accept_local
@@ -61,7 +61,7 @@ rdma link add rxe2 type rxe netdev wire1
 
 echo 32 >/proc/sys/vm/nr_hugepages
 ulimit -l unlimited
-# The kernel gives its first process 1,024 at first: too few for tests that open as many connections.
+# The kernel's default for the init process is 1,024 descriptors: too few for tests that open that many connections.
 ulimit -n 4096
 ulimit -c 0
 
