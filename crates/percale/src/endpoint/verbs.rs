@@ -71,6 +71,7 @@ impl<A: Ownership> Endpoint<A> {
     /// # Errors
     /// See [`PostError`]. After an error nothing was done. [`PostError::Flags`] for more than [`IOV_LIMIT`] pieces.
     ///
+    /// # Safety
     /// The regions of the keys stay open until the operation has completed. Until then the memory that the operation
     /// sends is not written, and the memory that it writes is not accessed.
     pub unsafe fn post_work(

@@ -4,12 +4,12 @@
 //! all words of one registration or none, for these reasons:
 //!
 //! 1. A reader announces itself ([`super::grace`]) before it loads a word.
-//! The first word that it loads is `start`, which shows whether the entry is live. It loads the other words only if the
-//! entry is live.
-//! `start` becomes live only after the other words were written, and stays live until the registration is taken out.
-//! An entry that was taken out is filled again only when every reader that announced itself before has ended its use. A
-//! reader that announced itself later finds the entry dead, since the thread that takes it out fences all threads in
-//! between.
+//! 2. The first word that it loads is `start`, which shows whether the entry is live. It loads the other words only if the
+//!    entry is live.
+//! 3. `start` becomes live only after the other words were written, and stays live until the registration is taken out.
+//! 4. An entry that was taken out is filled again only when every reader that announced itself before has ended its use. A
+//!    reader that announced itself later finds the entry dead, since the thread that takes it out fences all threads in
+//!    between.
 //!
 //! So a reader that finds the entry live prevents it from being filled again, and all words that it loads later belong
 //! to the same registration. The order in 2 is essential: a reader that loaded `end` first could load the end of a dead
