@@ -27,6 +27,13 @@ impl Core {
         self.peers.push(0, Action::Advance);
     }
 
+    /// Schedules a group that can go on.
+    #[inline(never)]
+    fn collective_ready(&mut self, index: Id<Group>) {
+        self.groups.make_ready(index);
+        self.groups_ready();
+    }
+
     /// Delivers a message of a group of the most common kind, on a fast path: it has a receive, which it fills. Returns false, and does
     /// nothing, if this does not hold.
     #[inline(never)]
@@ -37,8 +44,9 @@ impl Core {
         payload: View<'_>,
     ) -> bool {
         let Some(context) = self.groups.deliver(from, head, payload) else { return false };
-        let ready = self.groups.received(context, head.data);
-        self.goes_on(ready);
+        if let Some(index) = self.groups.received(context, head.data) {
+            self.goes_on(index);
+        }
         true
     }
 
@@ -49,40 +57,38 @@ impl Core {
             Side::Transmit => self.groups.transfer_over(entry.context, None),
             Side::Receive => self.groups.received(entry.context, entry.data),
         };
-        self.goes_on(ready);
+        if let Some(index) = ready {
+            self.goes_on(index);
+        }
     }
 
     /// Handles the failure of a transfer.
     #[cold]
     pub(in crate::endpoint::engine) fn collective_transfer_failed(&mut self, error: &ErrorEntry) {
         let why = "a message between members of the group failed: a member is gone";
-        let ready = self.groups.transfer_over(error.entry.context, Some((error.error, why)));
-        self.goes_on(ready);
+        if let Some(index) = self.groups.transfer_over(error.entry.context, Some((error.error, why))) {
+            self.goes_on(index);
+        }
     }
 
     /// Performs the next steps of a group that can go on as long as they need no link, and schedules it for the others.
-    #[inline]
-    fn goes_on(&mut self, ready: Option<Id<Group>>) {
-        let Some(index) = ready else { return };
-        let (end, is_left) = self.groups.go_on(index);
-        if let Some(end) = &end {
-            self.collective_done(end);
-        }
-        if is_left {
-            self.groups.make_ready(index);
-            self.groups_ready();
+    #[inline(never)]
+    fn goes_on(&mut self, index: Id<Group>) {
+        if !(self.groups.go_on(index) && self.collective_done(index)) {
+            self.collective_ready(index);
         }
     }
 
-    /// Reports the end of an operation of a group.
-    #[inline]
-    pub(super) fn collective_done(&mut self, end: &GroupEnd) {
+    /// Ends the first operation of a group, which is done, and reports it. Returns whether nothing else is left to do for the group.
+    pub(super) fn collective_done(&mut self, index: Id<Group>) -> bool {
+        let Some(end) = self.groups.end_operation(index) else { return true };
         if end.is_join {
             let (group, context) = (end.id(), end.context);
             self.event(|| Event::Joined { group, context });
         } else {
             self.complete(Side::Transmit, end.notify, end.entry());
         }
+        end.is_last
     }
 
     /// Reports the failure of an operation of a group.

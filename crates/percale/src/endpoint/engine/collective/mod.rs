@@ -132,7 +132,7 @@ impl Engine {
             match self.core.groups.next(index) {
                 Next::Nothing => return,
                 Next::WindUp => return self.wind_up(index),
-                Next::Report(end) => self.core.collective_done(&end),
+                Next::Done => _ = self.core.collective_done(index),
                 Next::Send { to, segment, tag, data, context } => {
                     let segments = Segments::one(segment);
                     self.send_to_member(to, &GroupMessage { segments, tag, data, context }, Some(index));

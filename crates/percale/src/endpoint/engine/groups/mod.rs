@@ -59,8 +59,8 @@ pub(super) enum Next {
     Nothing,
     /// The group is broken: it is to be wound up.
     WindUp,
-    /// The end of its first operation is to be reported.
-    Report(GroupEnd),
+    /// Its first operation is done: it is to be ended ([`end_operation`](Groups::end_operation)) and reported.
+    Done,
     /// A message is to be sent to a member. It is counted as under way only if it does not leave at once
     /// ([`count_transfer`](Groups::count_transfer)).
     Send {
@@ -92,7 +92,7 @@ pub(super) struct GroupEnd {
     /// Whether it is the operation that joins the group, and its end is an event.
     pub(super) is_join: bool,
     /// Whether nothing else is to be done for the group.
-    is_last: bool,
+    pub(super) is_last: bool,
 }
 
 impl GroupEnd {
@@ -443,12 +443,12 @@ impl Groups {
             }
             running.at = running.at.saturating_add(1);
         }
-        self.done(index).map_or(Next::Nothing, Next::Report)
+        Next::Done
     }
 
-    /// Ends the first operation of a group, and lets the next one run.
-    #[inline]
-    fn done(&mut self, index: Id<Group>) -> Option<GroupEnd> {
+    /// Ends the first operation of a group, which is done, and lets the next one run.
+    #[inline(always)]
+    pub(super) fn end_operation(&mut self, index: Id<Group>) -> Option<GroupEnd> {
         let group = &mut self.groups[index];
         let Running { program, context, notify, bytes, joins, .. } = group.running.take()?;
         group.spare = Some(program);
@@ -502,25 +502,23 @@ impl Groups {
         (settled || group.broken.is_some()).then_some(index)
     }
 
-    /// Performs the next steps of a group's operation as long as they need no link. Returns the operation if it ends, and whether anything
-    /// is left to do for the group.
+    /// Performs the next steps of a group's operation as long as they need no link. Returns whether the operation is done, and is to be
+    /// [ended](Self::end_operation).
     #[inline]
-    pub(super) fn go_on(&mut self, index: Id<Group>) -> (Option<GroupEnd>, bool) {
+    pub(super) fn go_on(&mut self, index: Id<Group>) -> bool {
         let Self { groups, chunks, .. } = self;
         let group = &mut groups[index];
-        let Some(running) = group.running.as_mut().filter(|_| group.broken.is_none()) else { return (None, true) };
+        let Some(running) = group.running.as_mut().filter(|_| group.broken.is_none()) else { return false };
         running.waiting = false;
         while let Some(step) = running.program.steps.get(running.at) {
             match step {
                 Step::Settle if running.outstanding == 0 => {}
                 Step::Fold { .. } | Step::Copy { .. } => running.step_here(&mut group.scratch, step, chunks),
-                _ => return (None, true),
+                _ => return false,
             }
             running.at = running.at.saturating_add(1);
         }
-        let end = self.done(index);
-        let is_left = end.as_ref().is_some_and(|end| !end.is_last);
-        (end, is_left)
+        true
     }
 
     // Messages.

@@ -66,7 +66,7 @@ impl World {
             match groups.next(*index) {
                 Next::Nothing => return,
                 Next::WindUp => panic!("the group is broken"),
-                Next::Report(end) => ended.push(end.context),
+                Next::Done => ended.extend(groups.end_operation(*index).map(|end| end.context)),
                 // It leaves at once, so it is not counted.
                 Next::Send { to, segment, tag, data, .. } => {
                     let bytes = Segments::one(segment).to_vec();
@@ -100,9 +100,9 @@ impl World {
             return;
         };
         if let Some(index) = groups.received(context, data) {
-            let (end, is_left) = groups.go_on(index);
+            let end = if groups.go_on(index) { groups.end_operation(index) } else { None };
             ended.extend(end.map(|end| end.context));
-            if is_left {
+            if !end.is_some_and(|end| end.is_last) {
                 self.advance(to);
             }
         }
