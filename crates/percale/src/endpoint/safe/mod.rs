@@ -17,12 +17,15 @@
 //! [`Receiving`]) is a future for any runtime; it can also be waited for. Dropping it cancels it if no message was matched yet;
 //! otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
 
+// In the order of the documentation of `Endpoint`: messages, remote access, and then the others.
+mod request;
+
+mod remote;
+
 mod collective;
 mod error;
 mod future;
 mod many;
-mod remote;
-mod request;
 mod under_way;
 mod when;
 mod windows;
