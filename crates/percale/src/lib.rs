@@ -1,9 +1,10 @@
 //! percale moves bytes between the memories of processes, on one machine and across machines.
 //!
-//! It is a fabric library: messages, remote reads and writes, atomic operations and collectives, in the terms of RDMA. It is for programs that outgrow
-//! sockets and do not want to write for one kind of hardware: storage and database servers, data movers, runtimes, communication libraries. Processes of one user on one
-//! machine communicate over shared memory, all others over TCP, or over RDMA where it is requested; the program is the same. Users of libfabric, verbs or UCX
-//! find their terms in [chapter 12 of the manual](manual::_12_other_libraries).
+//! It is a fabric library: messages, remote reads and writes, atomic operations and collectives, in the terms of RDMA. It is for programs
+//! that need more than sockets and run on more than one kind of hardware: storage and database servers, data movers, runtimes,
+//! communication libraries. Processes of one user on one machine communicate over shared memory, all others over TCP, or over RDMA where it
+//! is requested; the program is the same. Users of libfabric, verbs or UCX find their terms in [chapter 12 of the
+//! manual](manual::_12_other_libraries).
 //!
 //! ```
 //! use percale::Info;

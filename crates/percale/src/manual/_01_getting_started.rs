@@ -19,7 +19,8 @@
 //! Most programs have one of each.
 //!
 //! # A server and a client
-//! The server waits for a request and sends a reply. It does not know its clients before. Each client therefore sends its own address first.
+//! The server waits for a request and sends a reply. The addresses of its clients are not known beforehand, so each client
+//! sends its own address first.
 //! The example runs both functions as threads; in two processes each would be a `main`.
 //!
 //! ```

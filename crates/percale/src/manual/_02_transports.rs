@@ -85,8 +85,8 @@
 //! | descriptors for a peer | 4 | 1 and the device's | 1 |
 //! | locked memory for a peer | none | 656 KiB | none |
 //!
-//! So over TCP the *target has to make progress* for remote access, and over shared memory only for the first access. A program that must not depend on
-//! this uses automatic progress at the target ([chapter 9](super::_09_progress)).
+//! So over TCP the *target has to make progress* for remote access, and over shared memory only for the first access. A program that must
+//! not depend on this uses automatic progress at the target ([chapter 9](super::_09_progress)).
 //!
 //! # Other settings of a domain
 //! | [`DomainBuilder`] method | default | meaning |

@@ -40,7 +40,8 @@
 //! | completion data (`.data(u64)`) | 8 bytes |
 //! | pieces of memory of an operation (raw API) | [`IOV_LIMIT`](crate::memory::volatile::IOV_LIMIT) |
 //!
-//! `inject` copies the bytes, returns at once and reports no completion. A message that is longer than its receive is *truncated*: the receive
+//! `inject` copies the bytes, returns at once and reports no success. If it fails later, its error is in the endpoint's completion queue
+//! ([`Endpoint::read_error`]). A message that is longer than its receive is *truncated*: the receive
 //! fails with [`ErrorCode::Truncated`], and the error has the buffer with the bytes that fit. The sender gets no error. To receive messages of
 //! unknown length into one large buffer, use [`many`](crate::endpoint::safe::ReceiveRequest::many).
 //!
@@ -60,10 +61,11 @@
 //! ```
 //!
 //! # The source of a message
-//! [`Received::source`](crate::endpoint::safe::Received::source) is the number of the sender in the endpoint's address vector. It is `None` if the sender
-//! is not in the vector when the receive completes. A server learns the addresses of its clients from their first message, as in
-//! [chapter 1](super::_01_getting_started), and inserts them. From then on their messages have a source, also those that had arrived before and were
-//! not received yet. A sender that cannot be reached at the address that it advertises, for example behind address translation, never has a source.
+//! [`Received::source`](crate::endpoint::safe::Received::source) is the number of the sender in the endpoint's address vector. It is `None`
+//! if the sender is not in the vector when the receive completes. A server learns the addresses of its clients from their first message, as
+//! in [chapter 1](super::_01_getting_started), and inserts them. From then on their messages have a source, also those that had arrived
+//! before and were not received yet. A sender that cannot be reached at the address that it advertises, for example behind address
+//! translation, never has a source.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -93,21 +95,22 @@
 //! | default | the transport has the message, and the buffer can be used again | the receiver's process dies, or its machine is lost, before it receives the message |
 //! | [`delivered()`](crate::endpoint::safe::SendRequest::delivered) | the message is in the buffer of a receive | the receiver dies before it acts on the message |
 //!
-//! The sender may exit after the default level: the message arrives even so. A short message completes before the receiver has posted a receive (up to
-//! 8 KiB over shared memory, 512 KiB over TCP). A longer one is offered to the receiver and completes when the receiver has copied it. Do not
-//! depend on either: use `delivered()` if the sender must know that the message was received, and a reply if it must know that the receiver has
-//! *processed* it. With `delivered()` the send fails if the peer dies first.
+//! The sender may close its endpoint afterwards: the message still arrives. A short message completes before the receiver has posted a
+//! receive (up to 8 KiB over shared memory, 512 KiB over TCP). A longer one is offered to the receiver and completes when the receiver has
+//! copied it. Do not depend on either. Use `delivered()` to confirm that the message was received, and a reply to confirm that it was
+//! *processed*. With `delivered()` the send fails if the peer dies first.
 //!
-//! A default send can also be lost without an error: if a peer was restarted and the sender has not noticed yet, the message goes into the old
-//! connection. The next operations report the end of the connection ([chapter 10](super::_10_failure)). A lost message is never delivered later, and a
-//! message is never delivered twice.
+//! A default send can also be lost without an error: if a peer was restarted and the sender has not noticed yet, the message goes into the
+//! old connection. The next operations report the end of the connection ([chapter 10](super::_10_failure)). A lost message is never
+//! delivered later, and a message is never delivered twice.
 //!
 //! # Waiting for a message or a lost peer
 //! A receive from any sender does not end when a peer is lost, because another peer may still send. There are three ways to wait for both:
 //!
 //! * A receive with `.from(peer)` ends with an error when the connection to that peer ends ([`ErrorCode::PeerDied`], [`ErrorCode::Closed`],
-//!   [`ErrorCode::TimedOut`]). Messages that had arrived completely are still received. *If there was no connection yet*, such a receive neither connects
-//!   nor fails: it waits until the peer connects. Send something first, or wait with a timeout.
+//!   [`ErrorCode::TimedOut`]). Messages that had arrived completely are still received. *If there was no connection yet*, such a receive
+//!   neither connects nor fails: it waits until the peer connects. Send something first, or wait with a timeout. After a lost connection, a
+//!   new receive of this kind connects again, or fails.
 //! * Several such receives, as futures, with the `select!` of the runtime or with [`is_ready`](crate::endpoint::safe::Receiving::is_ready).
 //! * An [event queue](EventQueue) reports each lost peer. A [`WaitSet`] waits for events and messages at once
 //!   ([chapter 6](super::_06_completion) has the program).
@@ -120,7 +123,8 @@
 //! # Order of messages and accesses
 //! A message that was sent after writes to the same peer's memory is received after the bytes of these writes have arrived. So a writer can
 //! write, and then send a short message that states that the data is complete. [`fenced()`](crate::endpoint::safe::SendRequest::fenced)
-//! starts an operation only after all earlier operations to that peer have completed. Use it after *reads*, for example for a message that lets the peer change what was read.
+//! starts an operation only after all earlier operations to that peer have completed. Use it after *reads*, for example for a message that
+//! lets the peer change what was read.
 
 // For the links in this text.
 use crate::*;

@@ -52,8 +52,8 @@
 //!
 //! The domain chooses keys that cannot be guessed. A region is reached through every endpoint of its domain, unless
 //! [`Registration::endpoint`](crate::memory::region::Registration::endpoint) or
-//! [`Registration::authorization_key`](crate::memory::region::Registration::authorization_key) restricts it. The key says nothing about the peer: a peer
-//! can pass it on. [Windows](super::_05_windows) of type 2 are for one peer.
+//! [`Registration::authorization_key`](crate::memory::region::Registration::authorization_key) restricts it. A key is not bound to a
+//! peer: a peer can pass it on. [Windows](super::_05_windows) of type 2 are for one peer.
 //!
 //! # A read that overlaps a write may be torn
 //! A read or write is not atomic. If a peer, or the owner, writes bytes while they are read, the reader may get some old and some new bytes, in any
@@ -62,11 +62,12 @@
 //! 1. **Words: use atomic operations for the write and for the read.** An atomic operation changes or fetches each element as a whole. The fetch that
 //!    changes nothing is [`AtomicOp::Read`], the plain store is [`AtomicOp::Write`]. An owner that must see whole words uses atomic operations
 //!    on its own memory too: an endpoint reaches itself through its own address.
-//! 2. **Records: a version counter.** The writer makes the version odd, writes the record, and makes the version even again, each as a completed operation. A
-//!    reader fetches the version, reads the record, and fetches the version again. If both values are equal and even, the record is whole. Otherwise it
-//!    reads again. With several writers, take the version by a compare-and-swap from even to odd.
-//! 3. **Messages: transfer the ownership.** The writer sends a message after the write, and the reader reads only after it has received it. The message
-//!    arrives after the bytes. This is the simplest way, and needs no polling.
+//! 2. **Records: a version counter.** The writer makes the version odd, writes the record, and makes the version even again, each as a
+//!    completed operation. A reader fetches the version, reads the record, and fetches the version again. If both values are equal and
+//!    even, the record is whole. Otherwise it reads again. With several writers, take the version by a compare-and-swap from even to odd.
+//!    If a writer dies, the version stays odd: limit the number of attempts.
+//! 3. **Messages: transfer the ownership.** The writer sends a message after the write, and the reader reads only after it has received it.
+//!    The message arrives after the bytes. This is the simplest way, and needs no polling.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -101,29 +102,30 @@
 //! ```
 //!
 //! # Atomic operations
-//! Types are the integers of 1 to 8 bytes, `f32` and `f64` ([`Element`](crate::endpoint::safe::Element)). The element must be **aligned to its size in the
-//! target's memory**, else the operation fails with [`ErrorCode::Misaligned`] and changes nothing. Memory of [`Domain::allocate`] starts at a
-//! multiple of 64 bytes. A `Vec<u8>` need not be aligned at all, so do not use it for atomic operations.
-//! Changing needs `REMOTE_WRITE` or `REMOTE_ATOMIC`, fetching needs `REMOTE_READ` or `REMOTE_ATOMIC`; `fetch_add` and `compare_swap` do both. Many initiators, on all
-//! transports, may use one word at the same time: no change is lost.
+//! Types are the integers of 1 to 8 bytes, `f32` and `f64` ([`Element`](crate::endpoint::safe::Element)). The element must be **aligned to
+//! its size in the target's memory**, else the operation fails with [`ErrorCode::Misaligned`] and changes nothing. Memory of
+//! [`Domain::allocate`] starts at a multiple of 64 bytes. A `Vec<u8>` need not be aligned at all, so do not use it for atomic operations.
+//! Changing needs `REMOTE_WRITE` or `REMOTE_ATOMIC`, fetching needs `REMOTE_READ` or `REMOTE_ATOMIC`; `fetch_add` and `compare_swap` do
+//! both. Many initiators, on all transports, may use one word at the same time: no change is lost.
 //!
-//! # How the owner learns of accesses
-//! Reads and writes are not reported to the owner. These are: a write with [`data`](crate::endpoint::safe::AccessRequest::data) (an entry in the
-//! completion queue of the target's endpoint, read by [`Endpoint::poll`]), writes to a region with a [counter](crate::memory::region::Registration::counter), and all accesses through
-//! an endpoint with [`remote_write_counter`](EndpointBuilder::remote_write_counter) or
-//! [`remote_read_counter`](EndpointBuilder::remote_read_counter).
+//! # Which accesses are reported to the owner
+//! Reads and writes are not reported to the owner. These are: a write with [`data`](crate::endpoint::safe::AccessRequest::data) (an entry
+//! in the completion queue of the target's endpoint, read by [`Endpoint::poll`]), writes to a region with a
+//! [counter](crate::memory::region::Registration::counter), and all accesses through an endpoint with
+//! [`remote_write_counter`](EndpointBuilder::remote_write_counter) or [`remote_read_counter`](EndpointBuilder::remote_read_counter).
 //!
 //! # Getting the memory back
 //! * [`Region::close`] is synchronous. When it returns the memory, no access is under way, and none will begin. Later accesses fail with
 //!   `KeyRejected`. Accesses that were under way complete, with success or with that error.
-//! * Closing waits for peers that are in the middle of an access, usually for microseconds. If a peer is stopped there (by a debugger, or `SIGSTOP`),
-//!   closing returns [`CloseError::Busy`](crate::memory::region::CloseError::Busy) after [`revoke_timeout`](DomainBuilder::revoke_timeout), one second by default. The
-//!   error contains the region. No new access begins, and the memory stays with the region. Close it again later; when the peer continues or dies, closing
-//!   succeeds.
+//! * Closing waits for peers that are in the middle of an access, usually for microseconds. If a peer is stopped there (by a debugger, or
+//!   `SIGSTOP`), closing returns [`CloseError::Busy`](crate::memory::region::CloseError::Busy) after
+//!   [`revoke_timeout`](DomainBuilder::revoke_timeout), one second by default. The error contains the region. No new access begins, and the
+//!   memory stays with the region. Close it again later; when the peer continues or dies, closing succeeds.
 //! * While windows are bound to the region, closing returns
 //!   [`CloseError::Windows`](crate::memory::region::CloseError::Windows) and changes nothing.
 //! * Dropping a region never waits. Memory that a peer is still accessing is kept until the peer has finished or is dead, and is then freed.
-//! * The buffer of an operation of one's own comes back with its result, also with an error. If the handle was dropped, the buffer is kept until no peer uses it.
+//! * The buffer of an operation of one's own comes back with its result, also with an error. If the handle was dropped, the buffer is kept
+//!   until no peer uses it.
 //!
 //! # Leases
 //! To give memory to a peer for a limited time, bind a window of type 2 for that peer and invalidate it when the time is over, as

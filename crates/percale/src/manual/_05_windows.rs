@@ -1,8 +1,8 @@
 //! Windows: narrower rights to a part of a region, revoked without a system call.
 //!
-//! Registering and closing a region is the right way to share memory for a long time. A [`Window`] is for rights that change often: a slice of a cache for one
-//! request, a buffer for one client. A window is allocated once and bound to parts of regions as often as needed. Each bind makes a new key.
-//! The rights of a window are its own: the region itself may give peers no right at all.
+//! Registering and closing a region is the right way to share memory for a long time. A [`Window`] is for rights that change often: a slice
+//! of a cache for one request, a buffer for one client. A window is allocated once and bound to parts of regions as often as needed. Each
+//! bind makes a new key. The rights of a window are its own: the region itself may give peers no right at all.
 //!
 //! | | bound by | works for | revoked by |
 //! |---|---|---|---|
@@ -12,8 +12,8 @@
 //! A domain has type 1 and one kind of type 2 ([`DomainBuilder::windows`]): **2B**, the default, which is unbound when its endpoint is closed, or
 //! **2A**, which keeps the endpoint from being closed while it is bound.
 //!
-//! **Revocation is synchronous.** When a rebind has returned, or an invalidation has completed, no access by the old key is under way and none will begin.
-//! Later accesses fail with [`ErrorCode::KeyRejected`].
+//! **Revocation is synchronous.** When a rebind has returned, or an invalidation has completed, no access by the old key is under way and
+//! none will begin. Later accesses fail with [`ErrorCode::KeyRejected`].
 //!
 //! # Type 1
 //! ```
@@ -42,8 +42,9 @@
 //! ```
 //!
 //! # Type 2: leases
-//! A server lends a slice to one client, sends its name, and takes it back when the time is over. A client that is late, or malicious, cannot keep it. The
-//! bind and the message are ordered: the client cannot use the name before the window is bound. `fenced()` makes the message wait for the bind's success.
+//! A server lends a slice to one client, sends its name, and takes it back when the time is over. A client that is late, or malicious,
+//! cannot keep it. The bind and the message are ordered: the client cannot use the name before the window is bound. `fenced()` makes the
+//! message wait for the bind's success.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,9 +75,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A client returns a lease early with [`SendRequest::invalidating`](crate::endpoint::safe::SendRequest::invalidating): the server receives that message after the
-//! key is dead, and [`Received::invalidated`](crate::endpoint::safe::Received::invalidated) names the key. If the lease had expired before, the send fails with
-//! `KeyRejected`, and is not received.
+//! A client returns a lease early with [`SendRequest::invalidating`](crate::endpoint::safe::SendRequest::invalidating): the server receives
+//! that message after the key is dead, and [`Received::invalidated`](crate::endpoint::safe::Received::invalidated) names the key. If the
+//! lease had expired before, the send fails with `KeyRejected`, and is not received.
 //!
 //! # What can go wrong
 //! | error | cause | next step |
@@ -88,8 +89,8 @@
 //! | [`Range`](crate::memory::window::WindowError::Range), [`ReadOnly`](crate::memory::window::WindowError::ReadOnly), [`NotAllowed`](crate::memory::window::WindowError::NotAllowed) | the region does not allow this bind | bind a part of the region, without rights that the region's memory cannot give |
 //! | [`NotBound`](crate::memory::window::WindowError::NotBound), [`OtherPair`](crate::memory::window::WindowError::OtherPair) | the key is not bound, or is bound for another peer or through another endpoint | use the endpoint and the peer of the bind |
 //!
-//! A posted bind or invalidation reports these as completions: `Busy` and `StillBound` as [`ErrorCode::Busy`]; `OtherPair`, `ReadOnly` and `NotAllowed` as
-//! [`ErrorCode::Denied`]; `NotBound` as [`ErrorCode::KeyRejected`]; the others as [`ErrorCode::Invalid`].
+//! A posted bind or invalidation reports these as completions: `Busy` and `StillBound` as [`ErrorCode::Busy`]; `OtherPair`, `ReadOnly` and
+//! `NotAllowed` as [`ErrorCode::Denied`]; `NotBound` as [`ErrorCode::KeyRejected`]; the others as [`ErrorCode::Invalid`].
 
 // For the links in this text.
 use crate::*;

@@ -31,7 +31,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`is_ready`](crate::endpoint::safe::Receiving::is_ready) makes progress and returns whether `wait` would return at once. It does not use up the handle.
+//! [`is_ready`](crate::endpoint::safe::Receiving::is_ready) makes progress and returns whether `wait` would return at once. It does not use
+//! up the handle.
 //!
 //! # Futures
 //! Requests and handles are futures of any runtime. No reactor has to be started: a task is woken by the endpoint, or by a thread of percale that
@@ -68,13 +69,13 @@
 //! ```
 //!
 //! # Events: peers that come and go
-//! An [`EventQueue`] that was given to [`EndpointBuilder::event_queue`] reports [`Event::Connected`], [`Event::Failed`] (a connection could not be
-//! made), [`Event::PeerDown`] and [`Event::PeerReplaced`]. [Chapter 10](super::_10_failure) explains what to do then. The queue keeps 4,096 events and
-//! counts further ones in [`Event::Lost`].
+//! An [`EventQueue`] that was given to [`EndpointBuilder::event_queue`] reports [`Event::Connected`], [`Event::Failed`] (a connection could
+//! not be made), [`Event::PeerDown`] and [`Event::PeerReplaced`]. [Chapter 10](super::_10_failure) explains what to do then. The queue
+//! keeps 4,096 events and counts further ones in [`Event::Lost`].
 //!
 //! # Waiting for either a message or a lost peer
-//! A [`WaitSet`] sleeps until one of its members has something. Its members are counters, event queues and completion queues, so a receive is a member
-//! by its counter. Sets drive *shared* endpoints only.
+//! A [`WaitSet`] sleeps until one of its members has something. Its members are counters, event queues and completion queues, so a receive
+//! is a member by its counter. Sets drive *shared* endpoints only.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -121,12 +122,13 @@
 //! # Completion queues
 //! Operations of the raw API report to the endpoint's own queue ([`Endpoint::poll`], [`Endpoint::wait`], [`Endpoint::read_error`]), or to a
 //! [`CompletionQueue`] that several endpoints and threads share. A queue never overruns: an operation reserves its entry when it is posted, and
-//! [`PostError::Again`] asks the program to read some entries first. An error stays at the front of the queue until `read_error` takes it.
+//! [`PostError::Again`] means that some entries have to be read first. An error stays at the front of the queue until `read_error` takes it.
 //! Results of safe operations go to their handles and not to a queue.
 //!
 //! # Event loops
-//! An [`Endpoint`] implements [`AsFd`](std::os::fd::AsFd). Before each sleep in `poll` or `epoll`, call [`Endpoint::try_wait`]; sleep only if it returns
-//! true, and call [`Endpoint::progress`] afterwards. The other queues and sets have `try_wait` and `descriptor` for the same purpose.
+//! An [`Endpoint`] implements [`AsFd`](std::os::fd::AsFd). Before each sleep in `poll` or `epoll`, call [`Endpoint::try_wait`]; sleep only
+//! if it returns true, and call [`Endpoint::progress`] afterwards. The other queues and sets have `try_wait` and `descriptor` for the same
+//! purpose.
 
 // For the links in this text.
 use crate::*;

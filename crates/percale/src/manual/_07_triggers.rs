@@ -39,8 +39,9 @@
 //! ```
 //!
 //! # Chains of deferred work
-//! Deferred work counts its end in a counter, so a chain of any length runs without a call of the program. The endpoints that it needs, if they are
-//! shared, make progress by themselves from then on. [`Domain::defer_add`] and [`Domain::defer_set`] change counters when other counters reach a value.
+//! Deferred work counts its end in a counter, so a chain of any length runs without a call of the program. The endpoints that it needs, if
+//! they are shared, make progress by themselves from then on. [`Domain::defer_add`] and [`Domain::defer_set`] change counters when other
+//! counters reach a value.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -64,18 +65,19 @@
 //! ```
 //!
 //! # Rules
-//! * Work that waits for one counter starts in the order of thresholds, and in the order of posting where thresholds are equal. If the condition holds
-//!   already, the work starts at once.
+//! * Work that waits for one counter starts in the order of thresholds, and in the order of posting where thresholds are equal. If the
+//!   condition holds already, the work starts at once.
 //! * Until it starts, an operation reads and writes nothing. Dropping its handle cancels it.
-//! * *Errors do not trigger* a triggered operation. If one of the operations that it waits for fails, it waits on. Cancel it, or use deferred work, which
-//!   counts errors too and therefore must check what it got.
-//! * The thread that counts starts the work, before its call returns, unless another thread is in the endpoint at that moment. Then that thread, or the next
-//!   progress, starts it.
+//! * *Errors do not trigger* a triggered operation. If one of the operations that it waits for fails, it waits on. Cancel it, or use
+//!   deferred work, which counts errors too and therefore must check what it got.
+//! * The thread that counts starts the work, before its call returns, unless another thread is in the endpoint at that moment. Then that
+//!   thread, or the next progress, starts it.
 //! * With the raw API the calls are [`Endpoint::post_when`], [`Endpoint::post_when_written`] and [`Domain::queue_work`].
 //!
 //! # Variables
-//! A [`Variable`](crate::trigger::Variable) is 8 bytes that a GPU stream or kernel, or any thread, writes with one store. The store makes no call, so a thread
-//! has to make progress: one that waits for an operation, or automatic progress. Operations that wait for variables start in the order in which they were posted.
+//! A [`Variable`](crate::trigger::Variable) is 8 bytes that a GPU stream or kernel, or any thread, writes with one store. The store makes
+//! no call, so a thread has to make progress: one that waits for an operation, or automatic progress. Operations that wait for variables
+//! start in the order in which they were posted.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -58,20 +58,20 @@
 //! point. A group has at most [`MEMBER_LIMIT`](crate::collective::MEMBER_LIMIT) members (65,536).
 //!
 //! # Rules
-//! 1. Every member posts the same operations in the same order, with buffers of matching length. If members post different operations, the group fails with
-//!    [`ErrorCode::Protocol`].
+//! 1. Every member posts the same operations in the same order, with buffers of matching length. If members post different operations, the
+//!    group fails with [`ErrorCode::Protocol`].
 //! 2. Operations of a group run one after another. Several may be posted at a time (`start`). Different groups run independently.
 //! 3. A collective advances only while *all* members make progress. A member that computes delays the others; with automatic progress it does not.
 //! 4. Messages of collectives match no receive of the program.
-//! 5. Dropping the handle of a collective does not cancel it, because other members depend on it. Dropping the [`Group`](crate::endpoint::safe::Group)
-//!    leaves the group once its operations have ended.
+//! 5. Dropping the handle of a collective does not cancel it, because other members depend on it. Dropping the
+//!    [`Group`](crate::endpoint::safe::Group) leaves the group once its operations have ended.
 //! 6. A collective can wait for a counter, as in [chapter 7](super::_07_triggers).
 //!
 //! # Failure
-//! If a member dies, closes its endpoint, or a transfer fails, the running operation and all later ones end with an error on *all* remaining
-//! members. No member waits forever as long as it makes progress. The group cannot be repaired: drop it and join a new one, with the members that are left.
-//! All of them must name the same new set, so agree on it first, for example by a message from the lowest rank. A join that fails, fails for all
-//! that have joined; a member that tries again finds the others that do.
+//! If a member dies, closes its endpoint, or a transfer fails, the running operation and all later ones end with an error on *all*
+//! remaining members. No member waits forever as long as it makes progress. The group cannot be repaired: drop it and join a new one, with
+//! the members that are left. All of them must name the same new set, so agree on it first, for example by a message from the lowest rank.
+//! A join that fails, fails for all that have joined; a member that tries again finds the others that do.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -3,20 +3,20 @@
 //! # Progress
 //! *Progress* is the work that an endpoint does: sending what could not be sent at once, receiving, matching, answering peers, noticing lost peers.
 //!
-//! **Manual progress** ([`Progress::Manual`], the default) is made inside calls of the endpoint, and only there: `wait`, `is_ready`, a poll of a future,
-//! [`Endpoint::progress`], [`Endpoint::poll`]. Reading or waiting for a queue, counter or event queue makes progress on the *shared* endpoints that report
-//! there. Between calls:
+//! **Manual progress** ([`Progress::Manual`], the default) is made inside calls of the endpoint, and only there: `wait`, `is_ready`, a poll
+//! of a future, [`Endpoint::progress`], [`Endpoint::poll`]. Reading or waiting for a queue, counter or event queue makes progress on the *shared*
+//! endpoints that report there. Between calls:
 //!
 //! * arriving messages stay in the transport's buffers, and a sender of long messages waits;
 //! * TCP peers that access this process's memory wait; local peers wait for the first access by a key;
 //! * completions, events and lost peers are not noticed.
 //!
-//! Only connections are made meanwhile, by the domain's service thread. Manual progress is the fastest way for a program that waits for its operations
-//! anyway. A program that computes for a long time calls `progress()` now and then.
+//! Only connections are made meanwhile, by the domain's service thread. Manual progress is the fastest way for a program that waits for its
+//! operations anyway. A program that computes for a long time calls `progress()` now and then.
 //!
-//! **Automatic progress** ([`Progress::Automatic`]) gives each shared endpoint a thread of percale that makes progress whenever there is something to do, and
-//! sleeps otherwise. Handles can still be waited for in any thread. It costs a lock and, for a message that arrives while the thread sleeps, a
-//! wake-up of some microseconds.
+//! **Automatic progress** ([`Progress::Automatic`]) gives each shared endpoint a thread of percale that makes progress whenever there is
+//! something to do, and sleeps otherwise. Handles can still be waited for in any thread. It costs a lock and, for a message that arrives
+//! while the thread sleeps, a wake-up of some microseconds.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -65,18 +65,19 @@
 //! ```
 //!
 //! # Forks
-//! Endpoints, domains and regions belong to the process that opened them. In a forked child their calls return an error (`Forked`), and nothing of the parent is
-//! disturbed. The child opens a domain of its own.
+//! Endpoints, domains and regions belong to the process that opened them. In a forked child their calls return an error (`Forked`), and
+//! nothing of the parent is disturbed. The child opens a domain of its own.
 //!
 //! # Getting the best performance
 //! 1. Build with `--release`. Unoptimised code is many times slower.
-//! 2. Allocate large buffers by [`Domain::allocate`]: both processes then copy a long message at the same time, and remote access over shared memory needs
-//!    no system call.
+//! 2. Allocate large buffers by [`Domain::allocate`]: both processes then copy a long message at the same time, and remote access over
+//!    shared memory needs no system call.
 //! 3. Use buffers again. Take them from the results (`sent.buffer`, `received.buffer`) instead of allocating a vector for each operation.
 //! 4. Post receives before the messages arrive. Then a message is copied into its buffer directly.
 //! 5. Keep several operations under way. One operation at a time measures the latency and not the bandwidth.
 //! 6. Use `inject` for messages of at most 2 KiB whose completion does not matter.
-//! 7. Use an [`Endpoint`] rather than a [`SharedEndpoint`] where one thread suffices, and [`Endpoint::poll_lingering`] in programs that poll the raw API.
+//! 7. Use an [`Endpoint`] rather than a [`SharedEndpoint`] where one thread suffices, and [`Endpoint::poll_lingering`] in programs that
+//!    poll the raw API.
 //! 8. Do not have more polling threads than cores. Waiting threads of percale yield and sleep soon. Loops of `is_ready` or `poll` yield the processor
 //!    now and then only.
 //! 9. For many cores, distribute peers over endpoints; one endpoint serves its peers in turn.

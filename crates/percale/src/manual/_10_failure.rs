@@ -1,25 +1,27 @@
 //! Failure: what each error means, and what to do next.
 //!
-//! percale promises that no operation hangs because a peer is gone: it ends, once, with an error. It does not repeat operations: only the
-//! program knows whether that is correct.
+//! No operation hangs because a peer is gone: it ends, once, with an error. percale does not repeat operations, because a repeated
+//! operation may take effect twice.
 //!
 //! # When a peer is lost
 //! | what happened to the peer | how it is noticed | when | operations to it end with |
 //! |---|---|---|---|
-//! | closed its endpoint, or exited normally and dropped it | it says goodbye | at once | [`Closed`](ErrorCode::Closed) |
+//! | closed its endpoint, or exited normally and dropped it | the peer announces it | at once | [`Closed`](ErrorCode::Closed) |
 //! | killed or crashed, on this machine or another | its descriptors are closed by the kernel | within milliseconds; tested: 1,000 operations end within 100 ms on one machine | [`PeerDied`](ErrorCode::PeerDied) |
 //! | its machine or the network is down | it answers no probes | [`peer_timeout`](DomainBuilder::peer_timeout), 20 s by default | [`TimedOut`](ErrorCode::TimedOut) |
 //! | restarted at the same address | the old connection has ended, or another process answers at the address | at the end of the old process, or when the new one is met | as above |
 //! | stopped (`SIGSTOP`, a debugger) or busy | is not an error: its host still answers | | nothing: operations wait, and complete when it continues |
 //! | unreachable from the start | the connection attempt fails | at once, or after [`connect_timeout`](DomainBuilder::connect_timeout) | [`Refused`](ErrorCode::Refused), [`Unreachable`](ErrorCode::Unreachable), [`TimedOut`](ErrorCode::TimedOut) |
 //!
-//! An endpoint notices these ends only while it makes progress ([chapter 9](super::_09_progress)). Treat `Closed` and `PeerDied` alike: a peer that closes before it has used the
-//! connection says no goodbye, and is reported as `PeerDied`.
+//! An endpoint notices these ends only while it makes progress ([chapter 9](super::_09_progress)). Treat `Closed` and `PeerDied` alike: a
+//! peer that closes its endpoint before it has used the connection is reported as `PeerDied`.
 //!
 //! When a connection ends:
 //! 1. Complete messages that had arrived can still be received.
-//! 2. Sends, reads, writes, atomic operations and window operations under way to the peer fail. A failed write or atomic operation *may have taken effect*.
-//! 3. Receives with `.from(peer)` fail. Receives from any sender wait on.
+//! 2. Sends, reads, writes, atomic operations and window operations under way to the peer fail. A failed write or atomic operation *may
+//!    have taken effect*.
+//! 3. Receives with `.from(peer)` fail. Receives from any sender wait on. (A receive from a peer with which there has been no connection
+//!    yet also waits: no connection can end.)
 //! 4. Groups with that member fail ([chapter 8](super::_08_collectives)).
 //! 5. Keys that the peer's process had granted are void if that process has ended. Regions of this process stay registered.
 //! 6. The event queue reports [`Event::PeerDown`], or [`Event::PeerReplaced`] (another process now answers at the address) and then `PeerDown`.
@@ -28,9 +30,11 @@
 //! A send that had completed before may be lost without an error of its own: see "What a completed send means" in [chapter 3](super::_03_messages).
 //!
 //! # Going on
-//! **The peer came back at the same address.** Nothing has to be inserted. Send again: the endpoint connects to the new process. That process knows
-//! nothing of the earlier one, so repeat the introduction: exchange addresses, send the names of regions again, join groups again.
-//! **The peer has a new address.** Insert it, use the new number, and [`remove`](AddressVector::remove) the old one. **The peer does not come back.** Remove it.
+//! * **The peer came back at the same address.** Nothing has to be inserted. Send again: the endpoint connects to the new process. That
+//!   process has no state of the earlier one, so repeat the introduction: exchange addresses, send the names of regions again, join groups
+//!   again.
+//! * **The peer has a new address.** Insert it, use the new number, and [`remove`](AddressVector::remove) the old one.
+//! * **The peer does not come back.** Remove it.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,29 +60,33 @@
 //!
 //! let error = endpoint.send(peer, "two").wait().unwrap_err(); // no process has the address
 //! assert_eq!(error.errno(), ErrorCode::Refused.errno());
+//! let error = endpoint.recv(buffer).from(peer).wait().unwrap_err(); // nor can a message come from it
+//! assert_eq!(error.errno(), ErrorCode::Refused.errno());
 //!
 //! # let other = domain.endpoint().vector(&vector).bind(address.to_string())?;
 //! endpoint.send(peer, "three").wait()?; // the peer was started again at its address
 //! # assert_eq!(other.recv(vec![0; 64]).wait()?.to_vec(), b"three");
-//! # drop(buffer); Ok(()) }
+//! # Ok(()) }
 //! ```
 //!
-//! A program that must know that a message survived uses `delivered()` and repeats the message after an error, with a number by which the
+//! To make sure that a message survives, send it with `delivered()`, and send it again after an error. Give it a number by which the
 //! receiver recognises duplicates.
 //!
 //! # Errors of completed operations
-//! [`OperationError::cause`](crate::endpoint::safe::OperationError::cause) is a [`Cause`](crate::endpoint::safe::Cause): `Post` (not posted), `Completion` (failed), `TimedOut`
-//! (of a `wait_for`), or `Taken` (a future was polled after its end). A `Completion` has an [`ErrorCode`] and a text with details.
-//! [`errno()`](crate::endpoint::safe::OperationError::errno) of each error is the number that libfabric uses.
+//! [`OperationError::cause`](crate::endpoint::safe::OperationError::cause) is a [`Cause`](crate::endpoint::safe::Cause): `Post` (not
+//! posted), `Completion` (failed), `TimedOut` (of a `wait_for`), or `Taken` (a future was polled after its end). A `Completion` has an
+//! [`ErrorCode`] and a text with details. [`errno()`](crate::endpoint::safe::OperationError::errno) of each error is the number that
+//! libfabric uses.
 //!
-//! The second column states what is affected: this *operation* alone, or the *connection* to the peer and with it all operations under way to the peer.
+//! The second column states what is affected: this *operation* alone, or the *connection* to the peer and with it all operations under way
+//! to the peer.
 //!
 //! | [`ErrorCode`] | affects | cause | next step |
 //! |---|---|---|---|
 //! | `Truncated` | operation | the message was longer than the receive's buffer | post larger buffers, or send the length first; the bytes that fit are in the buffer |
 //! | `Canceled` | operation | it was canceled, or its endpoint was closed, or its memory's region | none |
 //! | `NoMessage` | operation | a peek found no matching message (raw API) | look again later |
-//! | `PeerDied` | connection | the peer's process ended without a goodbye | start it again; send again to reconnect |
+//! | `PeerDied` | connection | the peer's process ended without closing its endpoint | start it again; send again to reconnect |
 //! | `Closed` | connection | the peer closed its endpoint or disconnected | as above |
 //! | `TimedOut` | connection; attempt | the peer's machine does not answer; or the peer's process did not answer a connection attempt in time | check the network, and whether the peer makes progress; send again to reconnect |
 //! | `Protocol` | connection; group | the peer sent bytes that percale never sends, or has another version; or members of a group posted different operations | run the same release on both sides; check that the address is an endpoint of percale |
@@ -96,8 +104,8 @@
 //! | `Invalid` | operation | invalid arguments of a window operation | correct them |
 //! | `UnknownAddress` | operation | the peer was removed from the vector before triggered work started | insert it, post again |
 //!
-//! *Attempt*: the connection could not be made. All operations that waited for it fail, and [`Event::Failed`] reports it. The next operation tries again, at once;
-//! percale does not delay it, so a loop that retries should.
+//! *Attempt*: the connection could not be made. All operations that waited for it fail, and [`Event::Failed`] reports it. The next
+//! operation tries again, at once; percale does not delay it, so a loop that retries should.
 //!
 //! # Errors of posting
 //! Nothing was done, the operation will not complete, and the buffer is in the error.
@@ -135,8 +143,8 @@
 //! | [`BindError::Forked`](crate::endpoint::BindError::Forked) | the process is a fork of the one that opened the domain | open a domain in the child |
 //!
 //! # The program's own end
-//! [`Endpoint::close`], and dropping the endpoint, first send data that was handed over, for at most a second. Then all operations under way end with `Canceled`.
-//! A process that is killed sends nothing more; what its transports already had is still delivered.
+//! [`Endpoint::close`], and dropping the endpoint, first send data that was handed over, for at most a second. Then all operations under
+//! way end with `Canceled`. A process that is killed sends nothing more; what its transports already had is still delivered.
 
 // For the links in this text.
 use crate::*;

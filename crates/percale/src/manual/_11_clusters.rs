@@ -1,7 +1,7 @@
 //! Containers and clusters: limits, networks, keys, and how processes exchange addresses.
 //!
-//! Start with `percale info` in the environment of the program, as its user. It lists transports, facilities and limits, and the reason of each that is
-//! missing. [`Info::transports`], [`Info::devices`] and [`Info::limits`] return the same to programs.
+//! Start with `percale info` in the environment of the program, as its user. It lists transports, facilities and limits, and the reason of
+//! each that is missing. [`Info::transports`], [`Info::devices`] and [`Info::limits`] return the same to programs.
 //!
 //! # Limits
 //! | limit | needed | if it is too low |
@@ -13,22 +13,24 @@
 //! | file size (`ulimit -f`) | the size of allocations and of the memory of connections | shared memory is unavailable; the error names the limit |
 //!
 //! # Containers
-//! Shared memory needs system calls that strict seccomp profiles forbid: `memfd_create`, `pidfd_open`, `eventfd2`, futexes, and passing descriptors over Unix
-//! sockets. Without them percale uses TCP; [`Info::transports`] names the call that failed. Long messages from ordinary memory are copied by
-//! `process_vm_readv`, which needs the same permission as a debugger (`kernel.yama.ptrace_scope` 0, and in some containers `CAP_SYS_PTRACE`). Without it they go
-//! through shared buffers; memory of [`Domain::allocate`] is not affected.
+//! Shared memory needs system calls that strict seccomp profiles forbid: `memfd_create`, `pidfd_open`, `eventfd2`, futexes, and passing
+//! descriptors over Unix sockets. Without them percale uses TCP; [`Info::transports`] names the call that failed. Long messages from
+//! ordinary memory are copied by `process_vm_readv`, which needs the same permission as a debugger (`kernel.yama.ptrace_scope` 0, and in
+//! some containers `CAP_SYS_PTRACE`). Without it they go through shared buffers; memory of [`Domain::allocate`] is not affected.
 //!
-//! Two containers on one machine use shared memory only if they have the same **network namespace** and the same **user**. With Docker: `--network host` for both,
-//! or `--network container:NAME`; in a Kubernetes pod the containers have one network namespace. Otherwise they use TCP between the addresses of the containers,
-//! and [`Event::Connected`] has the reason.
+//! Two containers on one machine use shared memory only if they have the same **network namespace** and the same **user**. With Docker:
+//! `--network host` for both, or `--network container:NAME`; in a Kubernetes pod the containers have one network namespace. Otherwise they
+//! use TCP between the addresses of the containers, and [`Event::Connected`] has the reason.
 //!
-//! A published port (`docker run -p`), or other address translation, is not enough for two-way traffic: the endpoint advertises an address that
-//! its peers cannot call. It can call others and send messages, which have no source. Use the host's network, or one in which all peers reach each other.
+//! A published port (`docker run -p`), or other address translation, is not enough for two-way traffic: the endpoint advertises an address
+//! that its peers cannot call. It can call others and send messages, which have no source. Use the host's network, or one in which all
+//! peers reach each other.
 //!
 //! # Choosing the network
-//! An endpoint that is bound to `0.0.0.0:0` or `[::]:0` advertises one concrete address: that of the first real interface that is up. [`Info::advertised`] returns the
-//! choice and the reason, [`Info::interfaces`] the candidates. On a machine with several networks, choose: bind to an address of the right network, or set
-//! [`DomainBuilder::interface`]. The listening port is chosen by the kernel (port 0) or by the program; open it in the firewall, for TCP.
+//! An endpoint that is bound to `0.0.0.0:0` or `[::]:0` advertises one concrete address: that of the first real interface that is up.
+//! [`Info::advertised`] returns the choice and the reason, [`Info::interfaces`] the candidates. On a machine with several networks, choose:
+//! bind to an address of the right network, or set [`DomainBuilder::interface`]. The listening port is chosen by the kernel (port 0) or by
+//! the program; open it in the firewall, for TCP.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,9 +43,9 @@
 //! ```
 //!
 //! # Authorization keys
-//! Without a key, every process that reaches the port can connect and send messages. With a key, both sides of each connection prove that they know it; others are
-//! rejected with [`ErrorCode::Denied`]. The key does not encrypt: on networks that are not trusted use a tunnel. Regions are protected by their own keys as well.
-//! Keep the key in a file of mode 600:
+//! Without a key, every process that reaches the port can connect and send messages. With a key, both sides of each connection prove that
+//! they know it; others are rejected with [`ErrorCode::Denied`]. The key does not encrypt: on networks that are not trusted use a tunnel.
+//! Regions are protected by their own keys as well. Keep the key in a file of mode 600:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -80,7 +82,8 @@
 //! | rank 0 as a directory | all ranks know the address of rank 0, send it theirs, and receive the list: the program below |
 //! | regular addresses | [`AddressVector::insert_symmetric`]`("node01", 16, "7471", 8)` inserts 16 nodes with 8 ports each; a range of consecutive addresses takes the memory of one entry |
 //!
-//! Rank 0 as a directory. Only its address has to be passed, as an argument or an environment variable; tags separate the exchange from other messages.
+//! Rank 0 as a directory. Only its address has to be passed, as an argument or an environment variable; tags separate the exchange from
+//! other messages.
 //!
 //! ```
 //! # type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -133,8 +136,9 @@
 //! # }
 //! ```
 //!
-//! Ranks of one node can share the memory of a vector: give all of them one [`name`](crate::address::VectorBuilder::name).
-//! A process that has not bound its address yet refuses connections ([`ErrorCode::Refused`]). Processes that start together therefore repeat their first send, with a delay.
+//! Ranks of one node can share the memory of a vector: give all of them one [`name`](crate::address::VectorBuilder::name). A process that
+//! has not bound its address yet refuses connections ([`ErrorCode::Refused`]). Processes that start together therefore repeat their first
+//! send, with a delay.
 //!
 //! Programs that use MPI or libfabric need none of this: `libpercale-fi.so` is a libfabric provider (`docs/libfabric.md`).
 

@@ -1,16 +1,17 @@
 //! Testing your program: the simulated network, injected faults, and real faults.
 //!
 //! # The simulated network
-//! With the feature `sim`, endpoints of one process can communicate over a simulated network. It has a virtual clock and a seed: delays, the order of arrival on
-//! different connections, pieces of messages, and losses all follow from the seed and from the order of calls. A single-threaded test with the same seed sees the same events.
+//! With the feature `sim`, endpoints of one process can communicate over a simulated network. It has a virtual clock and a seed: delays,
+//! the order of arrival on different connections, pieces of messages, and losses all follow from the seed and from the order of calls. A
+//! single-threaded test with the same seed sees the same events.
 //!
 //! ```toml
 //! [dev-dependencies]
 //! percale = { path = "percale/crates/percale", features = ["sim"] }
 //! ```
 //!
-//! A domain gets the network by [`DomainBuilder`]'s `simulated`. Everything else is the same: endpoints, vectors, regions, collectives, events. Addresses are any IP addresses and
-//! ports; no socket is opened.
+//! A domain gets the network by [`DomainBuilder`]'s `simulated`. Everything else is the same: endpoints, vectors, regions, collectives,
+//! events. Addresses are any IP addresses and ports; no socket is opened.
 //!
 //! ```
 //! # #[cfg(feature = "sim")]
@@ -43,14 +44,15 @@
 //! # fn main() {}
 //! ```
 //!
-//! * In a single thread do not call `wait` while another endpoint of the test has to make progress: nothing would drive it. Use `start` and `is_ready`, as above, or futures.
-//! * `Network::advance` moves the clock, for example past a timeout of the simulated delays. Timeouts of percale use the real clock.
+//! * In a single thread do not call `wait` while another endpoint of the test has to make progress: nothing would drive it. Use `start` and
+//!   `is_ready`, as above, or futures.
+//! * `Network::advance` moves the clock, so that frames on their way arrive. Timeouts of percale use the real clock.
 //! * `Network::trace` returns everything that happened. Print the seed of a failed test, and run it again.
 //!
 //! # Lost connections
-//! `SimOptions::loss` loses a connection now and then (probability of each frame, in a million), and `Network::lose` loses one at a chosen moment. The two ends notice it after
-//! what was sent before has arrived, and the operations under way fail with [`ErrorCode::PeerDied`]. The next operation connects again. So tests reach every path of
-//! [chapter 10](super::_10_failure) without killing a process.
+//! `SimOptions::loss` loses a connection now and then (probability of each frame, in a million), and `Network::lose` loses one at a chosen
+//! moment. The two ends notice it after what was sent before has arrived, and the operations under way fail with [`ErrorCode::PeerDied`].
+//! The next operation connects again. So tests reach every path of [chapter 10](super::_10_failure) without killing a process.
 //!
 //! ```
 //! # #[cfg(feature = "sim")]
@@ -79,11 +81,13 @@
 //! ```
 //!
 //! # Tests on real transports
-//! * Two endpoints of one process use the real transports, because percale treats them as two peers. Choose each by [`DomainBuilder::transport`] and run the test once for `Shm` and once
-//!   for `Tcp`: their completions come at different moments. `PERCALE_TRANSPORT=tcp cargo test` does the same for a program that does not choose.
+//! * Two endpoints of one process use the real transports, because percale treats them as two peers. Choose each by
+//!   [`DomainBuilder::transport`] and run the test once for `Shm` and once for `Tcp`: their completions come at different moments.
+//!   `PERCALE_TRANSPORT=tcp cargo test` does the same for a program that does not choose.
 //! * Dropping or closing an endpoint is a peer that ends in good order. For a peer that dies, start a child process and kill it: no exit code runs.
-//! * `SIGSTOP` and `SIGCONT` make a peer that does not answer for a while. Set short timeouts in the domain ([`peer_timeout`](DomainBuilder::peer_timeout),
-//!   [`connect_timeout`](DomainBuilder::connect_timeout), [`revoke_timeout`](DomainBuilder::revoke_timeout)).
+//! * `SIGSTOP` and `SIGCONT` make a peer that does not answer for a while. Set short timeouts in the domain
+//!   ([`peer_timeout`](DomainBuilder::peer_timeout), [`connect_timeout`](DomainBuilder::connect_timeout),
+//!   [`revoke_timeout`](DomainBuilder::revoke_timeout)).
 //! * `tc qdisc add dev eth0 root netem loss 100%` in a network namespace makes a partition.
 //! * Restart a peer at the same address, and check that the program repeats its introduction.
 //! * Never assert a time. Give each wait a generous timeout (`wait_for`), so that a failed test ends.
