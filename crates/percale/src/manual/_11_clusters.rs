@@ -10,7 +10,7 @@
 //! | locked memory (`ulimit -l`, memlock) | nothing over shared memory and TCP; over verbs 656 KiB for a peer, and registered regions | connections use TCP instead; accesses are made by the target |
 //! | memory of a cgroup | shared memory counts as memory of the process that touches it first | allocations fail with `NoMemory`, or the kernel kills the process |
 //! | size of `/dev/shm` | nothing: percale uses memfds | |
-//! | file size (`ulimit -f`) | the size of allocations and of the memory of connections | shared memory is unavailable; the error names the limit |
+//! | file size (`ulimit -f`) | the size of allocations and of the memory of connections | percale uses TCP, or an error names the limit |
 //!
 //! # Containers
 //! Shared memory needs system calls that strict seccomp profiles forbid: `memfd_create`, `pidfd_open`, `eventfd2`, futexes, and passing

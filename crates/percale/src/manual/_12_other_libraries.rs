@@ -6,7 +6,7 @@
 //! # Objects
 //! | percale | libfabric | verbs | UCX |
 //! |---|---|---|---|
-//! | [`Info`] | `fi_getinfo` | `ibv_get_device_list`, `ibv_query_device` | `ucp_config_read` |
+//! | [`Info`] | `fi_getinfo` | `ibv_get_device_list`, `ibv_query_device` | `ucx_info -d`, `uct_query_components` |
 //! | [`Domain`] | fabric and domain | context and protection domain | `ucp_context_h` |
 //! | [`Endpoint`] | `FI_EP_RDM` endpoint with its queue | (several queue pairs) | `ucp_worker_h` and its `ucp_ep_h`s |
 //! | [`Endpoint`] by [`connect`](EndpointBuilder::connect) or [`accept`](EndpointBuilder::accept) | `FI_EP_MSG` endpoint | queue pair (RC), `rdma_cm` | `ucp_ep_h` |

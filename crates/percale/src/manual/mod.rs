@@ -20,7 +20,7 @@
 //!
 //! # Terms
 //! * A *domain* holds settings and the resources that endpoints share. An *endpoint* sends and receives.
-//! * A *peer* is another endpoint. An *address vector* maps the network addresses of peers to small numbers ([`PeerAddress`]), by which operations
+//! * A *peer* is another endpoint. An *address vector* maps the network addresses of peers to small numbers ([`PeerAddress`](crate::PeerAddress)), by which operations
 //!   name them.
 //! * A *region* is memory that peers may access. A *key* is the number by which they name it.
 //! * The *initiator* of an operation posts it; the *target* is the peer whose memory it accesses.
@@ -39,6 +39,3 @@ pub mod _10_failure;
 pub mod _11_clusters;
 pub mod _12_other_libraries;
 pub mod _13_testing;
-
-// For the links in this text.
-use crate::PeerAddress;
