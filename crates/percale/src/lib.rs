@@ -1,14 +1,35 @@
-//! percale is a fabric library. It moves bytes between the memories of processes, on one machine and across machines.
+//! percale moves bytes between the memories of processes, on one machine and across machines.
 //!
-//! ```no_run
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let domain = percale::Info::discover()?.best()?.open()?; // every available transport
-//! let vector = domain.address_vector().build()?;
-//! let endpoint = domain.endpoint().vector(&vector).bind("0.0.0.0:0")?;
-//! let peer = vector.insert("node7:7471")?;
-//! let sent = endpoint.send(peer, vec![1, 2, 3]).wait()?; // owns the buffer and returns it
-//! # drop(sent); Ok(()) }
+//! It is a fabric library: messages, remote reads and writes, atomic operations and collectives, in the terms of RDMA. It is for programs
+//! that need more than sockets and run on more than one kind of hardware: storage and database servers, data movers, runtimes,
+//! communication libraries. Processes of one user on one machine communicate over shared memory, all others over TCP, or over RDMA where it
+//! is requested; the program is the same. Users of libfabric, verbs or UCX find their terms in [chapter 12 of the
+//! manual](manual::_12_other_libraries).
+//!
 //! ```
+//! use percale::Info;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let domain = Info::discover()?.best()?.open()?; // all transports of this machine
+//! let vector = domain.address_vector().build()?; // the peers that the program knows
+//! let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//!
+//! let peer = vector.insert(endpoint.address())?; // here the endpoint itself; usually "node7:7471"
+//! let sent = endpoint.send(peer, vec![1, 2, 3]).wait()?; // owns the buffer, and returns it
+//! let received = endpoint.recv(sent.buffer).from(peer).wait()?;
+//! assert_eq!(received.to_vec(), [1, 2, 3]);
+//! # Ok(()) }
+//! ```
+//!
+//! # Where to go
+//! | | |
+//! |---|---|
+//! | [the manual](manual) | thirteen short chapters; begin with [two processes](manual::_01_getting_started) |
+//! | [`Endpoint`] | the operations: messages, remote access, windows, collectives |
+//! | [`endpoint::safe`] | the safe API: operations own their buffers; `wait`, poll or `.await` |
+//! | [`endpoint::work`] | the raw API: pointers, contexts and flags, `unsafe`; for libraries that are built on percale |
+//! | [failures](manual::_10_failure) | what each error means, and what to do next |
+//! | [features of cargo](#features-of-cargo) | what can be left out |
 //!
 //! # Modules
 //! * [`fabric`]: the transports that this machine has, and the reasons why others are unavailable
@@ -60,6 +81,8 @@ mod errno_tests;
 pub mod fabric;
 #[cfg(all(test, not(loom)))]
 mod log_tests;
+#[cfg(any(doc, doctest))]
+pub mod manual;
 pub mod memory;
 pub mod transport;
 pub mod trigger;

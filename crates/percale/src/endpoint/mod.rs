@@ -5,6 +5,20 @@
 //! they are first needed. An endpoint either has one owner and no lock ([`Endpoint`]), or is shared by threads through
 //! one lock ([`SharedEndpoint`]).
 //!
+//! # Two APIs
+//! Both use the same engine, and can be mixed on one endpoint.
+//!
+//! | | safe API ([`safe`]) | raw API ([`work`], [`remote_work`], [`window_work`], [`verbs`]) |
+//! |---|---|---|
+//! | calls | [`send`](Endpoint::send), [`recv`](Endpoint::recv), [`read`](Endpoint::read), [`write`](Endpoint::write), ... | [`post_send`](Endpoint::post_send), [`post_recv`](Endpoint::post_recv), [`post_read`](Endpoint::post_read), ... |
+//! | memory | the operation owns its buffer, and returns it | pointers and lengths; the caller keeps the memory until the completion |
+//! | result | of a handle: wait for it, poll it, or await it | an entry with the caller's context in a [completion queue](crate::CompletionQueue) |
+//! | safety | safe | `unsafe`, except [`inject`](Endpoint::inject), [`poll`](Endpoint::poll) and the like |
+//! | use it for | programs | libraries with buffers and completion queues of their own, such as a provider for another interface; peeking and claiming; operations on several pieces of memory |
+//!
+//! The [manual](crate::manual) explains both, beginning with the safe API.
+//!
+//! # Modules
 //! * [`connection`]: endpoints of one connection each, and listeners (libfabric's `FI_EP_MSG`)
 //! * [`scalable`]: several endpoints behind one address (libfabric's `FI_SCALABLE_EP`)
 //! * [`shared_receive`]: receives that several endpoints share; `pool`: the receives of a shared context that wait
@@ -21,6 +35,9 @@
 //!   engine besides its users; `sharing`: turns an endpoint of one owner into a shared one
 //! * `matching`: decides which receive takes which message
 //! * `engine`: the protocol
+
+// First: rustdoc lists the methods of `Endpoint` in the order of modules, and these are the ones that most programs need.
+pub mod safe;
 
 mod automatic;
 mod builder;
@@ -41,7 +58,6 @@ mod raw_triggered;
 mod reactor;
 mod refused;
 pub mod remote_work;
-pub mod safe;
 pub mod scalable;
 pub mod shared_receive;
 mod sharing;
@@ -64,7 +80,26 @@ use crate::region::window::TypeTwo;
 pub use crate::system::spin::{assume_alone, offer_when_idle};
 use crate::types::PeerAddress;
 
-/// A reliable-datagram endpoint. The [module](self) describes the kinds of endpoints.
+/// A reliable-datagram endpoint: exchanges messages with any number of peers, and accesses their memory.
+///
+/// [`Domain::endpoint`] opens one. It has one owner; a [`SharedEndpoint`] is for many threads. The [module](self) describes the two APIs.
+///
+/// # Overview
+/// * Messages: [`send`](Self::send), [`recv`](Self::recv), [`tagged_send`](Self::tagged_send), [`tagged_recv`](Self::tagged_recv),
+///   [`inject`](Self::inject), [`tagged_inject`](Self::tagged_inject)
+/// * Remote memory: [`read`](Self::read), [`write`](Self::write), [`fetch_add`](Self::fetch_add), [`compare_swap`](Self::compare_swap),
+///   [`fetch_atomic`](Self::fetch_atomic), [`compare_atomic`](Self::compare_atomic)
+/// * Memory windows: [`bind_window`](Self::bind_window), [`invalidate`](Self::invalidate)
+/// * Collectives: [`join`](Self::join)
+/// * Progress and waiting: [`progress`](Self::progress), [`wait`](Self::wait), [`try_wait`](Self::try_wait), [`poll`](Self::poll),
+///   [`read_error`](Self::read_error)
+/// * Peers: [`address`](Self::address), [`is_connected`](Self::is_connected), [`disconnect`](Self::disconnect),
+///   [`describe_peers`](Self::describe_peers)
+/// * The end: [`close`](Self::close), [`shut`](Self::shut)
+/// * Endpoints of one connection: [`connect`](Self::connect), [`accept`](Self::accept), [`shutdown`](Self::shutdown), [`peer`](Self::peer)
+/// * Raw API: [`post_send`](Self::post_send), [`post_recv`](Self::post_recv), [`post_read`](Self::post_read), [`post_write`](Self::post_write),
+///   [`post_atomic`](Self::post_atomic), [`post_bind`](Self::post_bind), [`post_when`](Self::post_when), [`post_collective`](Self::post_collective),
+///   [`cancel`](Self::cancel)
 pub struct Endpoint<A: Ownership = Owned> {
     access: A,
     /// The endpoint's descriptor, which can be accessed without the lock.

@@ -17,12 +17,15 @@
 //! ([`Sending`], [`Receiving`]) is a future for any runtime; it can also be waited for. Dropping it cancels it if no
 //! message was matched yet. Otherwise its buffer is kept until the peer no longer uses it, and the message is lost.
 
+// In the order of the documentation of `Endpoint`: messages, remote access, and then the others.
+mod request;
+
+mod remote;
+
 mod collective;
 mod error;
 mod future;
 mod many;
-mod remote;
-mod request;
 mod under_way;
 mod when;
 mod windows;
@@ -35,9 +38,6 @@ pub use self::remote::{AccessRequest, Accessing, Element, Outcome};
 pub use self::request::{ReceiveRequest, SendRequest};
 pub use self::under_way::{Receiving, Sending};
 pub use self::windows::{WindowOperation, WindowRequest};
-use super::Endpoint;
-use super::ownership::Ownership;
-use super::work::OpFlags;
 use crate::completion::entry::{CompletionFlags, Entry};
 use crate::local_memory::buffer::Buffer;
 use crate::types::PeerAddress;
@@ -85,32 +85,5 @@ impl Received {
             invalidated: entry.flags.contains(CompletionFlags::INVALIDATED).then_some(entry.data),
             source: (entry.source != PeerAddress::UNSPECIFIED).then_some(entry.source),
         }
-    }
-}
-impl<A: Ownership> Endpoint<A> {
-    /// Creates a request to send a message.
-    pub fn send(&self, peer: PeerAddress, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
-        let buffer = buffer.into();
-        SendRequest { endpoint: self, buffer, peer, tag: None, data: None, flags: OpFlags::empty(), when: None }
-    }
-
-    /// Creates a request to send a tagged message.
-    pub fn tagged_send(&self, peer: PeerAddress, tag: u64, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
-        let mut request = self.send(peer, buffer);
-        request.tag = Some(tag);
-        request
-    }
-
-    /// Creates a request to receive an untagged message, from any sender unless [`from`](ReceiveRequest::from) names
-    /// one.
-    pub fn recv(&self, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
-        ReceiveRequest { endpoint: self, buffer: buffer.into(), from: PeerAddress::UNSPECIFIED, tag: None, when: None }
-    }
-
-    /// Creates a request to receive a message with a tag that equals `tag` in all bits except those set in `ignore`.
-    pub fn tagged_recv(&self, tag: u64, ignore: u64, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
-        let mut request = self.recv(buffer);
-        request.tag = Some((tag, ignore));
-        request
     }
 }

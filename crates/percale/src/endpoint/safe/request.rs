@@ -43,7 +43,34 @@ pub struct ReceiveRequest<'e, A: Ownership> {
 
 crate::short_debug!(for [A: Ownership] ReceiveRequest<'_, A>, "ReceiveRequest");
 
-/// Generates the methods that make a request wait for a counter or a variable before it begins.
+impl<A: Ownership> Endpoint<A> {
+    /// A send of a message.
+    pub fn send(&self, peer: PeerAddress, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
+        let buffer = buffer.into();
+        SendRequest { endpoint: self, buffer, peer, tag: None, data: None, flags: OpFlags::empty(), when: None }
+    }
+
+    /// A send of a tagged message.
+    pub fn tagged_send(&self, peer: PeerAddress, tag: u64, buffer: impl Into<Buffer>) -> SendRequest<'_, A> {
+        let mut request = self.send(peer, buffer);
+        request.tag = Some(tag);
+        request
+    }
+
+    /// A receive of an untagged message, from any sender unless [`from`](ReceiveRequest::from) names one.
+    pub fn recv(&self, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
+        ReceiveRequest { endpoint: self, buffer: buffer.into(), from: PeerAddress::UNSPECIFIED, tag: None, when: None }
+    }
+
+    /// A receive of a message with a tag that equals `tag` in all bits except those set in `ignore`.
+    pub fn tagged_recv(&self, tag: u64, ignore: u64, buffer: impl Into<Buffer>) -> ReceiveRequest<'_, A> {
+        let mut request = self.recv(buffer);
+        request.tag = Some((tag, ignore));
+        request
+    }
+}
+
+/// The calls by which a request waits for a counter or a variable before it begins.
 macro_rules! begins_later {
     () => {
         /// Delays the operation until `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see

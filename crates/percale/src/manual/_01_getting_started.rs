@@ -1,0 +1,98 @@
+//! Getting started: two processes exchange messages.
+//!
+//! # Requirements
+//! percale needs Linux 6.1 or newer and Rust 1.95 or newer. No daemon, driver or configuration is needed. Add the crate to `Cargo.toml`:
+//!
+//! ```toml
+//! [dependencies]
+//! percale = { path = "percale/crates/percale" }
+//! ```
+//!
+//! # The objects of a program
+//! | object | made by | what it is |
+//! |---|---|---|
+//! | [`Info`] | [`Info::discover`] | the transports of this machine, each tested |
+//! | [`Domain`] | [`Info::best`], then [`DomainBuilder::open`] | settings, and what endpoints share: keys of memory, a service thread |
+//! | [`AddressVector`] | [`Domain::address_vector`] | the peers that the program knows |
+//! | [`Endpoint`] | [`Domain::endpoint`], then [`EndpointBuilder::bind`] | where operations are posted and messages arrive |
+//!
+//! Most programs have one of each.
+//!
+//! # A server and a client
+//! The server waits for a request and sends a reply. The addresses of its clients are not known beforehand, so each client
+//! sends its own address first.
+//! The example runs both functions as threads; in two processes each would be a `main`.
+//!
+//! ```
+//! use std::net::SocketAddr;
+//! use std::sync::mpsc::Sender;
+//!
+//! use percale::Info;
+//!
+//! type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+//!
+//! fn server(started: Sender<SocketAddr>) -> Outcome<()> {
+//!     let domain = Info::discover()?.best()?.open()?;
+//!     let vector = domain.address_vector().build()?;
+//!     let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?; // port 0: any free port
+//!     started.send(endpoint.address())?; // two processes: print it, or pass it on as chapter 11 shows
+//!
+//!     let hello = endpoint.recv(vec![0; 64]).wait()?; // a message of any sender
+//!     let client = vector.insert(String::from_utf8(hello.to_vec())?.as_str())?;
+//!     let request = endpoint.recv(vec![0; 4096]).from(client).wait()?; // a message of this client
+//!     let sum: u64 = request.to_vec().iter().map(|&byte| u64::from(byte)).sum();
+//!     endpoint.send(client, sum.to_le_bytes().to_vec()).wait()?;
+//!     Ok(())
+//! }
+//!
+//! fn client(server: SocketAddr) -> Outcome<u64> {
+//!     let domain = Info::discover()?.best()?.open()?;
+//!     let vector = domain.address_vector().build()?;
+//!     let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//!
+//!     let server = vector.insert(server)?; // no packet is sent: the first operation connects
+//!     endpoint.send(server, endpoint.address().to_string()).wait()?;
+//!     endpoint.send(server, vec![1, 2, 3]).wait()?;
+//!     let reply = endpoint.recv(vec![0; 8]).from(server).wait()?;
+//!     Ok(u64::from_le_bytes(reply.to_vec().as_slice().try_into()?))
+//! }
+//!
+//! # fn main() -> Outcome<()> {
+//! let (started, address) = std::sync::mpsc::channel();
+//! let server = std::thread::spawn(move || server(started));
+//! assert_eq!(client(address.recv()?)?, 6);
+//! server.join().expect("the server does not panic")?;
+//! # Ok(()) }
+//! ```
+//!
+//! # What happened
+//! * [`Info::discover`] tested what works here. [`Info::best`] returns a builder with all transports that do, or an error with the reasons.
+//! * [`bind`](EndpointBuilder::bind) opened a TCP port. [`Endpoint::address`] is the address that peers insert. Bind to `0.0.0.0:0` to be reached
+//!   from other machines: the endpoint then advertises one concrete address ([`Info::advertised`] states which, and why).
+//! * [`insert`](AddressVector::insert) gave the peer a number. It resolves names (`"node7:7471"`) but sends nothing to the peer.
+//! * The first send connected the two endpoints. Both are processes of one user on one machine, so they continued over shared memory.
+//!   Two machines would have used TCP. [`Endpoint::describe_peers`] returns the transport of each peer and the reason.
+//! * Each operation took ownership of its buffer and returned it. While an operation is under way, no other code can reach the buffer. A buffer is a
+//!   `Vec<u8>`, a `String`, a `Box<[u8]>` or memory of [`Domain::allocate`]; a send also takes `&'static` data and `Arc<[u8]>`. To reuse
+//!   a buffer without a copy, take it from the result (`sent.buffer`, `received.buffer`).
+//! * [`wait`](crate::endpoint::safe::Sending::wait) blocked, and did the work of the endpoint meanwhile.
+//!
+//! # Three ways to end a request
+//! A request such as `endpoint.send(peer, buffer)` does nothing until one of these calls:
+//!
+//! * `.wait()` posts the operation and blocks until it has completed.
+//! * `.start()` posts it and returns a handle. Several operations can be under way at a time. The handle is waited for later, or dropped, which
+//!   cancels the operation if that is still possible.
+//! * `.await` posts it and waits in any asynchronous runtime.
+//!
+//! # To remember
+//! * **An endpoint only advances inside its calls.** A program that computes for a second receives nothing, answers nothing and serves no peer's
+//!   TCP access for that second. [Chapter 9](super::_09_progress) shows the alternative: automatic progress.
+//! * **A peer must be in the address vector to be named**, as the target of an operation, in `.from(peer)`, and as the source of a message.
+//! * **A send that completed may still be lost** if the receiver dies before it receives the message. [Chapter 3](super::_03_messages) explains
+//!   `delivered()`.
+//!
+//! Continue with [transports](super::_02_transports). More programs are in `crates/percale/examples`.
+
+// For the links in this text.
+use crate::*;

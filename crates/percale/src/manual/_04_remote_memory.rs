@@ -1,0 +1,135 @@
+//! Remote memory: regions, keys, rights, atomic operations, closing.
+//!
+//! # Registering memory
+//! A [`Region`] is memory that peers may access. The owner registers it, sends its description ([`RemoteMemory`], 24 bytes: key, address, length) to
+//! the peers that may use it, and takes it back by closing it. Peers then read and write without a call of the owner's program.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use percale::{Access, Info, Progress, RemoteMemory};
+//!
+//! # let domain = Info::discover()?.best()?.progress(Progress::Automatic).open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let owner = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! # let initiator = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! # let (to_owner, to_initiator) = (vector.insert(owner.address())?, vector.insert(initiator.address())?);
+//! // The owner:
+//! let region = domain.register(domain.allocate(4096)?, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+//! owner.send(to_initiator, region.remote().to_bytes().to_vec()).wait()?;
+//!
+//! // A peer:
+//! let name = initiator.recv(vec![0; RemoteMemory::BYTES]).from(to_owner).wait()?;
+//! let memory = RemoteMemory::from_bytes(&name.to_vec())?;
+//! initiator.write(to_owner, "hello", memory.slice(0..5)).wait()?;
+//! let bytes = initiator.read(to_owner, memory.slice(0..5), vec![0; 5]).wait()?;
+//! assert_eq!(bytes.into_vec(), b"hello");
+//! let before: u64 = initiator.fetch_add(to_owner, memory.slice(8..16), 1).wait()?;
+//! assert_eq!(before, 0);
+//!
+//! // The owner:
+//! let mut text = [0; 5];
+//! region.read(0, &mut text);
+//! assert_eq!(&text, b"hello");
+//! let memory = region.close()?; // no peer accesses it any more
+//! # drop(memory); Ok(()) }
+//! ```
+//!
+//! A write has completed when its bytes are in the target's memory. Local and remote length are equal, else the operation is not posted.
+//! [`RemoteMemory::checked_slice`] checks a range that a peer supplied; [`slice`](RemoteMemory::slice) panics. Accesses of one endpoint to one peer
+//! take effect in the order in which they were posted.
+//!
+//! # Which memory
+//! * [`Domain::allocate`] gives memory that local peers map: accesses need no system call. Allocations of less than 512 KiB share pages, and a local
+//!   peer that maps them can reach all of these pages. Keep secrets elsewhere, or in large allocations.
+//! * Any [`Buffer`], such as a `Vec<u8>`. Local peers access it by one system call.
+//! * Borrowed memory, within [`Domain::scope`]: all regions of a scope are closed before the call returns.
+//! * Any other memory, and CUDA memory, by the `unsafe` [`Registration::raw`](crate::memory::region::Registration::raw).
+//!
+//! # Keys and rights
+//! Each access is checked on every transport: the key, the range, and the right ([`Access::REMOTE_READ`], [`Access::REMOTE_WRITE`],
+//! [`Access::REMOTE_ATOMIC`]). A rejected access changes nothing and fails with [`ErrorCode::KeyRejected`] (no such key, or the region was closed) or
+//! [`ErrorCode::Denied`] (missing right, or a byte outside of the region). The connection continues.
+//!
+//! The domain chooses keys that cannot be guessed. A region is reached through every endpoint of its domain, unless
+//! [`Registration::endpoint`](crate::memory::region::Registration::endpoint) or
+//! [`Registration::authorization_key`](crate::memory::region::Registration::authorization_key) restricts it. A key is not bound to a
+//! peer: a peer can pass it on. [Windows](super::_05_windows) of type 2 are for one peer.
+//!
+//! # A read that overlaps a write may be torn
+//! A read or write is not atomic. If a peer, or the owner, writes bytes while they are read, the reader may get some old and some new bytes, in any
+//! mixture, with no error. This holds for long and for short accesses, also of 8 aligned bytes. The ways to prevent or detect it:
+//!
+//! 1. **Words: use atomic operations for the write and for the read.** An atomic operation changes or fetches each element as a whole. The fetch that
+//!    changes nothing is [`AtomicOp::Read`], the plain store is [`AtomicOp::Write`]. An owner that must see whole words uses atomic operations
+//!    on its own memory too: an endpoint reaches itself through its own address.
+//! 2. **Records: a version counter.** The writer makes the version odd, writes the record, and makes the version even again, each as a
+//!    completed operation. A reader fetches the version, reads the record, and fetches the version again. If both values are equal and
+//!    even, the record is whole. Otherwise it reads again. With several writers, take the version by a compare-and-swap from even to odd.
+//!    If a writer dies, the version stays odd: limit the number of attempts.
+//! 3. **Messages: transfer the ownership.** The writer sends a message after the write, and the reader reads only after it has received it.
+//!    The message arrives after the bytes. This is the simplest way, and needs no polling.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use percale::{Access, AtomicOp, Info, Progress};
+//!
+//! # let domain = Info::discover()?.best()?.progress(Progress::Automatic).open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let owner = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! # let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! # let peer = vector.insert(owner.address())?;
+//! # let region = domain.register(domain.allocate(4096)?, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+//! # let memory = region.remote();
+//! let (version, record) = (memory.slice(0..8), memory.slice(64..1064));
+//! // The writer:
+//! let old: u64 = endpoint.fetch_add(peer, version, 1).wait()?; // odd: a write is under way
+//! assert!(old % 2 == 0, "there is one writer");
+//! endpoint.write(peer, vec![7; 1000], record).wait()?;
+//! endpoint.fetch_add(peer, version, 1_u64).wait()?; // even: the record is whole
+//!
+//! // A reader:
+//! let mut buffer = percale::Buffer::zeroed(1000);
+//! let bytes = loop {
+//!     let before: u64 = endpoint.fetch_atomic(peer, AtomicOp::Read, version, 0).wait()?;
+//!     buffer = endpoint.read(peer, record, buffer).wait()?;
+//!     let after: u64 = endpoint.fetch_atomic(peer, AtomicOp::Read, version, 0).wait()?;
+//!     if before == after && before % 2 == 0 {
+//!         break buffer.into_vec();
+//!     }
+//! };
+//! assert!(bytes.iter().all(|&byte| byte == 7));
+//! # Ok(()) }
+//! ```
+//!
+//! # Atomic operations
+//! Types are the integers of 1 to 8 bytes, `f32` and `f64` ([`Element`](crate::endpoint::safe::Element)). The element must be **aligned to
+//! its size in the target's memory**, else the operation fails with [`ErrorCode::Misaligned`] and changes nothing. Memory of
+//! [`Domain::allocate`] starts at a multiple of 64 bytes. A `Vec<u8>` need not be aligned at all, so do not use it for atomic operations.
+//! Changing needs `REMOTE_WRITE` or `REMOTE_ATOMIC`, fetching needs `REMOTE_READ` or `REMOTE_ATOMIC`; `fetch_add` and `compare_swap` do
+//! both. Many initiators, on all transports, may use one word at the same time: no change is lost.
+//!
+//! # Which accesses are reported to the owner
+//! Reads and writes are not reported to the owner. These are: a write with [`data`](crate::endpoint::safe::AccessRequest::data) (an entry
+//! in the completion queue of the target's endpoint, read by [`Endpoint::poll`]), writes to a region with a
+//! [counter](crate::memory::region::Registration::counter), and all accesses through an endpoint with
+//! [`remote_write_counter`](EndpointBuilder::remote_write_counter) or [`remote_read_counter`](EndpointBuilder::remote_read_counter).
+//!
+//! # Getting the memory back
+//! * [`Region::close`] is synchronous. When it returns the memory, no access is under way, and none will begin. Later accesses fail with
+//!   `KeyRejected`. Accesses that were under way complete, with success or with that error.
+//! * Closing waits for peers that are in the middle of an access, usually for microseconds. If a peer is stopped there (by a debugger, or
+//!   `SIGSTOP`), closing returns [`CloseError::Busy`](crate::memory::region::CloseError::Busy) after
+//!   [`revoke_timeout`](DomainBuilder::revoke_timeout), one second by default. The error contains the region. No new access begins, and the
+//!   memory stays with the region. Close it again later; when the peer continues or dies, closing succeeds.
+//! * While windows are bound to the region, closing returns
+//!   [`CloseError::Windows`](crate::memory::region::CloseError::Windows) and changes nothing.
+//! * Dropping a region never waits. Memory that a peer is still accessing is kept until the peer has finished or is dead, and is then freed.
+//! * The buffer of an operation of one's own comes back with its result, also with an error. If the handle was dropped, the buffer is kept
+//!   until no peer uses it.
+//!
+//! # Leases
+//! To give memory to a peer for a limited time, bind a window of type 2 for that peer and invalidate it when the time is over, as
+//! [chapter 5](super::_05_windows) shows. Revocation does not need the peer's cooperation. `crates/percale/examples/leases.rs` is a complete server.
+
+// For the links in this text.
+use crate::*;

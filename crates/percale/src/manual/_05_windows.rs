@@ -1,0 +1,96 @@
+//! Windows: narrower rights to a part of a region, revoked without a system call.
+//!
+//! Registering and closing a region is the right way to share memory for a long time. A [`Window`] is for rights that change often: a slice
+//! of a cache for one request, a buffer for one client. A window is allocated once and bound to parts of regions as often as needed. Each
+//! bind makes a new key. The rights of a window are its own: the region itself may give peers no right at all.
+//!
+//! | | bound by | works for | revoked by |
+//! |---|---|---|---|
+//! | type 1 | [`Window::bind`], a call | every endpoint of the domain, and every peer that has the key | binding again; an empty range unbinds |
+//! | type 2 | [`Endpoint::bind_window`], an operation in order with the messages to a peer | this peer through this endpoint | [`Endpoint::invalidate`], or a message of that peer |
+//!
+//! A domain has type 1 and one kind of type 2 ([`DomainBuilder::windows`]): **2B**, the default, which is unbound when its endpoint is closed, or
+//! **2A**, which keeps the endpoint from being closed while it is bound.
+//!
+//! **Revocation is synchronous.** When a rebind has returned, or an invalidation has completed, no access by the old key is under way and
+//! none will begin. Later accesses fail with [`ErrorCode::KeyRejected`].
+//!
+//! # Type 1
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use percale::{Access, ErrorCode, Info, Progress, WindowAccess, WindowType};
+//!
+//! # let domain = Info::discover()?.best()?.progress(Progress::Automatic).open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let owner = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! # let peer = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! # let to_owner = vector.insert(owner.address())?;
+//! let region = domain.register(domain.allocate(1 << 20)?, Access::empty())?; // peers may do nothing with it
+//! let mut window = domain.window(WindowType::One)?;
+//! let name = window.bind(&region, 4096..8192, WindowAccess::READ)?; // but read these 4 KiB
+//!
+//! // A peer that got `name` in a message. Bytes of a window have the addresses of the region.
+//! let bytes = peer.read(to_owner, name, vec![0; 4096]).wait()?;
+//! let error = peer.write(to_owner, bytes, name).wait().unwrap_err();
+//! assert_eq!(error.errno(), ErrorCode::Denied.errno());
+//!
+//! window.bind(&region, 0..0, WindowAccess::empty())?; // unbind: the key is dead
+//! let error = peer.read(to_owner, name, vec![0; 4096]).wait().unwrap_err();
+//! assert_eq!(error.errno(), ErrorCode::KeyRejected.errno());
+//! region.close()?; // possible because no window is bound to it
+//! # Ok(()) }
+//! ```
+//!
+//! # Type 2: leases
+//! A server lends a slice to one client, sends its name, and takes it back when the time is over. A client that is late, or malicious,
+//! cannot keep it. The bind and the message are ordered: the client cannot use the name before the window is bound. `fenced()` makes the
+//! message wait for the bind's success.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use percale::{Access, Bind, ErrorCode, Info, Progress, RemoteMemory, WindowAccess, WindowType};
+//!
+//! # let domain = Info::discover()?.best()?.progress(Progress::Automatic).open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let server = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! # let client = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! # let (to_server, to_client) = (vector.insert(server.address())?, vector.insert(client.address())?);
+//! // The server:
+//! let region = domain.register(domain.allocate(1 << 20)?, Access::empty())?;
+//! let window = domain.window(WindowType::TwoB)?;
+//! let bind = Bind { range: 0..4096, access: WindowAccess::WRITE, key: 1 }; // the program chooses the low 8 bits of the key
+//! let lease = server.bind_window(to_client, &window, &region, bind).wait()?;
+//! server.send(to_client, lease.to_bytes().to_vec()).fenced().wait()?;
+//!
+//! // The client:
+//! let got = client.recv(vec![0; RemoteMemory::BYTES]).from(to_server).wait()?;
+//! let name = RemoteMemory::from_bytes(&got.to_vec())?;
+//! client.write(to_server, vec![1; 4096], name).wait()?;
+//!
+//! // The server, when the time is over:
+//! server.invalidate(to_client, lease.key).wait()?;
+//! // Now the slice can be lent again. The client's late write has no effect:
+//! let error = client.write(to_server, vec![2; 4096], name).wait().unwrap_err();
+//! assert_eq!(error.errno(), ErrorCode::KeyRejected.errno());
+//! # Ok(()) }
+//! ```
+//!
+//! A client returns a lease early with [`SendRequest::invalidating`](crate::endpoint::safe::SendRequest::invalidating): the server receives
+//! that message after the key is dead, and [`Received::invalidated`](crate::endpoint::safe::Received::invalidated) names the key. If the
+//! lease had expired before, the send fails with `KeyRejected`, and is not received.
+//!
+//! # What can go wrong
+//! | error | cause | next step |
+//! |---|---|---|
+//! | [`Busy`](crate::memory::window::WindowError::Busy) | a peer was stopped in the middle of an access and did not finish within [`revoke_timeout`](DomainBuilder::revoke_timeout) | the key is dead, but do not use the memory yet; try again later |
+//! | [`StillBound`](crate::memory::window::WindowError::StillBound) | a type 2 window is bound | invalidate its key first |
+//! | [`WrongType`](crate::memory::window::WindowError::WrongType) | type 1 with a posted bind, or type 2 with [`Window::bind`] | use the other call |
+//! | [`NoSuchType`](crate::memory::window::WindowError::NoSuchType) | the domain has the other kind of type 2 | see [`DomainBuilder::windows`] |
+//! | [`Range`](crate::memory::window::WindowError::Range), [`ReadOnly`](crate::memory::window::WindowError::ReadOnly), [`NotAllowed`](crate::memory::window::WindowError::NotAllowed) | the region does not allow this bind | bind a part of the region, without rights that the region's memory cannot give |
+//! | [`NotBound`](crate::memory::window::WindowError::NotBound), [`OtherPair`](crate::memory::window::WindowError::OtherPair) | the key is not bound, or is bound for another peer or through another endpoint | use the endpoint and the peer of the bind |
+//!
+//! A posted bind or invalidation reports these as completions: `Busy` and `StillBound` as [`ErrorCode::Busy`]; `OtherPair`, `ReadOnly` and
+//! `NotAllowed` as [`ErrorCode::Denied`]; `NotBound` as [`ErrorCode::KeyRejected`]; the others as [`ErrorCode::Invalid`].
+
+// For the links in this text.
+use crate::*;

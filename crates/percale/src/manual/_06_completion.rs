@@ -1,0 +1,134 @@
+//! Completion: wait, poll, futures, counters, events.
+//!
+//! | way | for | calls |
+//! |---|---|---|
+//! | wait for one operation | most programs | `wait`, `wait_for`, `is_ready` of the handle |
+//! | futures | programs with a runtime | `.await` |
+//! | counters | "how many have completed" without the details | [`Counter`], given to [`EndpointBuilder`] or [`Registration`](crate::memory::region::Registration) |
+//! | events | peers that come and go | [`EventQueue`] |
+//! | completion queues | the raw API, which has contexts instead of handles | [`Endpoint::poll`], [`CompletionQueue`] |
+//! | sets | several of these at once | [`WaitSet`], [`PollSet`] |
+//!
+//! Each way of waiting makes progress. Waiting threads poll for some microseconds, then sleep; a message wakes them.
+//!
+//! # Several operations under way
+//! Post them with `start`, then wait for the handles. The order of the waits does not matter.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::Info;
+//! # let domain = Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! # let peer = vector.insert(endpoint.address())?;
+//! let receives = (0..8).map(|tag| endpoint.tagged_recv(tag, 0, vec![0; 64]).start()).collect::<Result<Vec<_>, _>>()?;
+//! for tag in (0..8).rev() {
+//!     endpoint.tagged_send(peer, tag, vec![tag as u8]).wait()?;
+//! }
+//! for (tag, receive) in receives.into_iter().enumerate() {
+//!     assert_eq!(receive.wait()?.to_vec(), [tag as u8]);
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! [`is_ready`](crate::endpoint::safe::Receiving::is_ready) makes progress and returns whether `wait` would return at once. It does not use
+//! up the handle.
+//!
+//! # Futures
+//! Requests and handles are futures of any runtime. No reactor has to be started: a task is woken by the endpoint, or by a thread of percale that
+//! watches the endpoint's descriptor while the task sleeps. Dropping a future cancels the operation if that is still possible, so a timeout of the
+//! runtime works as usual.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(run())
+//! # }
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::Info;
+//! # let domain = Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let bind = || domain.endpoint().vector(&vector).bind("127.0.0.1:0");
+//! # let (endpoint, first, second) = (bind()?, bind()?, bind()?);
+//! # let (to_first, to_second) = (vector.insert(first.address())?, vector.insert(second.address())?);
+//! # let me = vector.insert(endpoint.address())?;
+//! # first.send(me, "connect").await?;
+//! # second.send(me, "connect").await?;
+//! # endpoint.recv(vec![0; 64]).from(to_first).await?;
+//! # endpoint.recv(vec![0; 64]).from(to_second).await?;
+//! let mut from_first = endpoint.recv(vec![0; 64]).from(to_first).start()?;
+//! let mut from_second = endpoint.recv(vec![0; 64]).from(to_second).start()?;
+//! # drop(second);
+//! tokio::select! {
+//!     result = &mut from_first => println!("the first peer: {} bytes", result?.len),
+//!     result = &mut from_second => {
+//!         let error = result.unwrap_err(); // in this example the second peer is closed
+//!         println!("the second peer is lost: {error}");
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! # Events: peers that come and go
+//! An [`EventQueue`] that was given to [`EndpointBuilder::event_queue`] reports [`Event::Connected`], [`Event::Failed`] (a connection could
+//! not be made), [`Event::PeerDown`] and [`Event::PeerReplaced`]. [Chapter 10](super::_10_failure) explains what to do then. The queue
+//! keeps 4,096 events and counts further ones in [`Event::Lost`].
+//!
+//! # Waiting for either a message or a lost peer
+//! A [`WaitSet`] sleeps until one of its members has something. Its members are counters, event queues and completion queues, so a receive
+//! is a member by its counter. Sets drive *shared* endpoints only.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//! use percale::{Counter, Event, EventQueue, Info, WaitSet};
+//!
+//! # let domain = Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! let (events, received) = (EventQueue::default(), Arc::new(Counter::new()));
+//! let builder = domain.endpoint().vector(&vector).event_queue(&events).receive_counter(&received);
+//! let endpoint = builder.bind_shared("127.0.0.1:0")?;
+//! let set = WaitSet::new();
+//! set.add(&events)?;
+//! set.add(&received)?;
+//!
+//! let receiving = endpoint.recv(vec![0; 64]).start()?; // of any sender
+//! # let other = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! # vector.insert(other.address())?;
+//! # let me = vector.insert(endpoint.address())?;
+//! # let other = std::thread::spawn(move || other.send(me, "hello").wait().map(|_| ()));
+//! let message = loop {
+//!     if receiving.is_ready() {
+//!         break receiving.wait()?;
+//!     }
+//!     while let Some(event) = events.read() {
+//!         if let Event::PeerDown { peer, reason, .. } = event {
+//!             println!("{peer} is lost: {reason}");
+//!         }
+//!     }
+//!     if !receiving.is_ready() {
+//!         set.wait(None)?; // sleeps until a receive completes or an event comes
+//!     }
+//! };
+//! assert_eq!(message.to_vec(), b"hello");
+//! # other.join().expect("no panic")?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Counters
+//! A [`Counter`] has the number of operations that succeeded and the number of those that failed. It is given to the endpoint when that is built (for
+//! sends, receives, reads, writes and accesses of peers), or to a region. [`Counter::wait`] returns when the value reaches a threshold, or with an
+//! error when an operation fails meanwhile. [Chapter 7](super::_07_triggers) starts operations from counters.
+//!
+//! # Completion queues
+//! Operations of the raw API report to the endpoint's own queue ([`Endpoint::poll`], [`Endpoint::wait`], [`Endpoint::read_error`]), or to a
+//! [`CompletionQueue`] that several endpoints and threads share. A queue never overruns: an operation reserves its entry when it is posted, and
+//! [`PostError::Again`] means that some entries have to be read first. An error stays at the front of the queue until `read_error` takes it.
+//! Results of safe operations go to their handles and not to a queue.
+//!
+//! # Event loops
+//! An [`Endpoint`] implements [`AsFd`](std::os::fd::AsFd). Before each sleep in `poll` or `epoll`, call [`Endpoint::try_wait`]; sleep only
+//! if it returns true, and call [`Endpoint::progress`] afterwards. The other queues and sets have `try_wait` and `descriptor` for the same
+//! purpose.
+
+// For the links in this text.
+use crate::*;

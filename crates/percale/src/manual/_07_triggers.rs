@@ -1,0 +1,99 @@
+//! Triggered and deferred work: operations that start when a counter reaches a value, or when a variable is written.
+//!
+//! A program can post an operation before its data is complete, with a condition. The operation starts without a further call when the condition
+//! holds: for example a reply when all parts of a request have arrived, or the next step of a pipeline when the previous one has completed.
+//!
+//! | | condition | how it ends |
+//! |---|---|---|
+//! | triggered operation | [`when`](crate::endpoint::safe::SendRequest::when): a counter has counted this many *successes* | like any operation: by its handle |
+//! | deferred work | the same, with [`counting`](crate::endpoint::safe::SendRequest::counting): this many *successes and errors* | also counted by a counter of its own, so other work can wait for it |
+//! | operation that a device starts | [`when_written`](crate::endpoint::safe::SendRequest::when_written): a [`Variable`](crate::trigger::Variable) was written | by its handle |
+//!
+//! Every request of the safe API has these methods, with two exceptions: collectives do not wait for variables, and window operations
+//! do not wait at all.
+//!
+//! # A reply that starts by itself
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//! use percale::{Counter, Info};
+//!
+//! # let domain = Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! let received = Arc::new(Counter::new());
+//! let server = domain.endpoint().vector(&vector).receive_counter(&received).bind("127.0.0.1:0")?;
+//! # let client = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! # let (to_server, to_client) = (vector.insert(server.address())?, vector.insert(client.address())?);
+//!
+//! let parts = [(); 2].map(|()| server.recv(vec![0; 64]).from(to_client).start());
+//! let reply = server.send(to_client, "both parts are here").when(&received, 2).start()?; // nothing is sent yet
+//! client.send(to_server, "part one").wait()?;
+//! client.send(to_server, "part two").wait()?;
+//! reply.wait()?; // started when the second receive completed
+//!
+//! assert_eq!(client.recv(vec![0; 64]).wait()?.to_vec(), b"both parts are here");
+//! for part in parts {
+//!     assert_eq!(part?.wait()?.len, 8);
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! # Chains of deferred work
+//! Deferred work counts its end in a counter, so a chain of any length runs without a call of the program. The endpoints that it needs, if
+//! they are shared, make progress by themselves from then on. [`Domain::defer_add`] and [`Domain::defer_set`] change counters when other
+//! counters reach a value.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use percale::{Access, Counter, Info};
+//!
+//! # let domain = Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! # let peer = vector.insert(endpoint.address())?;
+//! # let region = domain.register(domain.allocate(4096)?, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+//! # let memory = region.remote();
+//! let [start, copied, done] = [Counter::new(), Counter::new(), Counter::new()];
+//! // Once `start` is 1: write. Once that has ended: read it back.
+//! let write = endpoint.write(peer, vec![7; 100], memory.slice(0..100)).when(&start, 1).counting(&copied).start()?;
+//! let read = endpoint.read(peer, memory.slice(0..100), vec![0; 100]).when(&copied, 1).counting(&done).start()?;
+//! start.add(1); // the program starts the chain
+//! done.wait(1, None)?;
+//! write.wait()?;
+//! assert_eq!(read.wait()?.into_vec(), [7; 100]);
+//! # Ok(()) }
+//! ```
+//!
+//! # Rules
+//! * Work that waits for one counter starts in the order of thresholds, and in the order of posting where thresholds are equal. If the
+//!   condition holds already, the work starts at once.
+//! * Until it starts, an operation reads and writes nothing. Dropping its handle cancels it.
+//! * *Errors do not trigger* a triggered operation. If one of the operations that it waits for fails, it waits on. Cancel it, or use
+//!   deferred work, which counts errors too and therefore must check what it got.
+//! * The thread that counts starts the work, before its call returns, unless another thread is in the endpoint at that moment. Then that
+//!   thread, or the next progress, starts it.
+//! * With the raw API the calls are [`Endpoint::post_when`], [`Endpoint::post_when_written`] and [`Domain::queue_work`].
+//!
+//! # Variables
+//! A [`Variable`](crate::trigger::Variable) is 8 bytes that a GPU stream or kernel, or any thread, writes with one store. The store makes
+//! no call, so a thread has to make progress: one that waits for an operation, or automatic progress. Operations that wait for variables
+//! start in the order in which they were posted.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::Info;
+//! # let domain = Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! # let endpoint = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! # let peer = vector.insert(endpoint.address())?;
+//! let variable = domain.variable(); // `device_variable` for a device
+//! let send = endpoint.send(peer, "computed").when_written(&variable).start()?;
+//! assert!(!send.is_ready());
+//! variable.write(); // a device stores `variable.value()` at `variable.device_address()`
+//! send.wait()?;
+//! assert_eq!(endpoint.recv(vec![0; 64]).wait()?.to_vec(), b"computed");
+//! # Ok(()) }
+//! ```
+
+// For the links in this text.
+use crate::*;

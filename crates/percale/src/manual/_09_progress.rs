@@ -1,0 +1,88 @@
+//! Progress, threads and performance.
+//!
+//! # Progress
+//! *Progress* is the work that an endpoint does: sending what could not be sent at once, receiving, matching, answering peers, noticing lost peers.
+//!
+//! **Manual progress** ([`Progress::Manual`], the default) is made inside calls of the endpoint, and only there: `wait`, `is_ready`, a poll
+//! of a future, [`Endpoint::progress`], [`Endpoint::poll`]. Reading or waiting for a queue, counter or event queue makes progress on the *shared*
+//! endpoints that report there. Between calls:
+//!
+//! * arriving messages stay in the transport's buffers, and a sender of long messages waits;
+//! * TCP peers that access this process's memory wait; local peers wait for the first access by a key;
+//! * completions, events and lost peers are not noticed.
+//!
+//! Only connections are made meanwhile, by the domain's service thread. Manual progress is the fastest way for a program that waits for its
+//! operations anyway. A program that computes for a long time calls `progress()` now and then.
+//!
+//! **Automatic progress** ([`Progress::Automatic`]) gives each shared endpoint a thread of percale that makes progress whenever there is
+//! something to do, and sleeps otherwise. Handles can still be waited for in any thread. It costs a lock and, for a message that arrives
+//! while the thread sleeps, a wake-up of some microseconds.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use percale::{Access, Info, Progress};
+//!
+//! let domain = Info::discover()?.best()?.progress(Progress::Automatic).open()?;
+//! let vector = domain.address_vector().build()?;
+//! let server = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?; // `bind` would be an error
+//! let region = domain.register(domain.allocate(4096)?, Access::REMOTE_READ)?;
+//!
+//! // Another process. The server's program makes no further call.
+//! # let domain = Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! let client = domain.endpoint().vector(&vector).bind("127.0.0.1:0")?;
+//! let peer = vector.insert(server.address())?;
+//! let bytes = client.read(peer, region.remote(), vec![1; 4096]).wait()?;
+//! assert_eq!(bytes.into_vec(), [0; 4096]);
+//! # Ok(()) }
+//! ```
+//!
+//! # Threads
+//! * [`Endpoint`] has one owner and no lock. It is `Send` and not `Sync`: it can be moved to another thread, but not used by two at a time.
+//! * [`SharedEndpoint`] is used by many threads, through one lock; clone it for each. [`EndpointBuilder::bind_shared`] opens one, and
+//!   `share()` makes one of an [`Endpoint`].
+//! * For many cores, give each thread an endpoint of its own, or use a [`ScalableEndpoint`]: several contexts behind one address, each with its own
+//!   thread and queues.
+//! * [`Domain`], [`AddressVector`], [`Counter`] and the queues are handles that all threads may use.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use percale::Info;
+//! # let domain = Info::discover()?.best()?.open()?;
+//! # let vector = domain.address_vector().build()?;
+//! let endpoint = domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0")?;
+//! let me = vector.insert(endpoint.address())?;
+//! std::thread::scope(|scope| {
+//!     for tag in 0..4 {
+//!         let endpoint = endpoint.clone();
+//!         scope.spawn(move || {
+//!             endpoint.tagged_send(me, tag, vec![0; 100]).wait().expect("sent");
+//!             endpoint.tagged_recv(tag, 0, vec![0; 100]).wait().expect("received");
+//!         });
+//!     }
+//! });
+//! # Ok(()) }
+//! ```
+//!
+//! # Forks
+//! Endpoints, domains and regions belong to the process that opened them. In a forked child their calls return an error (`Forked`), and
+//! nothing of the parent is disturbed. The child opens a domain of its own.
+//!
+//! # Getting the best performance
+//! 1. Build with `--release`. Unoptimised code is many times slower.
+//! 2. Allocate large buffers by [`Domain::allocate`]: both processes then copy a long message at the same time, and remote access over
+//!    shared memory needs no system call.
+//! 3. Use buffers again. Take them from the results (`sent.buffer`, `received.buffer`) instead of allocating a vector for each operation.
+//! 4. Post receives before the messages arrive. Then a message is copied into its buffer directly.
+//! 5. Keep several operations under way. One operation at a time measures the latency and not the bandwidth.
+//! 6. Use `inject` for messages of at most 2 KiB whose completion does not matter.
+//! 7. Use an [`Endpoint`] rather than a [`SharedEndpoint`] where one thread suffices, and [`Endpoint::poll_lingering`] in programs that
+//!    poll the raw API.
+//! 8. Do not have more polling threads than cores. Waiting threads of percale yield and sleep soon. Loops of `is_ready` or `poll` yield the processor
+//!    now and then only.
+//! 9. For many cores, distribute peers over endpoints; one endpoint serves its peers in turn.
+//!
+//! `percale perf` measures latency, rate and bandwidth of this machine beside those of plain programs. `docs/benchmarks.md` has results.
+
+// For the links in this text.
+use crate::*;
