@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 use libloading::Library;
 use percale::Segment;
 
-use crate::device::LIBRARY;
+/// The variable that names the driver's library.
+pub const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";
 
 type Handle = *mut c_void;
 

@@ -16,11 +16,11 @@ use percale::memory::region::RegisterError;
 use percale::{Access, AtomicWork, OpFlags, RawRegion, RmaWork, Segment, Segments};
 
 use crate::application::{copy_to_device, copy_to_host};
+
+pub use crate::application::LIBRARY;
 use crate::fabric::Fabric;
 use crate::mesh::Mesh;
 
-/// The variable that names the driver's library.
-pub const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";
 /// The variable by which the double's memory is a pool's (`1`) or mapped (`mapped`), and not an allocation of its own. Setting
 /// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS has no effect on memory of the first kind, and is refused of the second.
 pub const POOLS: &str = "DOUBLE_POOLS";
