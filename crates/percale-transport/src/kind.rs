@@ -48,6 +48,7 @@ pub struct UnknownTransport(pub String);
 impl UnknownTransport {
     /// The code that libfabric has for this error (positive).
     #[must_use]
+    #[inline]
     pub const fn errno(&self) -> i32 {
         libc::EINVAL
     }

@@ -129,11 +129,13 @@ impl PeerProcess {
     }
 
     /// Its number. What is done by number has to be verified.
+    #[inline]
     pub const fn pid(&self) -> i32 {
         self.pid
     }
 
     /// Readable once the process has exited.
+    #[inline]
     pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }

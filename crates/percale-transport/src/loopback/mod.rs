@@ -44,6 +44,7 @@ pub struct LoopbackLink {
 impl LoopbackLink {
     /// A new link.
     #[must_use]
+    #[inline]
     pub fn new() -> Self {
         Self::default()
     }
@@ -155,6 +156,7 @@ impl Link for LoopbackLink {
         Ok(())
     }
 
+    #[inline]
     fn expect(&mut self, into: &Lease, token: u32) {
         self.pulls.expect(into, token);
     }

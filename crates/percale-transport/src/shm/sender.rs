@@ -75,6 +75,7 @@ impl Sender {
         }
     }
 
+    #[inline]
     pub(super) fn peer_processor(&self) -> Option<u32> {
         self.bell.processor()
     }
@@ -142,6 +143,7 @@ impl Sender {
     }
 
     /// Returns whether the peer polls this ring by itself.
+    #[inline]
     pub(super) fn peer_is_awake(&self) -> bool {
         let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::Relaxed) != 0;
         !cold && !self.bell.is_asleep()
@@ -217,6 +219,7 @@ impl Sender {
 
     /// Ends streaming. A sender that sleeps between its frames, or lets other threads run, does not stream, however few
     /// its answers.
+    #[inline]
     pub(super) fn end_stream(&mut self) {
         if self.unfenced {
             self.fenced();
@@ -225,6 +228,7 @@ impl Sender {
     }
 
     /// Prepares for the sleep of the owner: ends streaming and makes the check that is due.
+    #[inline]
     pub(super) fn prepare_sleep(&mut self) {
         self.end_stream();
         self.flush();
