@@ -27,7 +27,7 @@ fn at_length(program: Program, all: bool) -> Program {
 }
 
 /// Tests of the libraries that need an RDMA device, and those of the suite over verbs.
-const VERBS: [&str; 4] = ["verbs::", "wrapper_tests::", "tests::pairs::", "engine::tests::rdma"];
+const VERBS: [&str; 5] = ["verbs::", "wrapper_tests::", "layout_tests::", "tests::pairs::", "engine::tests::rdma"];
 
 /// Tests that need an RDMA device, with a library in the place of libibverbs that has one in software. The machine's own devices are
 /// used by the step `tests`.
