@@ -66,11 +66,13 @@ struct Bits {
 
 impl Doorbell {
     /// Creates a doorbell with all bits free.
+    #[inline]
     pub fn new(bell: Arc<Bell>) -> Self {
         Self { bell, bits: Mutex::default() }
     }
 
     /// Returns the bell itself.
+    #[inline]
     pub const fn bell(&self) -> &Arc<Bell> {
         &self.bell
     }

@@ -48,6 +48,7 @@ pub struct UnknownTransport(pub String);
 impl UnknownTransport {
     /// Returns the libfabric error code (positive) of this error.
     #[must_use]
+    #[inline]
     pub const fn errno(&self) -> i32 {
         libc::EINVAL
     }

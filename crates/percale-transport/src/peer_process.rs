@@ -134,11 +134,13 @@ impl PeerProcess {
     }
 
     /// Its number. What is done by number has to be verified.
+    #[inline]
     pub const fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Returns the pidfd, which is readable once the process has exited.
+    /// Readable once the process has exited.
+    #[inline]
     pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }

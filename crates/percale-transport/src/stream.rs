@@ -62,11 +62,13 @@ impl Pulls {
         self.insert(into, wanted(offer, into), token);
     }
 
-    /// Records a pull into `into` that another frame announces to the peer.
+    /// Notes a pull that fills `into` and that is announced to the peer by another frame.
+    #[inline]
     pub(super) fn expect(&mut self, into: &Lease, token: u32) {
         self.insert(into, into.len() as u64, token);
     }
 
+    #[inline]
     fn insert(&mut self, into: &Lease, wanted: u64, token: u32) {
         let pull = Pull { into: into.clone(), received: 0, wanted, revoked: false };
         let before = self.table.insert(token, pull);
@@ -120,11 +122,13 @@ impl Pulls {
         Some((token, result))
     }
 
-    /// Returns whether there are no pulls.
+    /// Returns whether nothing is being waited for.
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
+    #[inline]
     fn remove(&mut self, token: u32) {
         self.table.remove(&token);
         if self.table.is_empty() && self.table.capacity() > 3 {
@@ -133,7 +137,8 @@ impl Pulls {
     }
 }
 
-/// Returns the number of bytes of an offer that fit into the destination.
+/// How many bytes of an offer fit where they shall go.
+#[inline]
 fn wanted(offer: &Offer, into: &Lease) -> u64 {
     offer.len.get().min(into.len() as u64)
 }
@@ -162,11 +167,13 @@ pub(super) fn pull_bytes(id: u32, offer: &Offer, into: &Lease, token: u32) -> [u
 
 /// What to hand to [`Link::push`](super::Link::push), as token and request, to serve a pull of `len` bytes that the peer
 /// expects as `token`.
+#[inline]
 pub fn expected_pull(len: u64, token: u32) -> (u64, U64) {
     (u64::from(token) << 32, U64::new(len))
 }
 
 /// The frame that answers such a pull with a refusal instead.
+#[inline]
 pub fn refused_pull(token: u32, refusal: Refusal) -> Head {
     Head { kind: Kind::Data, flags: Flags::ID | Flags::DATA, len: 0, tag: GONE, data: refusal.number(), id: token }
 }
@@ -276,11 +283,13 @@ impl Pushes {
     }
 
     /// Returns whether there is nothing left to send.
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
     /// Returns whether there is nothing left to send or to report.
+    #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.ended.is_empty()
     }

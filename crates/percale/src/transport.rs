@@ -16,7 +16,7 @@
 #[doc(inline)]
 pub use percale_transport::{Broken, Connection, Landing, PullError, Refused, Sink};
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) use percale_transport::testing;
 pub(crate) use percale_transport::{Link, any, background, doorbell, kind, peer_process};
 

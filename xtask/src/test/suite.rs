@@ -28,7 +28,7 @@ fn at_length(program: Program, all: bool) -> Program {
 }
 
 /// Tests of the libraries that need an RDMA device, and those of the suite over verbs.
-const VERBS: [&str; 4] = ["verbs::", "wrapper_tests::", "tests::pairs::", "engine::tests::rdma"];
+const VERBS: [&str; 5] = ["verbs::", "wrapper_tests::", "layout_tests::", "tests::pairs::", "engine::tests::rdma"];
 
 /// Runs the tests that need an RDMA device with a double of libibverbs that emulates a device in software. The step
 /// `tests` uses the machine's own devices.

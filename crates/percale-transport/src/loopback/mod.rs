@@ -47,6 +47,7 @@ pub struct LoopbackLink {
 impl LoopbackLink {
     /// Creates a link.
     #[must_use]
+    #[inline]
     pub fn new() -> Self {
         Self::default()
     }
@@ -158,6 +159,7 @@ impl Link for LoopbackLink {
         Ok(())
     }
 
+    #[inline]
     fn expect(&mut self, into: &Lease, token: u32) {
         self.pulls.expect(into, token);
     }

@@ -18,6 +18,7 @@ pub struct ConnectionEnd {
 }
 
 impl ConnectionEnd {
+    #[inline]
     pub(super) fn new(bell: Arc<Bell>, bit: u32) -> Self {
         Self { ended: AtomicBool::new(false), reason: OnceLock::new(), bell, bit }
     }
@@ -39,6 +40,7 @@ impl ConnectionEnd {
 
     /// Returns the reason for the end; empty before the end.
     #[must_use]
+    #[inline]
     pub fn reason(&self) -> &str {
         self.reason.get().map_or("", String::as_str)
     }

@@ -42,6 +42,7 @@ pub struct Residue {
 impl Residue {
     /// Returns whether `process` is the peer. As far as this side knows neither has ended, so comparing process ids
     /// suffices.
+    #[inline]
     pub fn is_of(&self, process: &PeerProcess) -> bool {
         self.process.as_ref().is_some_and(|kept| kept.pid() == process.pid())
     }
@@ -54,11 +55,13 @@ impl Residue {
     }
 
     /// Returns whether the peer may be copying for the pull with this token.
+    #[inline]
     pub fn holds_pull(&self, token: u32) -> bool {
         self.pulls.iter().any(|(held, _)| *held == token)
     }
 
     /// Returns the token of the long access for which the peer may be copying.
+    #[inline]
     pub fn held_access(&self) -> Option<u32> {
         self.assisted.as_ref().map(Assisted::token)
     }

@@ -76,6 +76,7 @@ impl Sender {
         }
     }
 
+    #[inline]
     pub(super) fn peer_processor(&self) -> Option<u32> {
         self.bell.processor()
     }
@@ -142,7 +143,8 @@ impl Sender {
         }
     }
 
-    /// Returns whether the peer polls this ring without being notified.
+    /// Returns whether the peer polls this ring by itself.
+    #[inline]
     pub(super) fn peer_is_awake(&self) -> bool {
         let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::Relaxed) != 0;
         !cold && !self.bell.is_asleep()
@@ -216,8 +218,9 @@ impl Sender {
         self.look();
     }
 
-    /// Ends streaming. A sender that sleeps between its frames, or yields to other threads, must not stream, even if
-    /// there are few answers.
+    /// Ends streaming. A sender that sleeps between its frames, or lets other threads run, does not stream, however few
+    /// its answers.
+    #[inline]
     pub(super) fn end_stream(&mut self) {
         if self.unfenced {
             self.fenced();
@@ -226,6 +229,7 @@ impl Sender {
     }
 
     /// Prepares for the sleep of the owner: ends streaming and makes the check that is due.
+    #[inline]
     pub(super) fn prepare_sleep(&mut self) {
         self.end_stream();
         self.flush();

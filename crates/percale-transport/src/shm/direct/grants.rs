@@ -149,7 +149,8 @@ impl Grants {
         })
     }
 
-    /// Returns whether the table has the maximum number of keys.
+    /// Returns whether the maximum number of keys is known.
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.known.len() >= KEYS
     }
@@ -174,6 +175,7 @@ impl Grants {
     }
 
     /// Removes a request that was answered or never sent, and returns its key.
+    #[inline]
     pub(super) fn answered(&mut self, id: u32) -> Option<u64> {
         let index = self.asked.iter().position(|(asked, _)| *asked == id)?;
         let (_, key) = self.asked.swap_remove(index);
@@ -224,12 +226,14 @@ impl Grants {
         }
     }
 
-    /// Returns the number of stored grants, including void ones.
+    /// Returns the number of grants that are kept, void or not.
+    #[inline]
     pub(super) fn live(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     /// Returns whether there are many grants, some of which may be void.
+    #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.live() >= self.sweep_at
     }

@@ -108,24 +108,28 @@ impl ShmLink {
 
     /// Returns the processor on which the peer last reported to run. The peer may report any value.
     #[doc(hidden)]
+    #[inline]
     pub fn peer_processor(&self) -> Option<u32> {
         self.sender.peer_processor()
     }
 
     /// Ends streaming, because frames are sent one at a time: the peer may sleep without a barrier again.
     #[doc(hidden)]
+    #[inline]
     pub fn end_stream(&mut self) {
         self.sender.end_stream();
     }
 
     /// Returns the handle with which the thread that watches the connection reports its end.
     #[must_use]
+    #[inline]
     pub fn connection_end(&self) -> Arc<ConnectionEnd> {
         Arc::clone(&self.end)
     }
 
     /// Returns the reason why CMA is not used, if it is not.
     #[must_use]
+    #[inline]
     pub fn cma_reason(&self) -> Option<&str> {
         self.cma.as_ref().err().map(String::as_str)
     }
@@ -177,6 +181,7 @@ impl ShmLink {
     }
 
     /// Makes the link hot again: it must be polled from now on.
+    #[inline]
     pub fn set_hot(&mut self) {
         self.cold = false;
         self.pair.direction(1 - self.side).consumer.cold.store(0, Ordering::Relaxed);
@@ -184,6 +189,7 @@ impl ShmLink {
 
     /// Returns whether the link is cold: it need not be polled until its bit is rung.
     #[must_use]
+    #[inline]
     pub const fn is_cold(&self) -> bool {
         self.cold
     }
@@ -191,6 +197,7 @@ impl ShmLink {
     /// Must be called on each hot link between [`Bell::arm`](super::Bell::arm) and the last check before sleeping.
     /// Returns true if the peer publishes without fences, so that a [`Bell::barrier`](super::Bell::barrier) is needed
     /// before that check.
+    #[inline]
     pub fn prepare_sleep(&mut self) -> bool {
         self.sender.prepare_sleep();
         self.pair.direction(1 - self.side).producer.unfenced.load(Ordering::Acquire) != 0
@@ -261,8 +268,8 @@ impl ShmLink {
         residue.release().is_none().then_some(residue)
     }
 
-    /// Returns whether the peer still copies for a long access of this side. Calling this discards the report of the
-    /// end of the access.
+    /// Returns whether the peer still copies for a long access of this side. The end of the access is no longer reported.
+    #[inline]
     fn has_assisted(&mut self) -> bool {
         self.direct.is_assisted() && self.direct.assisted_end(&self.pair, self.side).is_none()
     }
@@ -308,6 +315,7 @@ impl ShmLink {
     }
 
     /// Returns the link's direct accesses, and the parts of the link that they need.
+    #[inline]
     pub(super) fn direct(&mut self) -> (&mut Direct, Side<'_>) {
         let (pair, side, end) = (&self.pair, self.side, &self.end);
         let ((cma, arenas), sender) = (self.transfers.reach(), &mut self.sender);
@@ -356,6 +364,7 @@ impl ShmLink {
 
     /// Returns whether a long access has yet to end, so that no other may begin.
     #[doc(hidden)]
+    #[inline]
     pub const fn is_assisted(&self) -> bool {
         self.direct.is_assisted()
     }
@@ -381,6 +390,7 @@ impl Link for ShmLink {
         self.sender.limit().min(EAGER_MAX)
     }
 
+    #[inline]
     fn is_stream(&self) -> bool {
         false
     }
@@ -438,6 +448,7 @@ impl Link for ShmLink {
         }
     }
 
+    #[inline]
     fn expect(&mut self, _into: &Lease, token: u32) {
         debug_assert!(false, "pull {token} is expected of a link that is no stream");
     }
@@ -452,6 +463,7 @@ impl Link for ShmLink {
         })
     }
 
+    #[inline]
     fn is_idle(&self) -> bool {
         self.transfers.is_idle() && self.direct.is_settled()
     }

@@ -59,6 +59,7 @@ pub(in crate::shm) struct Consumer {
 
 impl Consumer {
     /// Creates the receiving end of a ring in memory that was zero before its producer began.
+    #[inline]
     pub(in crate::shm) const fn new(area: Area) -> Self {
         let cursor = Cursor::new(&area);
         Self { cursor, lines_due: area.count() / 4, bulk_at: 0, bulk_published: 0, area }

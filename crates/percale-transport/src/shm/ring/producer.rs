@@ -49,6 +49,7 @@ pub(in crate::shm) struct Producer {
 
 impl Producer {
     /// Creates the sending end of a ring in zeroed memory.
+    #[inline]
     pub(in crate::shm) fn new(area: Area) -> Self {
         let cursor = Cursor::new(&area);
         let (limit, bulk_limit) = (area.count() - 1, area.bulk_bytes);
@@ -56,6 +57,7 @@ impl Producer {
     }
 
     /// Returns the number of lines written since the ring's beginning.
+    #[inline]
     pub(in crate::shm) const fn position(&self) -> u64 {
         self.cursor.at
     }
@@ -135,6 +137,7 @@ impl Producer {
     }
 
     /// Writes a frame without payload into the line that is reserved for it.
+    #[inline]
     pub(in crate::shm) fn push_reserved(&mut self, head: &Head) {
         self.first(head, head.flags, std::ptr::null(), 0);
         self.publish_first(head.kind, head.flags, 0, Publish::Plain);
@@ -262,6 +265,7 @@ impl Producer {
 
     /// Prefetches the lines of the next payload, which is probably as long, from the receiver's cache. Called after a frame
     /// was published, so that no receiver waits for the prefetch.
+    #[inline]
     fn fetch(&self, need: u64) {
         let next = self.area.bulk_ptr(self.area.bulk_start(self.bulk_at, need));
         for line in 0..need as usize / LINE {

@@ -92,6 +92,7 @@ mod registered {
     use crate::local_memory::volatile::{IOV_LIMIT, Segments};
     use percale_verbs::Sge;
 
+    /// Nothing.
     pub type Pins = ();
     pub(in super::super) type Uses = ();
 
