@@ -26,7 +26,7 @@ use crate::mesh::Mesh;
 pub const POOLS: &str = "DOUBLE_POOLS";
 /// Values of [`POOLS`]: not set, and each of its values.
 pub const ALL_POOLS: [&[(&str, &str)]; 3] = [&[], &[(POOLS, "1")], &[(POOLS, "mapped")]];
-/// Set in the process that runs a test.
+/// The variable that is set in the process that runs a test.
 const WITHIN: &str = "PERCALE_DEVICE_TEST";
 
 /// Compiles the test double, once per process, into this directory.
@@ -86,7 +86,7 @@ pub fn run(directory: &str, test: fn()) {
 /// `directory` takes the double.
 ///
 /// # Panics
-/// If it fails there.
+/// Panics if the test fails there.
 pub fn run_on_double(directory: &str, environments: &[&[(&str, &str)]], test: fn()) {
     if is_within() {
         return test();

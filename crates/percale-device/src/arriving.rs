@@ -19,7 +19,8 @@ use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 /// The number of bytes of one copy.
 const STEP: usize = 1 << 20;
 
-/// Shorter payloads are copied as a whole, before anything of them leaves. More than any link sends without an offer.
+/// Shorter payloads are copied as a whole before any part of them is sent. This is more than any link sends without an
+/// offer.
 pub const LONG: usize = 2 << 20;
 
 /// A copy step that is under way.
@@ -49,7 +50,7 @@ struct Steps {
 }
 
 impl Arriving {
-    /// Begins to copy all of this memory, which stays where it is until this is dropped.
+    /// Begins to copy all of this memory, which must remain in place until the returned value is dropped.
     pub fn start(pieces: &Pieces, memory: &Segments) -> Result<Option<Self>, DeviceError> {
         let Some(device) = pieces.first() else { return Ok(None) };
         let driver = device.driver();
@@ -80,13 +81,13 @@ impl Arriving {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of it.
+    /// Returns all of the memory.
     #[inline]
     pub fn segment(&self) -> Segment {
         self.memory.segment()
     }
 
-    /// Waits until these bytes of its, and those before them, are there; false if they will not be.
+    /// Waits until these bytes, and those before them, have arrived. Returns false if they will not.
     pub fn wait_for(&self, part: &Segments) -> bool {
         let start = self.segment().as_ptr().addr();
         let ends = part.as_slice().iter().map(|piece| piece.as_ptr().addr() + piece.len() - start);
@@ -114,7 +115,8 @@ impl Arriving {
 }
 
 impl Arriving {
-    /// Waits until no copy is under way: once the end of the operation is reported, the application may free the device's memory.
+    /// Waits until no copy is under way. When the end of the operation is reported, the application may free the
+    /// device's memory.
     pub fn end(&self) {
         let mut steps = self.lock();
         // Bytes that have not arrived by now are no longer needed.

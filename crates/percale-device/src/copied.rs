@@ -22,7 +22,7 @@ const STEP: usize = 4 << 20;
 pub struct Pieces([Option<Device>; IOV_LIMIT]);
 
 impl Pieces {
-    /// Asks the drivers that are here; `None` if all of it is the host's.
+    /// Queries the loaded drivers. Returns `None` if all memory belongs to the host.
     pub fn find(memory: &Segments) -> Result<Option<Self>, DeviceError> {
         let mut pieces = Self::default();
         for (at, piece) in memory.as_slice().iter().enumerate().filter(|(_, piece)| !piece.is_empty()) {
@@ -36,31 +36,31 @@ impl Pieces {
         Ok(pieces.first().map(|_| pieces))
     }
 
-    /// All of them are this device's.
+    /// Returns the value for memory whose pieces all belong to this device.
     #[inline]
     pub const fn all(device: Device) -> Self {
         Self([Some(device); IOV_LIMIT])
     }
 
-    /// The device of each piece.
+    /// Returns the device of each piece.
     #[inline]
     pub const fn all_of(&self) -> [Option<Device>; IOV_LIMIT] {
         self.0
     }
 
-    /// The devices that there are.
+    /// Returns the devices that own pieces.
     #[inline]
     pub fn devices(&self) -> impl Iterator<Item = Device> {
         self.0.iter().flatten().copied()
     }
 
-    /// The first device there is.
+    /// Returns the first device that owns a piece.
     #[inline]
     pub fn first(&self) -> Option<Device> {
         self.devices().next()
     }
 
-    /// A copy of the memory on the host. For `offset` see [`aligned`].
+    /// Copies the memory to the host. For `offset` see [`aligned`].
     pub fn load(&self, memory: &Segments, offset: usize) -> Result<Option<Pinned>, DeviceError> {
         let Some(device) = self.first() else { return Ok(None) };
         let copy = pinned(device.driver(), offset + memory.len())?;
@@ -68,12 +68,12 @@ impl Pieces {
         Ok(Some(copy))
     }
 
-    /// Room on the host for as much.
+    /// Allocates memory of the same length on the host.
     pub fn room(&self, memory: &Segments) -> Result<Option<Pinned>, DeviceError> {
         self.first().map(|device| pinned(device.driver(), memory.len())).transpose()
     }
 
-    /// Copies between the memory and as many bytes of the host's, or as there are of the two.
+    /// Copies between the memory and memory of the host, as many bytes as the shorter of the two has.
     pub fn copy(&self, memory: &Segments, host: Segment, way: Way) -> Result<(), DeviceError> {
         let mut at = 0;
         for (piece, device) in memory.as_slice().iter().zip(self.0) {
@@ -127,13 +127,15 @@ pub(super) unsafe fn begin_one(device: Device, there: Segment, here: Segment, wa
     unsafe { device.driver().begin(device.ordinal(), &[(way, to, from)]) }
 }
 
-/// Where bytes of this address may stand in a copy so that what is aligned there is aligned here.
+/// Returns the offset at which a copy of the memory must begin, so that bytes that are aligned in the memory are
+/// aligned in the copy.
 #[inline]
 pub fn aligned(memory: Segment) -> usize {
     memory.as_ptr().addr() % 16
 }
 
-/// Locks out other atomic operations on devices' memory until the guard is dropped: each of them is a copy, a change and a copy.
+/// Excludes other atomic operations on memory of devices until the guard is dropped. Each of these operations copies
+/// the value, changes it and copies it back.
 pub fn changing() -> MutexGuard<'static, ()> {
     static CHANGING: Mutex<()> = Mutex::new(());
     CHANGING.lock().unwrap_or_else(PoisonError::into_inner)

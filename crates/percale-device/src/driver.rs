@@ -11,10 +11,10 @@ use crate::local_memory::volatile::Segment;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// percale has no driver for such devices (HMEM-005).
-    #[error("memory of {0} devices is not supported; CUDA's is")]
+    #[error("memory of {0} devices is not supported (only CUDA)")]
     Unsupported(Interface),
     /// The machine lacks the driver or hardware that such devices need (HMEM-006).
-    #[error("no {interface} here: {what}")]
+    #[error("{interface} is not available: {what}")]
     Missing {
         /// The interface of the devices.
         interface: Interface,
@@ -32,7 +32,7 @@ pub enum DeviceError {
         devices: u32,
     },
     /// Some or all of the memory belongs to another device or to the host.
-    #[error("the memory is not all of one allocation of the device that was named")]
+    #[error("the memory is not within one allocation of the device")]
     Mixed,
     /// The driver lacks this function.
     #[error("the driver has no {0}")]
@@ -103,7 +103,8 @@ pub type Copy = (Way, Segment, Segment);
 
 /// The driver of all devices of an interface.
 ///
-/// A copy's order to what the application does on its own streams is the application's to make: memory that is given to an operation is quiet.
+/// The application is responsible for ordering copies with the work on its own streams: memory that is passed to an
+/// operation must not be in use by a stream.
 /// Synchronous calls (cuMemcpy, cudaMemcpy, cuMemset) on the default stream need nothing more than to have returned, although their last bytes may be
 /// under way then: the driver waits for them ([`settle`](Self::settle)).
 ///

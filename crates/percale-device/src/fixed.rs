@@ -75,7 +75,7 @@ impl FixedError {
 }
 
 impl FixedBuffers {
-    /// For a thread's transfers.
+    /// Creates a handle for the transfers of one thread.
     #[must_use]
     pub fn lane(&self) -> FixedLane {
         let (table, lane) = (self.table.clone(), self.cache.lane());

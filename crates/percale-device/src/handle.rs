@@ -82,7 +82,7 @@ impl Device {
     }
 }
 
-/// Where a range is, which lies in one place only.
+/// Returns the location of a range. The whole range must be at one location.
 pub fn whole(driver: &dyn Driver, memory: Segment) -> Result<Place, DeviceError> {
     let first = driver.locate(memory.as_ptr().addr())?;
     if memory.len() > 1 {

@@ -1,6 +1,6 @@
 //! An internal crate of [percale](https://docs.rs/percale), without any promise of stability: programs use `percale`.
 //!
-//! Devices that reach memory by themselves: their memory, and what they want pinned.
+//! Devices that access memory directly: the memory of these devices, and memory that is pinned for them.
 //!
 //! **Memory kinds.** Operations may use the memory of a device if percale can load its driver. [`Device`] names a
 //! device, [`Kind`] is the kind of memory at an address, and [`Driver`] is the interface to a driver. The only driver

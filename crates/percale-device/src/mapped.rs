@@ -17,19 +17,19 @@ pub struct Mapped<T> {
 }
 
 impl<T: Sync> Mapped<T> {
-    /// Lets the driver map it.
+    /// Registers the value with the driver.
     pub fn new(driver: &'static dyn Driver, value: Box<T>) -> Result<Self, DeviceError> {
-        // SAFETY: the box stays where it is until this is dropped, which ends the mapping first.
+        // SAFETY: the box is not moved or freed until this object is dropped, which ends the registration first.
         let address = unsafe { driver.register_host(memory::<T>(&value)) }?;
         Ok(Self { value: ManuallyDrop::new(value), driver, address })
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn get(&self) -> &T {
         &self.value
     }
 
-    /// Where devices find it.
+    /// Returns the address of the value for devices.
     pub const fn address(&self) -> u64 {
         self.address
     }
@@ -46,7 +46,9 @@ impl<T> Drop for Mapped<T> {
             // SAFETY: the value is dropped once, here, and no device can access it any more.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.value) },
             // Devices may still write the value, so its memory is never freed.
-            Err(error) => crate::later::later!(warn: %error, "memory stays mapped for devices"),
+            Err(error) => {
+                crate::later::later!(warn: %error, "cannot unregister memory from the device driver; the memory is leaked")
+            }
         }
     }
 }

@@ -141,7 +141,7 @@ impl Variables {
         self.free.lock()
     }
 
-    /// A variable that has not been written, for threads.
+    /// Creates a variable that has not been written, for threads.
     pub fn take(this: &Arc<Self>) -> Variable {
         let taken = Self::take_of(this, |free| &mut free.places, |page| Ok::<_, Infallible>(Sheet::Ours(page)));
         match taken {
@@ -150,7 +150,7 @@ impl Variables {
         }
     }
 
-    /// A variable that has not been written, for devices of this driver and for threads.
+    /// Creates a variable that has not been written, for devices of this driver and for threads.
     pub fn take_mapped(this: &Arc<Self>, driver: &'static dyn Driver) -> Result<Variable, DeviceError> {
         Self::take_of(this, |free| &mut free.mapped, |page| Mapped::new(driver, page).map(Sheet::Devices))
     }

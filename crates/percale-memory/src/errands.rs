@@ -97,10 +97,9 @@ pub fn contained<R>(what: &'static str, call: impl FnOnce() -> R) -> Option<R> {
         Err(payload) => payload,
     };
     // The payload's destructor and the log subscriber are code of the application, too.
-    for last in [
-        catch_unwind(AssertUnwindSafe(|| drop(payload))),
-        catch_unwind(|| tracing::error!("{what}; the library goes on without it")),
-    ] {
+    for last in
+        [catch_unwind(AssertUnwindSafe(|| drop(payload))), catch_unwind(|| tracing::error!("{what}; it was ignored"))]
+    {
         if let Err(payload) = last {
             std::mem::forget(payload);
         }

@@ -176,7 +176,7 @@ fn reject_abandoned() {
     }
 }
 
-/// Rejects the requests that were not answered in time.
+/// Rejects the requests whose time has expired.
 pub(crate) fn expire() {
     if ABANDONED.load(Ordering::Relaxed) == 0 {
         return;

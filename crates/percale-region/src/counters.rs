@@ -20,7 +20,7 @@ pub struct RegionCounters {
 }
 
 impl RegionCounters {
-    /// Creates a list of these counters, each once.
+    /// Creates a list of these counters without duplicates.
     #[inline]
     pub(super) fn of(counters: &[Arc<dyn AccessCounter>]) -> Self {
         let made = Self::default();
@@ -40,13 +40,13 @@ impl RegionCounters {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no counters.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.first.get().is_none()
     }
 
-    /// Calls `then` for each counter. No lock is held meanwhile, because counting may start operations.
+    /// Calls `then` for each counter. No lock is held during the calls, because counting may start operations.
     pub fn each(&self, mut then: impl FnMut(&Arc<dyn AccessCounter>)) {
         let Some(first) = self.first.get() else { return };
         then(first);
@@ -55,7 +55,7 @@ impl RegionCounters {
         others.iter().for_each(then);
     }
 
-    /// Whether this is one of them.
+    /// Returns whether this counter is in the list.
     pub fn have(&self, counter: &Arc<impl AccessCounter>) -> bool {
         let Some(first) = self.first.get() else { return false };
         let others = || self.others.read().unwrap_or_else(PoisonError::into_inner);

@@ -74,13 +74,13 @@ impl Handle {
         Ok(Self { registered, keys: Arc::clone(keys), rest: Box::new(rest) })
     }
 
-    /// The region as the table knows it now.
+    /// Returns the region as it is in the table now.
     #[inline]
     pub const fn registered(&self) -> &Arc<Registered> {
         &self.registered
     }
 
-    /// The domain's keys.
+    /// Returns the keys of the domain.
     #[inline]
     pub const fn keys(&self) -> &Arc<Keys> {
         &self.keys
@@ -105,14 +105,15 @@ impl Handle {
         self.registered.through != Through::Nobody
     }
 
-    /// Admits accesses only through this endpoint, from the next time that it is enabled.
+    /// Restricts accesses to this endpoint, from the next time that the region is enabled.
     #[inline]
     pub fn restrict(&mut self, endpoint: u64) {
         self.rest.through = Through::Endpoint(endpoint);
     }
 
-    /// Counts the writes of peers from now on. Peers with direct access lose their grants and must request new ones, which require them to report
-    /// their writes. Waits for peers that are in the middle of an access, at most for `timeout`.
+    /// Counts the writes of peers from now on. Peers with direct access lose their grants. The new grants that they
+    /// request require them to report their writes. Waits for at most `timeout` for peers that are in the middle of an
+    /// access.
     pub fn count(
         &mut self,
         counter: &Arc<impl AccessCounter + 'static>,
@@ -143,8 +144,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Admits peers. Fails if a peer that was accessing the region when it was disabled has not left, if the region is being closed, or in a
-    /// forked child.
+    /// Enables the region. Fails if a peer that was accessing the region when it was disabled has not finished, if the
+    /// region is being closed, or in a forked child.
     pub fn enable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
@@ -163,8 +164,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Admits no more peers, and waits for those that are accessing the region. Fails if one does not leave within `timeout`, if windows are
-    /// bound, or in a forked child.
+    /// Disables the region, and waits for peers that are in the middle of an access. Fails if one does not finish
+    /// within `timeout`, if windows are bound, or in a forked child.
     pub fn disable(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Err(CloseError::Forked(()));
@@ -189,8 +190,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Revokes the region. Fails if windows are bound to it, or if a peer does not leave within `timeout`. In a forked child this does nothing,
-    /// because peers access the parent's memory.
+    /// Revokes the region. Fails if windows are bound to it, or if a peer does not finish within `timeout`. Does
+    /// nothing in a forked child, because peers access the parent's memory.
     pub fn close(&mut self, timeout: Option<Duration>) -> Result<(), CloseError<()>> {
         if !self.keys.is_here() {
             return Ok(());
@@ -203,7 +204,7 @@ impl Handle {
         if over { Ok(()) } else { Err(CloseError::Busy(())) }
     }
 
-    /// Revokes the region without waiting: memory that peers may still access is kept until they do not.
+    /// Revokes the region without waiting. The memory is kept until no peer can access it any more.
     pub fn park(&mut self, memory: Option<Buffer>) {
         if !self.keys.is_here() {
             return drop(memory); // This is the child's copy. Peers access the parent's memory.

@@ -13,7 +13,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Holds a region. `None` if it was closed.
+    /// Creates a reference to a region. Returns `None` if the region was closed.
     #[inline]
     pub fn on(region: &Arc<Registered>) -> Option<Self> {
         region.windows.enter().then(|| Self { region: Arc::clone(region), held: true })
@@ -27,7 +27,7 @@ impl Hold {
         self.held
     }
 
-    /// Whether it is, or was, on this region.
+    /// Returns whether this refers, or referred, to the region.
     #[inline]
     pub fn is_on(&self, region: &Arc<Registered>) -> bool {
         Arc::ptr_eq(&self.region, region)

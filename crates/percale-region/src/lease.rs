@@ -48,14 +48,15 @@ impl Lease {
         Self { segments: *segments, gate: Gate::None }
     }
 
-    /// Memory of a region.
+    /// Creates a lease of memory of a region.
     #[doc(hidden)]
     #[inline]
     pub fn of(region: &Arc<Registered>, segments: Segments) -> Self {
         Self { segments, gate: Gate::Region(Arc::clone(region)) }
     }
 
-    /// Memory of an operation of our own, to be read as bytes arrive from a device. Only this process may copy it.
+    /// Creates a lease of the memory of a local operation, which is read while bytes from a device arrive in it. Only
+    /// this process may copy it.
     #[doc(hidden)]
     #[inline]
     pub fn arriving(arriving: &Arc<Arriving>) -> Self {
@@ -76,7 +77,8 @@ impl Lease {
         self.segments.is_empty()
     }
 
-    /// Whether the memory may be revoked meanwhile, or has not arrived completely: then only this process may copy it.
+    /// Returns whether the memory may be revoked, or has not arrived completely. In both cases only this process may
+    /// copy it.
     #[doc(hidden)]
     #[inline]
     pub const fn is_revocable(&self) -> bool {
@@ -115,7 +117,7 @@ impl Lease {
         Some((&self.segments, Held { _inside: inside }))
     }
 
-    /// The addresses of the memory, for queries only: the memory must not be touched through this.
+    /// Returns the addresses of the memory for queries. The memory must not be accessed through the result.
     #[doc(hidden)]
     #[inline]
     pub const fn place(&self) -> &Segments {

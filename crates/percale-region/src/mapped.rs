@@ -20,10 +20,10 @@ pub enum MapError {
     #[error("a raw key has 8 or {RAW_KEY_BYTES} bytes, not {0}")]
     Length(usize),
     /// The domain has the maximum number of mapped keys.
-    #[error("2^32 keys are mapped; unmap some")]
+    #[error("too many mapped keys (2^32); unmap some")]
     Full,
     /// The process is a fork of the one that opened the domain.
-    #[error("this process was forked from the one that opened the domain; open a domain of its own in it")]
+    #[error("the domain belongs to the parent process of this fork; open one in this process")]
     Forked,
 }
 
@@ -43,7 +43,7 @@ impl MapError {
 /// The mapped keys of a domain.
 #[derive(Debug)]
 pub struct Mapped {
-    /// The upper half of its mapped keys.
+    /// The upper half of all mapped keys.
     upper: u32,
     table: Mutex<Table>,
 }
@@ -75,7 +75,8 @@ impl Default for Mapped {
     }
 }
 
-/// An upper half of keys that differs from those of small numbers, of addresses, and of numbers that are counted down from the largest.
+/// Returns an upper half of keys that differs from the upper halves of small numbers, of addresses, and of numbers that
+/// are counted down from the largest.
 #[inline]
 pub const fn above_small_numbers(random: u32) -> u32 {
     const FIRST: u32 = 1 << 28;
@@ -89,7 +90,7 @@ impl Mapped {
         (key >> 32) as u32 == self.upper
     }
 
-    /// Whether this is, or was, a mapped key.
+    /// Returns whether this is, or was, a mapped key.
     #[inline]
     pub fn gave(&self, key: u64) -> bool {
         self.covers(key) && self.with(|table| table.gave(key))
@@ -99,13 +100,13 @@ impl Mapped {
         f(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The peer's key for this mapped key.
+    /// Returns the peer's key for this mapped key.
     #[inline]
     pub fn find(&self, key: u64) -> Option<u64> {
         self.with(|table| table.keys.get(&(key as u32)).copied())
     }
 
-    /// Assigns a mapped key to a peer's key; `None` if all are assigned.
+    /// Assigns a mapped key to a peer's key. Returns `None` if all numbers are in use.
     pub fn map(&self, key: u64) -> Option<u64> {
         self.with(|table| {
             if u32::try_from(table.keys.len()).is_err() {

@@ -39,7 +39,7 @@ impl RawKey {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The raw key of a region that was registered without one: its key.
+    /// Returns the raw key of a region that was registered without one, which is its key.
     #[inline]
     pub(super) fn short(key: u64) -> Self {
         let mut bytes = [0; RAW_KEY_BYTES];
@@ -48,7 +48,8 @@ impl RawKey {
     }
 }
 
-/// The key under which a domain knows the region that a raw key names. `None` if no raw key has this length.
+/// Returns the key under which a domain registers the region of this raw key. Returns `None` if the length is not that
+/// of a raw key.
 pub fn wire_key(raw: &[u8]) -> Option<u64> {
     if let Ok(short) = <[u8; 8]>::try_from(raw) {
         return Some(u64::from_le_bytes(short));

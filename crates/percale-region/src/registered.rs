@@ -18,9 +18,10 @@ use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as
 use crate::system::forked::Process;
 use percale_device::Device;
 
-/// A peer that regions are granted to for direct access.
+/// A peer to which regions are granted for direct access.
 pub trait Grantee: std::fmt::Debug + Send + Sync {
-    /// Revokes the grant, or begins to, without waiting. Accesses that the peer announced before may still be under way.
+    /// Revokes the grant, or starts to, without waiting. Accesses that the peer announced before may still be in
+    /// progress.
     fn revoke(&self, entry: u32);
 
     /// Returns whether the peer announces its accesses without fences, so that a fence on its behalf is needed before a
@@ -48,7 +49,7 @@ pub struct Grant {
     pub to: Arc<dyn Grantee>,
     /// The number by which the peer names the grant.
     pub entry: u32,
-    /// The grant lies beneath windows: the peer does not reach the region itself by it.
+    /// Whether this is a registration for windows. Such a grant does not give the peer access to the region itself.
     beneath: bool,
 }
 
@@ -81,13 +82,13 @@ impl Grants {
         !self.closed
     }
 
-    /// Whether the region was revoked.
+    /// Returns whether the region was revoked.
     #[inline]
     pub const fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Removes and returns the grants by which peers reach the region itself. New ones may be made at once.
+    /// Removes and returns the grants that give peers access to the region itself. New ones may be made at once.
     #[inline]
     pub(super) fn take(&mut self) -> Vec<Grant> {
         let (kept, taken) = std::mem::take(&mut self.list).into_iter().partition(|grant: &Grant| grant.beneath);
@@ -95,20 +96,20 @@ impl Grants {
         taken
     }
 
-    /// Whether the region itself is granted to no peer.
+    /// Returns whether the region itself is granted to no peer.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.list.iter().all(|grant| grant.beneath)
     }
 
-    /// The entry by which the region is granted to this peer.
+    /// Returns the entry of the grant of the region to this peer.
     #[inline]
     pub fn find(&self, to: &Arc<dyn Grantee>) -> Option<u32> {
         let is_its = |grant: &&Grant| !grant.beneath && Arc::ptr_eq(&grant.to, to);
         self.list.iter().find(is_its).map(|grant| grant.entry)
     }
 
-    /// Removes the grants to a peer that is gone.
+    /// Removes a grant to a peer, after it has ended.
     #[inline]
     pub fn forget(&mut self, entry: u32, to: &Arc<dyn Grantee>) {
         self.list.retain(|grant| grant.entry != entry || !Arc::ptr_eq(&grant.to, to));
@@ -163,7 +164,7 @@ crate::short_debug!(Registered, "Registered");
 #[doc(hidden)]
 #[expect(clippy::len_without_is_empty, reason = "no caller asks")]
 impl Registered {
-    /// A region that no domain knows, to be revoked through its pin.
+    /// Creates a region without a domain, which tests revoke through its pin.
     #[cfg(any(test, feature = "testing"))]
     pub fn for_test(memory: Segments) -> Arc<Self> {
         Arc::new(Self {
@@ -225,73 +226,73 @@ impl Registered {
         self.through.admits(via) && self.authority == via.authority
     }
 
-    /// The rights of peers.
+    /// Returns the rights of peers.
     #[inline]
     pub const fn rights(&self) -> Access {
         self.rights
     }
 
-    /// The rights that it was registered with.
+    /// Returns the rights with which it was registered.
     #[inline]
     pub const fn access(&self) -> Access {
         self.access
     }
 
-    /// The endpoints and peers through which accesses may come.
+    /// The endpoints and peers through which accesses may arrive.
     #[inline]
     pub const fn through(&self) -> Through {
         self.through
     }
 
-    /// How many windows are bound to it, and which may be.
+    /// The number of windows bound to it, and which windows may be bound.
     #[inline]
     pub const fn windows(&self) -> &Windows {
         &self.windows
     }
 
-    /// The region that it is bound to, if it is a window.
+    /// Returns the region to which it is bound, if it is a window.
     #[inline]
     pub const fn beneath(&self) -> Option<&Weak<Self>> {
         self.beneath.as_ref()
     }
 
-    /// Its key.
+    /// Returns the key.
     #[inline]
     pub const fn key(&self) -> u64 {
         self.key
     }
 
-    /// The address by which peers name the first byte.
+    /// The address that peers use for the first byte.
     #[inline]
     pub const fn base(&self) -> u64 {
         self.base
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// The memory's place; touch it only inside of [`pin`](Self::pin).
+    /// Returns the addresses of the memory. It may be accessed only inside [`pin`](Self::pin).
     #[inline]
     pub const fn place(&self) -> &Segments {
         &self.memory
     }
 
-    /// Whether our own threads may touch the memory.
+    /// Returns whether threads of this process may access the memory.
     #[inline]
     pub const fn is_backed(&self) -> bool {
         self.backed
     }
 
-    /// The device that the memory belongs to, if it is not the host's.
+    /// Returns the device to which the memory belongs, if it is not host memory.
     #[inline]
     pub const fn device(&self) -> Option<Device> {
         self.device
     }
 
-    /// The sealed arena that holds all of it, if one does.
+    /// Returns the sealed arena that contains all of the memory, if there is one.
     #[inline]
     pub const fn located(&self) -> Option<&Located> {
         self.located.as_ref()
@@ -303,27 +304,28 @@ impl Registered {
         &self.pin
     }
 
-    /// Whether this is the process of its domain, and not a fork of it.
+    /// Returns whether this is the process of its domain, and not a fork of it.
     #[inline]
     pub fn is_here(&self) -> bool {
         self.process.is_here()
     }
 
-    /// The grants to peers.
+    /// Locks and returns the grants to peers.
     #[inline]
     pub fn grants(&self) -> MutexGuard<'_, Grants> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that no other region of this process has or had, whatever its key; never 0. Peers return it with what they report of
-    /// the region: its owner chooses the key, and may have given it to another region by then.
+    /// Returns a number that no other region of this process has or had, whatever its key; never 0. Peers return it
+    /// with their reports about the region, because the owner chooses the key and may have assigned it to another
+    /// region meanwhile.
     #[inline]
     pub fn generation(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         *self.generation.get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The counters of writes by peers.
+    /// Returns the counters of writes by peers.
     #[inline]
     pub const fn counters(&self) -> &RegionCounters {
         &self.counters
@@ -350,7 +352,7 @@ impl Registered {
         }
     }
 
-    /// Lends bytes that a peer reads.
+    /// Calls `then` with the bytes that a peer reads.
     pub fn load<R>(&self, address: u64, len: u64, then: impl FnOnce(&Segments) -> R) -> Result<R, Refusal> {
         let offset = self.check(address, len, Access::REMOTE_READ)?;
         let _inside = self.pin.enter().ok_or(Refusal::Key)?;
@@ -365,7 +367,7 @@ impl Registered {
         Ok(Segments::lend(&bytes, then))
     }
 
-    /// Changes elements for a peer; `fetched` takes their values from before, if it has room for any.
+    /// Changes elements for a peer. `fetched` receives their previous values, if it is not empty.
     pub fn change(&self, address: u64, request: &Request<'_>, fetched: &mut [u8]) -> Result<(), Refusal> {
         let len = request.len();
         let offset = self.check(address, len as u64, request.kind.rights(request.op))?;

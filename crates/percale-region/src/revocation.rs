@@ -33,7 +33,7 @@ struct Wait {
 }
 
 impl Revocation {
-    /// Begins to revoke a region, which is no longer in its domain's table.
+    /// Starts the revocation of a region, which is no longer in its domain's table.
     pub fn start(region: Arc<Registered>) -> Self {
         region.pin.revoke();
         let waits = void(&region);
@@ -50,12 +50,12 @@ impl Revocation {
         self.waits.extend(other.waits);
     }
 
-    /// The region.
+    /// Returns the region.
     pub const fn region(&self) -> &Arc<Registered> {
         &self.region
     }
 
-    /// Whether it is over. Checks once, without waiting.
+    /// Returns whether the revocation has completed. Checks once, without waiting.
     pub fn is_over(&mut self) -> bool {
         if !self.region.is_here() {
             return true; // In a forked child: peers, and threads that were inside, access the parent's memory.
@@ -64,13 +64,13 @@ impl Revocation {
         self.waits.is_empty() && (self.goes_on || self.region.pin.is_quiet())
     }
 
-    /// Waits until it is over. False if it is not over after `timeout` (`None`: waits for ever).
+    /// Waits until the revocation has completed. Returns false if it has not after `timeout`. `None` waits forever.
     pub fn wait(&mut self, timeout: Option<Duration>) -> bool {
         wait_until(timeout, || self.is_over().then_some(())).is_some()
     }
 }
 
-/// Calls `look` until it returns `Some`, for at most `timeout` (`None`: for ever).
+/// Calls `look` until it returns `Some`, for at most `timeout`. `None` waits forever.
 pub fn wait_until<R>(timeout: Option<Duration>, mut look: impl FnMut() -> Option<R>) -> Option<R> {
     if let Some(found) = look() {
         return Some(found);

@@ -26,13 +26,14 @@ pub struct Slice {
 
 #[doc(hidden)]
 impl Registered {
-    /// Whether it was granted to no peer, so that no peer accesses it directly or can begin to.
+    /// Returns whether it was granted to no peer, so that no peer accesses it directly or can begin to.
     #[inline]
     pub fn was_granted_to_none(&mut self) -> bool {
         self.grants.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Returns a part of a region with a key of its own. The caller has checked the range. Its addresses are the region's.
+    /// Creates an entry for a part of a region, with a separate key. The caller has checked the range. The addresses
+    /// are those of the region.
     pub fn slice(region: &Arc<Self>, slice: &Slice) -> Self {
         let mut made = Self {
             key: 0,
@@ -59,7 +60,7 @@ impl Registered {
         made
     }
 
-    /// Changes this into another part of the same region. No thread has entered it, and it was granted to no peer.
+    /// Changes this entry to another part of the same region. No thread has entered it, and it was granted to no peer.
     pub fn slice_anew(&mut self, region: &Self, slice: &Slice) {
         let Slice { key, offset, len, access, through } = *slice;
         (self.key, self.through) = (key, through);

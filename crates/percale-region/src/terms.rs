@@ -1,4 +1,4 @@
-//! How memory is registered: the options of a region, and what its memory is.
+//! The terms of a registration: the options of a region, and the properties of its memory.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Terms {
     pub counters: Vec<Arc<dyn AccessCounter>>,
     /// It is named by a raw key.
     pub raw_key: bool,
-    /// The endpoints through which accesses may come once it is enabled.
+    /// The endpoints through which accesses may arrive once the region is enabled.
     pub through: Through,
     /// The authorization key of its users' endpoints: see `authority`.
     pub authority: u64,
@@ -30,21 +30,21 @@ pub struct Terms {
     pub windows: bool,
     /// Whether the owner may write the memory; `None` if the memory decides.
     pub local_write: Option<bool>,
-    /// The device that the memory belongs to, if it is not the host's.
+    /// The device to which the memory belongs, if it is not host memory.
     pub device: Option<Device>,
 }
 
 /// The properties of a region's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
-    /// Mapped for as long as the region exists: our own threads may touch it.
+    /// Whether the memory is mapped for as long as the region exists, so that threads of this process may access it.
     pub backed: bool,
     /// It may be changed.
     pub writable: bool,
 }
 
 impl Terms {
-    /// A region of the domain with these rights, by a key that the domain chooses.
+    /// Creates the options of a region with these rights, whose key the domain chooses.
     pub const fn new(access: Access) -> Self {
         Self {
             access,

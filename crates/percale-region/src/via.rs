@@ -7,7 +7,8 @@ pub struct Via {
     pub endpoint: u64,
     /// The peer's incarnation, which no other endpoint ever has; 0 for none.
     pub peer: u128,
-    /// The authorization key of the endpoint, which the peer has proved to know: 0 is the domain's key, other values are digests of keys.
+    /// The authorization key of the endpoint, which the peer has proved to have. 0 is the domain's key; other values
+    /// are digests of keys.
     pub authority: u64,
 }
 

@@ -10,7 +10,7 @@ const KEPT_OUT: u32 = 1 << 30;
 /// The number and the rights of the windows bound to a region.
 #[derive(Debug, Default)]
 pub struct Windows {
-    /// Windows may be bound (AMB-48).
+    /// Whether windows may be bound (AMB-48).
     pub(super) allowed: bool,
     /// Whether the memory may be changed, so that windows may allow peers to change it (MW-016).
     pub(super) writable: bool,
@@ -23,13 +23,13 @@ impl Windows {
         Self { allowed, writable, bound: AtomicU32::new(0) }
     }
 
-    /// Whether windows may be bound.
+    /// Returns whether windows may be bound.
     #[inline]
     pub const fn are_allowed(&self) -> bool {
         self.allowed
     }
 
-    /// Whether windows may let peers change the memory.
+    /// Returns whether windows may allow peers to change the memory.
     #[inline]
     pub const fn may_change(&self) -> bool {
         self.writable
@@ -71,19 +71,19 @@ impl Windows {
         result.is_ok() || result == Err(CLOSED)
     }
 
-    /// Lets no window be bound from now on, whatever is bound now.
+    /// Prevents further windows from being bound, even if some are bound now.
     #[inline]
     pub(super) fn abandon(&self) {
         self.bound.fetch_or(CLOSED, Ordering::AcqRel);
     }
 
-    /// The number of windows that are bound, or that were bound and that peers are still accessing.
+    /// Returns the number of windows that are bound, or that were bound and that peers are still accessing.
     #[inline]
     pub(super) fn count(&self) -> u32 {
         self.bound.load(Ordering::Acquire) & !(CLOSED | KEPT_OUT)
     }
 
-    /// Whether [`count`](Self::count) is 0.
+    /// Returns whether [`count`](Self::count) is 0.
     #[inline]
     pub(super) fn are_gone(&self) -> bool {
         self.count() == 0

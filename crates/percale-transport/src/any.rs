@@ -13,7 +13,7 @@ use crate::wire::head::{Head, Offer};
 /// One end of a connection over any transport. The variants are boxed, so that a table of many idle peers stays small.
 #[derive(Debug)]
 pub enum AnyLink {
-    /// To the endpoint itself.
+    /// A connection of the endpoint to itself.
     Loopback(Box<LoopbackLink>),
     /// Shared memory.
     Shm(Box<ShmLink>),

@@ -21,9 +21,9 @@ use crate::system::thread::start_thread;
 const THREADS: usize = 8;
 const FOR_ONE_PEER: usize = THREADS / 2;
 
-/// What a crew does.
+/// A unit of work for the pool.
 pub trait Job: Send + 'static {
-    /// Does it. It may take seconds.
+    /// Executes the job. It may take seconds.
     fn run(self);
 
     /// Returns whether the requester still waits for the result. If not, the job is dropped when its turn comes.
@@ -87,7 +87,7 @@ impl<J: Job> Crew<J> {
             crew.work();
         };
         if let Err(error) = start_thread(self.name, work) {
-            later!(warn: %error, name = self.name, "no thread: its work is done by whoever wants it");
+            later!(warn: %error, name = self.name, "cannot start a background thread; its work is done by the caller");
             self.work();
         }
     }
@@ -127,14 +127,15 @@ impl<J: Job> Jobs<J> {
     }
 }
 
-/// Lets the calling thread run on every processor that its process may use (the kernel cuts the set down to the process's
-/// cpuset), and takes real-time priority from it. Its log events are emitted elsewhere.
+/// Allows the calling thread to run on every processor that its process may use (the kernel restricts the set to the
+/// cpuset of the process), and resets a real-time scheduling policy to the default. Log events of the thread are
+/// emitted by another thread.
 pub fn step_back() {
     crate::later::emit_elsewhere();
     let mut all = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
     if let Err(error) = rustix::thread::sched_setaffinity(None, &all) {
-        later!(warn: %error, "a thread of the library stays on the processors of whoever started it");
+        later!(warn: %error, "cannot reset the CPU affinity of a library thread");
     }
     // SAFETY: takes an integer; 0 is the calling thread.
     let policy = unsafe { libc::sched_getscheduler(0) };
@@ -143,7 +144,7 @@ pub fn step_back() {
         // SAFETY: the parameters are a valid structure, only read; 0 is the calling thread.
         if unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const usual) } != 0 {
             let error = io::Error::last_os_error();
-            later!(warn: %error, "a thread of the library keeps its starter's priority");
+            later!(warn: %error, "cannot reset the priority of a library thread");
         }
     }
 }

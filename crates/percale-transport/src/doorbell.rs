@@ -10,7 +10,7 @@ use crate::connect::LocalBell;
 use crate::shm::{self, BELL_BITS, BELL_BYTES, Bell, Mappings, PAIR_BYTES};
 use crate::system::call::call;
 
-/// The bell's event in the endpoint's epoll; links have their connection numbers.
+/// The epoll data of the bell's event. Links use their connection numbers.
 pub const BELL: u64 = u64::MAX;
 
 /// The objects on which an endpoint sleeps and through which it is woken up.
@@ -18,7 +18,7 @@ pub const BELL: u64 = u64::MAX;
 pub struct Bedside {
     /// The doorbell that local peers ring.
     pub doorbell: Arc<Doorbell>,
-    /// The descriptor that becomes readable when the doorbell rings, among other things.
+    /// The descriptor that becomes readable when the doorbell rings or a link has an event.
     pub epoll: Arc<OwnedFd>,
 }
 
@@ -71,7 +71,7 @@ impl Doorbell {
         Self { bell, bits: Mutex::default() }
     }
 
-    /// Returns the bell itself.
+    /// Returns the bell.
     #[inline]
     pub const fn bell(&self) -> &Arc<Bell> {
         &self.bell

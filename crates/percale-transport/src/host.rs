@@ -151,7 +151,7 @@ pub fn advertised(bind: IpAddr, wanted: Option<&str>, all: &[Interface]) -> io::
     })
 }
 
-/// All but link-local addresses of IPv6, best first.
+/// Returns all addresses except IPv6 link-local ones, best first.
 pub fn best_first(all: &[Interface]) -> Vec<&Interface> {
     let needs_interface = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let mut usable: Vec<&Interface> = all.iter().filter(|one| !needs_interface(&one.ip)).collect();
@@ -182,7 +182,7 @@ impl Suitability {
             Self::TunnelWithDefaultRoute => "a tunnel with the default route; no other link has a carrier",
             Self::Tunnel => "only tunnels have a carrier",
             Self::Internal => "only bridges and links of containers have a carrier",
-            Self::LinkLocal => "there is no address but a link-local one",
+            Self::LinkLocal => "only link-local addresses",
             Self::NoCarrier => "no interface has a carrier",
             Self::Loopback => "there is nothing but loopback: reachable from this host only",
         }

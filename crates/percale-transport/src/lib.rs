@@ -1,6 +1,6 @@
 //! An internal crate of [percale](https://docs.rs/percale), without any promise of stability: programs use `percale`.
 //!
-//! Transports: how the two ends of one connection reach each other.
+//! Transports: the means by which the two ends of a connection exchange frames and payloads.
 //!
 //! A `Link` is one end of an established connection. It carries frames in order in both directions, and moves the
 //! payloads of offers with the means of its transport. It does not handle matching, completions or addresses: it
@@ -173,7 +173,7 @@ pub enum PullError {
 
 /// One end of an established connection.
 pub trait Link {
-    /// The longest payload that `send` takes now. At least 2,048.
+    /// Returns the longest payload that `send` accepts now. It is at least 2,048.
     fn frame_limit(&self) -> usize;
 
     /// Returns whether this is a stream. In a stream, payloads that arrive in pieces are written directly to their

@@ -87,7 +87,7 @@ impl Drop for PeerProcess {
 /// How a process ended its use of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessEnded {
-    /// It has exited.
+    /// The process has exited.
     Exited,
     /// The process has executed another program.
     Executed,
@@ -98,7 +98,8 @@ impl PeerProcess {
     /// was opened by process id, the caller has to verify afterwards that the peer was alive at that time.
     ///
     /// # Errors
-    /// If no descriptor is left. That the address space cannot be opened is no error: see [`space`](Self::space).
+    /// If no descriptor can be created. It is not an error if the address space cannot be opened; see
+    /// [`space`](Self::space).
     pub fn new(pid: i32, pidfd: OwnedFd) -> io::Result<Self> {
         let open = || rustix::fs::open(format!("/proc/{pid}/mem"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         let space = uninterrupted(open);
@@ -133,24 +134,26 @@ impl PeerProcess {
         self
     }
 
-    /// Its number. What is done by number has to be verified.
+    /// Returns the process id. The caller has to verify the result of an operation that uses it.
     #[inline]
     pub const fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Readable once the process has exited.
+    /// Returns the pidfd, which is readable once the process has exited.
     #[inline]
     pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Its address space, for reads and writes at offsets that are addresses; why there is none where the kernel does not allow it.
+    /// Returns a descriptor of the address space, in which offsets are addresses, or the error with which the kernel
+    /// refused to open it.
     pub fn space(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.space.as_ref().map(AsFd::as_fd).map_err(|error| *error)
     }
 
-    /// Returns whether the process has ended. Without an address space only its exit is noticed. One or two system calls.
+    /// Returns how the process has ended, or `None` if it has not. Without an address space only an exit is detected.
+    /// Makes one or two system calls.
     pub fn ended(&self) -> Option<ProcessEnded> {
         if self.has_exited() {
             return Some(ProcessEnded::Exited);

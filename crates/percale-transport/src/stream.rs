@@ -62,7 +62,7 @@ impl Pulls {
         self.insert(into, wanted(offer, into), token);
     }
 
-    /// Notes a pull that fills `into` and that is announced to the peer by another frame.
+    /// Records a pull into `into` that another frame announces to the peer.
     #[inline]
     pub(super) fn expect(&mut self, into: &Lease, token: u32) {
         self.insert(into, into.len() as u64, token);
@@ -78,7 +78,7 @@ impl Pulls {
     /// Checks the head of a `Data` frame and returns where its payload goes.
     pub(super) fn data(&mut self, head: &Head) -> Result<Data, Broken> {
         let Some(pull) = self.table.get(&head.id) else {
-            return Err(Broken::Protocol(format!("data for pull {}, which nobody started", head.id)));
+            return Err(Broken::Protocol(format!("data for unknown pull {}", head.id)));
         };
         if head.tag == GONE && head.len == 0 {
             let error = match (head.data, Refusal::from_number(head.data)) {
@@ -93,7 +93,7 @@ impl Pulls {
         let rest = pull.wanted.saturating_sub(pull.received);
         if head.tag != pull.received || u64::from(head.len) > rest || (head.len == 0 && rest != 0) {
             return Err(Broken::Protocol(format!(
-                "{} bytes of data at offset {} of a pull that wants {rest} at {}",
+                "{} bytes of data at offset {} of a pull that expects {rest} at {}",
                 head.len, head.tag, pull.received
             )));
         }
@@ -122,7 +122,7 @@ impl Pulls {
         Some((token, result))
     }
 
-    /// Returns whether nothing is being waited for.
+    /// Returns whether there are no pulls.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.table.is_empty()
@@ -137,7 +137,7 @@ impl Pulls {
     }
 }
 
-/// How many bytes of an offer fit where they shall go.
+/// Returns the number of bytes of an offer that fit into the destination.
 #[inline]
 fn wanted(offer: &Offer, into: &Lease) -> u64 {
     offer.len.get().min(into.len() as u64)
@@ -165,14 +165,14 @@ pub(super) fn pull_bytes(id: u32, offer: &Offer, into: &Lease, token: u32) -> [u
     bytes
 }
 
-/// What to hand to [`Link::push`](super::Link::push), as token and request, to serve a pull of `len` bytes that the peer
-/// expects as `token`.
+/// Returns the token and the request for [`Link::push`](super::Link::push) that serve a pull of `len` bytes that the
+/// peer expects as `token`.
 #[inline]
 pub fn expected_pull(len: u64, token: u32) -> (u64, U64) {
     (u64::from(token) << 32, U64::new(len))
 }
 
-/// The frame that answers such a pull with a refusal instead.
+/// Returns the frame that refuses a pull that the peer expects as `token`.
 #[inline]
 pub fn refused_pull(token: u32, refusal: Refusal) -> Head {
     Head { kind: Kind::Data, flags: Flags::ID | Flags::DATA, len: 0, tag: GONE, data: refusal.number(), id: token }

@@ -19,19 +19,19 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Memory with this content.
+    /// Creates memory with this content.
     pub fn new(bytes: Vec<u8>) -> Self {
         let bytes = bytes.into_boxed_slice();
         let len = bytes.len();
         Self { ptr: Box::into_raw(bytes).cast(), len }
     }
 
-    /// All of it as one segment.
+    /// Returns the memory as one segment.
     pub fn whole(&self) -> Segments {
         self.cut(&[])
     }
 
-    /// All of it, cut at these offsets (at most three).
+    /// Returns the memory, cut at these offsets (at most three).
     pub fn cut(&self, at: &[usize]) -> Segments {
         let mut at: Vec<usize> = at.iter().map(|cut| cut.min(&self.len)).copied().collect();
         at.sort_unstable();
@@ -44,12 +44,12 @@ impl Lent {
         Segments::new(&pieces).expect("at most three cuts")
     }
 
-    /// A lease of all of it that cannot be revoked, cut as in [`cut`](Self::cut).
+    /// Returns a lease of the memory that cannot be revoked, cut as in [`cut`](Self::cut).
     pub fn lease(&self, at: &[usize]) -> Lease {
         Lease::own(&self.cut(at))
     }
 
-    /// A copy of its content.
+    /// Returns a copy of the content.
     pub fn bytes(&self) -> Vec<u8> {
         self.whole().to_vec()
     }
@@ -65,7 +65,7 @@ impl Drop for Lent {
 /// A report of a link to its sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// A whole frame, at once or in pieces; at most `keep` bytes of it.
+    /// A whole frame, received at once or in pieces, with at most `keep` bytes of its payload.
     Frame(Head, Vec<u8>),
     Pulled(u32, Result<u64, PullError>),
     Pushed(u32, Result<(), PullError>),

@@ -16,7 +16,7 @@ impl<S: AsFd + Debug + Send + Sync> Connection for S {}
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
     pub(super) rang: AtomicBool,
-    /// The connection to shut down.
+    /// The connection to shut down when the queue fails.
     pub(super) connection: OnceLock<Arc<dyn Connection>>,
 }
 

@@ -103,8 +103,8 @@ impl CompletionQueue {
         Ok(Arc::new(Self { ptr, channel: Arc::clone(channel), alarm }))
     }
 
-    /// Sets the connection that is shut down if the device gives the queue up: a thread that sleeps on the connection then wakes up, and the peer
-    /// sees its end.
+    /// Sets the connection that is shut down if the queue fails. A thread that sleeps on the connection then wakes up,
+    /// and the peer sees the end of the connection.
     pub fn ends(&self, connection: &Arc<impl AsFd + Debug + Send + Sync + 'static>) {
         self.alarm.connection.get_or_init(|| connection.clone());
         if self.has_failed() {
@@ -146,7 +146,7 @@ impl CompletionQueue {
     pub fn poll(&self, mut each: impl FnMut(Completion)) -> Result<usize, VerbsError> {
         let Some(poll) = self.context().ops().poll_cq else { return Err(VerbsError::unsupported("ibv_poll_cq")) };
         if self.has_failed() {
-            return Err(VerbsError { call: "a completion queue that the device has given up", errno: libc::EIO });
+            return Err(VerbsError { call: "the completion queue failed", errno: libc::EIO });
         }
         let mut taken = [abi::Wc::default(); POLLED];
         // SAFETY: the queue is alive, and the call writes at most as many entries as there are.
@@ -207,7 +207,8 @@ impl CompletionQueue {
         VerbsError::check(call, unsafe { arm(self.as_ptr(), 0) })
     }
 
-    /// Takes the channel's notifications, so that its descriptor is no longer readable. Of a channel's queues this is the only one that is armed.
+    /// Reads the notifications of the channel, so that its descriptor is no longer readable. This must be the only
+    /// armed queue of the channel.
     #[inline]
     pub fn hush(&self) {
         let library = self.context().library();

@@ -95,7 +95,7 @@ impl Context {
             libc::ENOSYS => "this kernel has no RDMA (ib_uverbs is not loaded)".to_owned(),
             _ => error.to_string(),
         })?;
-        let (mut opened, mut why) = (Vec::new(), "there is no RDMA device here".to_owned());
+        let (mut opened, mut why) = (Vec::new(), "no RDMA device found".to_owned());
         for at in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: the list has `count` entries.
             let device = unsafe { list.as_ptr().wrapping_add(at).read() };
@@ -138,7 +138,7 @@ impl Context {
         &self.name
     }
 
-    /// Returns whether this process opened it, and is not a fork of the one that did: there it ends nothing.
+    /// Returns whether this process opened the device. In a fork of that process nothing is destroyed.
     #[inline]
     pub fn is_here(&self) -> bool {
         self.process.is_here()
@@ -153,7 +153,7 @@ impl Context {
         self.ptr.as_ptr()
     }
 
-    /// The driver's own functions.
+    /// Returns the functions of the driver.
     #[inline]
     pub(super) fn ops(&self) -> &abi::ContextOps {
         // SAFETY: the context lives as long as `self`; its table is filled before the device is opened and does not
@@ -242,7 +242,7 @@ impl Context {
         })
     }
 
-    /// Reads the asynchronous events of the device since the last look. Never blocks.
+    /// Reads the asynchronous events that the device has reported since the last call. Never blocks.
     pub fn look(&self) {
         loop {
             let mut event = abi::AsyncEvent { element: 0, event_type: 0 };
@@ -259,7 +259,7 @@ impl Context {
                 self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
                 // The counter cannot overflow: a device is lost a few times at most.
                 if let Err(error) = rustix::io::write(&self.gone, &1u64.to_ne_bytes()) {
-                    crate::later::later!(error: %error, "not all links were told of their device's end");
+                    crate::later::later!(error: %error, "some links were not notified of the device failure");
                 }
             }
             // SAFETY: the event was just read; the object that it refers to is destroyed only after the event is
@@ -332,10 +332,10 @@ fn is_v2(device: &str, port: u8, index: u8) -> bool {
     fs::read_to_string(path).is_ok_and(|kind| kind.trim() == "RoCE v2")
 }
 
-/// Something could not be ended: it leaks, which is worth a line.
+/// Logs that an object could not be destroyed and leaks.
 pub(super) fn note(call: &'static str, errno: i32) {
     if let Err(error) = VerbsError::check(call, errno) {
-        crate::later::later!(error: %error, "a verbs object cannot be ended");
+        crate::later::later!(error: %error, "cannot destroy a verbs object");
     }
 }
 

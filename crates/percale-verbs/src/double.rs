@@ -9,11 +9,11 @@ use super::abi;
 use super::error::VerbsError;
 use super::pair::QueuePair;
 
-/// The variable that names the double.
+/// The environment variable that names the double.
 const LIBRARY: &str = "PERCALE_VERBS_LIBRARY";
 /// A request of libibverbs that percale never makes: a message that invalidates one of its receiver's keys.
 const SEND_WITH_INVALIDATE: c_int = 9;
-/// Set in the process that runs a test.
+/// The environment variable that is set in the process that runs a test.
 const WITHIN: &str = "PERCALE_VERBS_TEST";
 
 /// Where cargo puts the double for a test program that depends on it.
@@ -23,7 +23,8 @@ pub(crate) fn beside_this_program() -> std::path::PathBuf {
     program.with_file_name("libpercale_verbs_double.so")
 }
 
-/// Why a test of pages that a device has pinned is not done: the double copies to what lies at an address now.
+/// Returns whether the double is used, and prints why tests of pinned pages are skipped then: the double copies to
+/// whatever is mapped at an address at that time.
 pub fn pins_no_pages() -> bool {
     let is_double = std::env::var(LIBRARY).is_ok_and(|name| name.contains("verbs_double"));
     if is_double {
@@ -32,8 +33,8 @@ pub fn pins_no_pages() -> bool {
     is_double
 }
 
-/// Runs the calling test, which has the name of its thread, in a process of its own, on devices that these commands make. Where there is no double it
-/// prints that the test is skipped.
+/// Runs the calling test, whose name is the name of its thread, in a separate process on devices that these commands
+/// create. Prints that the test is skipped if there is no double.
 pub fn on(devices: &str, test: impl FnOnce()) {
     if std::env::var_os(WITHIN).is_some() {
         return test();
@@ -50,7 +51,7 @@ pub fn on(devices: &str, test: impl FnOnce()) {
     assert!(said.contains("1 passed"), "{name} was not run:\n{said}\n{errors}");
 }
 
-/// Carries out commands meanwhile.
+/// Executes commands of the double during a test.
 pub fn tell(commands: &str) {
     let name = std::env::var_os(LIBRARY).expect("the double");
     // SAFETY: the double is already loaded; this only increments its reference count.

@@ -34,7 +34,7 @@ impl VerbsError {
     }
 }
 
-/// The errno of an error that may be a [`VerbsError`].
+/// Returns the error number of an error that may be a [`VerbsError`].
 pub fn errno_of(error: &io::Error) -> i32 {
     let verbs = error.get_ref().and_then(|inner| inner.downcast_ref::<VerbsError>());
     verbs.map(|error| error.errno).or(error.raw_os_error()).filter(|errno| *errno > 0).unwrap_or(libc::EIO)

@@ -50,7 +50,7 @@ pub struct RemoteAccess {
     pub writes: bool,
     /// Address and remote key.
     pub to: (u64, u32),
-    /// It begins when the reads before it are over.
+    /// The access starts only after the preceding reads have completed.
     pub fenced: bool,
 }
 
@@ -254,7 +254,8 @@ impl QueuePair {
     /// Posts a receive into a part of its buffers.
     ///
     /// # Errors
-    /// EFAULT if that is not all in them; the error that the device reports: ENOMEM if too many are posted.
+    /// EFAULT if the part is not within the buffers; otherwise the error that the device reports: ENOMEM if too many
+    /// are posted.
     #[inline]
     pub fn post_receive(&self, id: u64, offset: usize, len: usize) -> Result<(), VerbsError> {
         let call = "ibv_post_recv";
@@ -323,8 +324,8 @@ impl QueuePair {
     /// Reads or writes a peer's memory, into or from parts of any local memory.
     ///
     /// # Safety
-    /// The parts are registered with these keys, and until the request has completed, or the queue pair is no more, they are kept: the source of a
-    /// write stays as it is, and nothing else touches the destination of a read.
+    /// The parts are registered with these keys. Until the request has completed, or the queue pair is destroyed, they
+    /// stay valid, the source of a write does not change, and nothing else accesses the destination of a read.
     #[doc(hidden)]
     #[inline]
     pub unsafe fn post_remote(&self, access: &RemoteAccess, parts: &mut [abi::Sge]) -> Result<(), VerbsError> {
@@ -342,9 +343,10 @@ impl QueuePair {
     /// Posts a request.
     ///
     /// # Safety
-    /// The list that it names is readable during the call, and windows and registrations that it points to are alive in it. Memory that it
-    /// names is kept until it has completed, or the queue pair is no more; that of this pair's own buffers always is. So is memory that it
-    /// binds a window to, until that is bound no more.
+    /// The list that the request names is readable during the call, and windows and registrations that it points to are
+    /// alive during the call. Memory that it names stays valid until the request has completed, or the queue pair is
+    /// destroyed; this always holds for the pair's own buffers. Memory to which it binds a window stays valid until the
+    /// window is unbound.
     #[inline]
     pub(super) unsafe fn post(&self, request: &mut abi::SendWr) -> Result<(), VerbsError> {
         let Some(post) = self.domain.context().ops().post_send else { return Err(VerbsError::unsupported(POST)) };

@@ -97,13 +97,13 @@ impl MemoryRegion {
         self.ptr.as_ptr()
     }
 
-    /// Copies its bytes from `offset` on, at most `len`, to `to`; how many.
+    /// Copies at most `len` bytes from `offset` to `to`. Returns their number.
     #[inline]
     pub fn copy_out(&self, offset: usize, len: usize, to: &mut [u8]) -> usize {
         self.view(offset, len).read_into(to)
     }
 
-    /// Its bytes from `offset` on, at most `len`.
+    /// Returns a view of at most `len` bytes from `offset`.
     #[doc(hidden)]
     #[inline]
     pub fn view(&self, offset: usize, len: usize) -> View<'_> {
@@ -113,7 +113,7 @@ impl MemoryRegion {
         unsafe { View::new(self.as_ptr().wrapping_add(offset), len) }
     }
 
-    /// Copies to its bytes from `offset` on, at most `len`; how many.
+    /// Copies at most `len` bytes of `from` to `offset`. Returns their number.
     #[inline]
     pub fn copy_in(&self, from: &[u8], offset: usize, len: usize) -> usize {
         let len = len.min(self.len().saturating_sub(offset));
@@ -122,7 +122,7 @@ impl MemoryRegion {
         View::of(from).copy_to_one(to)
     }
 
-    /// As [`copy_in`](Self::copy_in), of an operation's bytes from `at` on.
+    /// Like [`copy_in`](Self::copy_in), for bytes of an operation from position `at`.
     #[doc(hidden)]
     #[inline]
     pub fn gather(&self, from: &Segments, at: usize, offset: usize, len: usize) -> usize {
@@ -133,7 +133,7 @@ impl MemoryRegion {
         from.len()
     }
 
-    /// A part of it, for a request; `None` if it is not all in it.
+    /// Returns a part of the region for use in a request, or `None` if it is not within the region.
     #[doc(hidden)]
     #[inline]
     pub fn part(&self, offset: usize, len: usize) -> Option<abi::Sge> {

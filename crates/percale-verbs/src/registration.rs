@@ -27,8 +27,8 @@ impl Registration {
     /// The error that the device reports. ENOMEM usually means that the limit of locked memory is reached.
     ///
     /// # Safety
-    /// The device, and peers that know the key, may read and write the memory until the registration has ended, as far as the rights
-    /// go: no value of a program lies there that does not stand that.
+    /// The device, and peers that have the key, may read and write the memory until the registration has ended, as far
+    /// as the rights allow. The memory must not contain any value of the program for which this is not sound.
     pub unsafe fn new(
         domain: &Arc<ProtectionDomain>,
         start: *mut u8,
@@ -73,7 +73,7 @@ impl Registration {
     /// Ends the registration. After `Ok` no access through it is in progress, and none will start.
     ///
     /// # Errors
-    /// The error that the device reports, with the registration, which stands then.
+    /// The error that the device reports, with the registration, which then still exists.
     pub fn end(mut self) -> Result<(), (Self, VerbsError)> {
         match self.deregister() {
             Ok(()) => {

@@ -247,7 +247,7 @@ impl Window {
     /// Deallocates the window, bound or not. After `Ok` no access through it is possible.
     ///
     /// # Errors
-    /// The error that the device reports, with the window, which stands then.
+    /// The error that the device reports, with the window, which then still exists.
     pub fn end(mut self) -> Result<(), (Self, VerbsError)> {
         match self.deallocate() {
             Ok(()) => {

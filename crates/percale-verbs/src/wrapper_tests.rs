@@ -56,7 +56,7 @@ impl Adapter {
     }
 }
 
-/// One end, with a page to send from and a page to receive into.
+/// One end of a connection, with a page to send from and a page to receive into.
 struct Side {
     queue: Arc<CompletionQueue>,
     pair: Arc<QueuePair>,
@@ -87,7 +87,7 @@ fn sides(adapter: &Adapter) -> (Side, Side) {
 }
 
 impl Side {
-    /// The next completion, within ten seconds. Only one comes at a time.
+    /// Returns the next completion, within ten seconds. Only one may arrive at a time.
     fn next(&self) -> Completion {
         let until = Instant::now() + Duration::from_secs(10);
         let mut found = Vec::new();

@@ -95,7 +95,7 @@ pub struct Prefix {
 /// The size of a [`Prefix`] in bytes.
 pub const PREFIX_BYTES: usize = size_of::<Prefix>();
 
-/// A hello as it travels.
+/// The wire representation of a hello.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HelloBytes {
@@ -120,7 +120,7 @@ short_debug!(Proof, "Proof");
 short_debug!(Verdict, "Verdict", ruling: |this| this.ruling, why: |this| this.why);
 short_debug!(VerdictBytes, "VerdictBytes");
 
-/// Bytes of a hello of this version.
+/// The size of a hello of this version in bytes.
 pub const HELLO_BYTES: usize = size_of::<HelloBytes>();
 
 impl Prefix {
@@ -298,7 +298,7 @@ impl Hello {
     }
 }
 
-/// The initiator's proof that it knows the authorization key.
+/// The initiator's proof that it has the authorization key.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Proof {
@@ -337,7 +337,8 @@ pub struct Verdict {
     pub token: Token,
 }
 
-/// A verdict as it travels. The MAC covers both hellos and the verdict itself; it is zero where no key is used.
+/// The wire representation of a verdict. The MAC covers both hellos and the verdict itself; it is zero if no key is
+/// used.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct VerdictBytes {
@@ -387,11 +388,11 @@ impl Verdict {
             5 => Ruling::Refuse,
             6 => Ruling::Verbs,
             7 => Ruling::Known,
-            _ => return Err(Malformed::Field("the verdict is unknown")),
+            _ => return Err(Malformed::Field("unknown verdict")),
         };
-        let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("the verdict's reason is unknown"))?;
+        let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("unknown reason in the verdict"))?;
         if bytes.reserved != [0; 6] {
-            return Err(Malformed::Field("the verdict has bytes where none belong"));
+            return Err(Malformed::Field("reserved bytes of the verdict are not zero"));
         }
         Ok(Self { ruling, why, token: bytes.token })
     }
@@ -447,15 +448,15 @@ impl Commit {
     /// # Errors
     /// If a field has an invalid value.
     pub fn from_bytes(bytes: &CommitBytes) -> Result<Self, Malformed> {
-        let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("the commit's reason is unknown"))?;
+        let why = Why::from_u8(bytes.why).ok_or(Malformed::Field("unknown reason in the commit"))?;
         let choice = match bytes.choice {
             0 => Choice::Nothing,
             1 => Choice::Tcp,
             2 => Choice::Verbs,
-            _ => return Err(Malformed::Field("the commit's choice is unknown")),
+            _ => return Err(Malformed::Field("unknown transport in the commit")),
         };
         if bytes.reserved != [0; 2] {
-            return Err(Malformed::Field("the commit has bytes where none belong"));
+            return Err(Malformed::Field("reserved bytes of the commit are not zero"));
         }
         Ok(Self { choice, why, errno: bytes.errno.get() })
     }

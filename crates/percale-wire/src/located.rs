@@ -15,7 +15,7 @@ pub enum Located {
     Unknown,
 }
 
-/// A region that a peer reaches.
+/// A region that a peer can access.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     /// The owner's number of the grant.

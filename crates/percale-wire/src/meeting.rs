@@ -26,7 +26,7 @@ pub struct Half {
     pub challenge: U64,
 }
 
-/// The initiator's packet: with the pair memory, its doorbell page and its eventfd.
+/// The initiator's packet, which carries the pair memory, its doorbell page and its eventfd.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Offer {

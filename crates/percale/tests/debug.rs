@@ -58,7 +58,7 @@ const NOT_EXPORTED: &[&str] = &[
     "percale-region/src/keys/window/table.rs",
 ];
 
-/// Words of a field's type with which a derived `Debug` has no bound, or prints what hangs on it.
+/// Words in a field's type for which a derived `Debug` has unbounded output, or prints what the field refers to.
 const UNBOUNDED: &[&str] =
     &["Arc", "Rc", "Weak", "Vec", "VecDeque", "HashMap", "BTreeMap", "Mutex", "RwLock", "RefCell", "OnceLock", "dyn"];
 
@@ -113,7 +113,7 @@ fn roots() -> Vec<std::path::PathBuf> {
     std::iter::once(".").chain(below).map(|path| percale.join(path).join("src")).collect()
 }
 
-/// The words of a text.
+/// Splits a text into words.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').filter(|word| !word.is_empty())
 }

@@ -139,7 +139,7 @@ pub(super) const ALL: &[Case] = &[
         300,
     ),
     Case {
-        // Its output names what could not be done.
+        // The output names the tests that could not run.
         what: What::Memcheck("percale-transport"),
         left_out: &[("verbs::registrar_tests::over_", "valgrind lets through no call that a monitor needs")],
         ..test(

@@ -10,7 +10,8 @@ use std::time::Instant;
 /// The library.
 const LIBRARY: &str = "percale";
 
-/// Crates that the library without features may have in its dependency tree: itself, and those of derive macros, included.
+/// The maximum number of crates in the dependency tree of the library without features, including the library itself
+/// and the crates of derive macros.
 const MOST_CRATES: usize = 28;
 
 /// Checks that no combination has a warning, that each error names the missing feature, and that there are few

@@ -105,7 +105,7 @@ pub fn every_kind_waits_for_its_variable<F: Transport>() {
     assert!(into.read() == content(1, 64) && fetched.read() == [3; 32] && old.read() == [3; 8]);
 }
 
-/// The other operations begin as if the cancelled one had never existed, and nothing hangs when the endpoint closes.
+/// The other operations start as if the cancelled one had never existed, and nothing hangs when the endpoint is closed.
 ///
 /// Requirements: XPU-017.
 pub fn a_cancelled_operation_of_a_variable_never_begins<F: Transport>() {

@@ -70,7 +70,7 @@ fn another_process_opens_what_was_exported() {
         let named = driver().export(0, memory.address() as usize);
         return assert!(named.is_err(), "memory of pools has no name: {named:?}");
     }
-    // Of some byte within.
+    // Of a byte in the middle.
     let exported = driver().export(0, memory.address() as usize + 40_000).expect("a name");
     assert_eq!((exported.offset, exported.buffer), (40_000, place(&memory).buffer));
     assert!(exported.len >= 100_000);
@@ -150,7 +150,7 @@ fn copy(way: CopyWay, to: Segment, from: Segment) {
 }
 
 fn copy_on(ordinal: u32, way: CopyWay, to: Segment, from: Segment) {
-    // SAFETY: memory that is there until the copy is over, below, and that nothing else uses.
+    // SAFETY: the memory exists until the copy is over, below, and nothing else uses it.
     let copies = unsafe { driver().begin(ordinal, &[(way, to, from)]) }.expect("a copy");
     driver().finish(copies).expect("the copy");
 }
@@ -392,7 +392,7 @@ fn copies_leave_a_capture_valid() {
     assert_eq!(count("doubleDrained"), drained + 1);
 }
 
-/// Each test runs in a process of its own, with the driver that it needs.
+/// Each test runs in a separate process with the driver that it needs.
 mod rust {
     use percale_conformance::device::{ALL_POOLS, LIBRARY, run, run_on_double, run_with};
 

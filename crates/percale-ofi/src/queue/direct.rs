@@ -58,7 +58,7 @@ impl Direct {
             Ok(read) => read,
             Err(_) => return -(FI_EAVAIL as isize),
         };
-        // SAFETY: no more than `count`.
+        // SAFETY: at most `count` entries are written.
         unsafe { format.write(&results[..read], to, sources) };
         read as isize
     }

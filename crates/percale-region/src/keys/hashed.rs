@@ -69,7 +69,7 @@ impl Table<'_> {
         (hash(key) >> self.shift) as usize
     }
 
-    /// The maximum number of keys.
+    /// Returns the maximum number of keys.
     #[inline]
     const fn room(&self) -> usize {
         self.lines.len() / if self.lines.len() <= SMALL { 4 } else { 2 }
@@ -81,13 +81,13 @@ impl Table<'_> {
         (at + 1) & self.lines.len().wrapping_sub(1)
     }
 
-    /// The content of a line, for the writer.
+    /// Returns the content of a line, for the writer.
     #[inline]
     fn said(&self, at: usize) -> Said {
         self.lines[at].read().unwrap_or_default()
     }
 
-    /// The place where a key is, for the writer.
+    /// Returns the slot of a key, for the writer.
     #[inline]
     fn place(&self, key: u64) -> Option<usize> {
         let mut at = self.home(key);
@@ -176,7 +176,7 @@ impl Hashed {
         if same { Ok(None) } else { Err(()) }
     }
 
-    /// Whether this key's own place is free, for the writer. If so, it is also free in larger tables.
+    /// Returns whether this key's home slot is free, for the writer. If so, it is also free in larger tables.
     #[inline]
     pub(super) fn is_vacant(&self, key: u64) -> bool {
         self.first(key).is_some_and(Line::was_free)

@@ -102,7 +102,7 @@ impl Said {
         self
     }
 
-    /// The key.
+    /// Returns the key.
     #[inline]
     pub(super) const fn key(&self) -> u64 {
         self.key
@@ -114,7 +114,7 @@ impl Said {
         self.row
     }
 
-    /// The content of a line that is in use without a key.
+    /// Creates the content of a line that is in use without a key.
     #[inline]
     pub(super) fn owned() -> Self {
         Self { what: OWNED, ..Self::default() }

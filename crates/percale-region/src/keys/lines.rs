@@ -61,7 +61,7 @@ pub(super) enum Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// The region that is there now, which may be another than when the line was read.
+    /// Returns the region that is there now, which may differ from the one at the time when the line was read.
     #[inline]
     pub(super) fn region(self) -> Option<Arc<Registered>> {
         match self {
@@ -119,7 +119,7 @@ impl Lines {
         Ok(said.map(|said| make(&said, self.owner(&said))))
     }
 
-    /// Where the region of a key is.
+    /// Returns the location of the region of a key.
     #[inline]
     pub(super) fn owner(&self, said: &Said) -> Owner<'_> {
         Owner::Region(&self.regions, said.row())
@@ -152,13 +152,13 @@ impl Lines {
         }
     }
 
-    /// Whether a region has this key. Called under the table's lock, like the next four.
+    /// Returns whether a region has this key. Like the next four methods, this is called under the table's lock.
     #[inline]
     pub(super) fn has_region(&self, key: u64) -> bool {
         matches!(self.lines.look(key), Ok(Some(_)))
     }
 
-    /// Whether the own place of a region's key is free.
+    /// Returns whether the home slot of a region's key is free.
     #[inline]
     pub(super) fn is_vacant(&self, key: u64) -> bool {
         self.lines.is_vacant(key)
@@ -192,7 +192,7 @@ impl Lines {
         }
     }
 
-    /// Removes the region of a key. False if there is none.
+    /// Removes the region of a key. Returns false if there is none.
     #[inline]
     pub(super) fn remove(&self, used: &mut Used, key: u64) -> bool {
         let Ok(Some(old)) = self.lines.look(key) else { return false };

@@ -90,7 +90,7 @@ impl Keys {
         Self { table, lines, local, parked: Parked::default(), revoke_timeout, process }
     }
 
-    /// How long closing a region waits for peers that are accessing it.
+    /// Returns the time for which closing a region waits for peers that are accessing it.
     #[inline]
     pub const fn revoke_timeout(&self) -> Duration {
         self.revoke_timeout
@@ -224,7 +224,7 @@ impl Keys {
         Revocation::start(Arc::clone(region))
     }
 
-    /// A region's local key.
+    /// Returns the local key of a region.
     #[inline]
     pub fn local_key(&self, region: &Arc<Registered>) -> Result<u32, RegisterError> {
         if !self.is_here() {
@@ -233,7 +233,7 @@ impl Keys {
         self.local.key(region)
     }
 
-    /// The memory at an address of this process, if a local key covers it.
+    /// Returns the memory at an address of this process, if the region of this local key contains it.
     #[inline]
     pub fn find_local(&self, key: u32, address: u64, len: u64, written: bool) -> Option<Segment> {
         self.local.find(key, address, len, written)
@@ -304,7 +304,7 @@ impl Keys {
         self.lines.with_window(key, then)
     }
 
-    /// Whether windows are bound through this endpoint.
+    /// Returns whether windows are bound through this endpoint.
     #[inline]
     pub fn any_bound_through(&self, endpoint: u64) -> bool {
         self.type_two_windows().iter().any(|cell| cell.is_bound_through(endpoint))
@@ -325,13 +325,13 @@ impl Keys {
         }
     }
 
-    /// Keeps memory until its peers retired.
+    /// Keeps memory until its peers have retired.
     #[inline]
     pub(super) fn park(&self, revocation: Revocation, memory: Option<Buffer>) {
         self.parked.keep(revocation, memory, None);
     }
 
-    /// Keeps a window's region in use until the window's peers retired.
+    /// Keeps the region of a window in use until the window's peers have retired.
     #[inline]
     pub fn park_window(&self, revocation: Revocation, hold: Hold) {
         self.parked.keep(revocation, None, Some(hold));

@@ -35,7 +35,7 @@ impl<R: Default> Rows<R> {
         self.0.get(page)?.get()?.get(at)
     }
 
-    /// A row. Allocates its page if necessary. `None` beyond the last.
+    /// Returns a row, and allocates its page if necessary. Returns `None` for numbers beyond the last row.
     #[inline]
     pub(super) fn make(&self, number: u32) -> Option<&R> {
         let (page, at) = place(number)?;

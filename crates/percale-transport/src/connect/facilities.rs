@@ -27,7 +27,7 @@ pub struct Facility {
     pub result: io::Result<()>,
 }
 
-/// Tries everything that shared memory needs.
+/// Tests everything that shared memory needs.
 pub fn facilities() -> Vec<Facility> {
     let connection = Connection::new();
     let missing = |error: &io::Error| io::Error::new(error.kind(), error.to_string());

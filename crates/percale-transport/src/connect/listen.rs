@@ -70,7 +70,7 @@ impl Listeners {
 /// Tests whether an endpoint could listen on this address, on any port.
 ///
 /// # Errors
-/// The error that the system reports.
+/// The error of the system call.
 pub fn tcp_listens(ip: IpAddr) -> io::Result<()> {
     let address = SocketAddr::new(ip, 0);
     let socket = tcp_socket(address).map_err(named("socket"))?;
@@ -94,7 +94,7 @@ pub(super) fn unix_socket(incarnation: &Incarnation) -> rustix::io::Result<(Proc
 
 fn meeting_place(incarnation: &Incarnation) -> Option<ProcessSocket> {
     unix_listener(incarnation)
-        .inspect_err(|error| later!(warn: %error, "no Unix socket can be opened: local peers are reached over TCP"))
+        .inspect_err(|error| later!(warn: %error, "cannot open a Unix socket: local peers use TCP"))
         .ok()
 }
 

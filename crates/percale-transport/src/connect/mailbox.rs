@@ -233,7 +233,7 @@ impl Mailbox {
         (more && self.retract(oldest)).then_some(oldest)
     }
 
-    /// Puts one in and wakes the owner.
+    /// Adds a notice and wakes up the owner.
     #[doc(hidden)]
     pub fn post(&self, notice: Notice) {
         {

@@ -67,7 +67,7 @@ pub use naming::Naming;
 pub use service::{EndpointOptions, Registration, Service, Site, Transports};
 pub use timeouts::ConnectTimeouts;
 
-/// Feeds arbitrary bytes to both sides of the handshake; never panics, whatever they are.
+/// Feeds arbitrary bytes to both sides of the handshake. Must never panic.
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_handshake(bytes: &[u8]) {
     handshake::fuzz::drive(bytes);

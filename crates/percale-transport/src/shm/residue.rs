@@ -18,8 +18,8 @@ use crate::peer_process::PeerProcess;
 /// The event after which the peer can have no copy into our memory in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// The peer has written that it is done, after its last copy: for each of these operations, or for the connection as
-    /// a whole.
+    /// The peer has written, after its last copy, that it has finished each of these operations or the whole
+    /// connection.
     LetGo,
     /// The peer's process has exited or executes another program.
     ProcessEnded,
@@ -40,8 +40,8 @@ pub struct Residue {
 }
 
 impl Residue {
-    /// Returns whether `process` is the peer. As far as this side knows neither has ended, so comparing process ids
-    /// suffices.
+    /// Returns whether `process` is the peer. As far as this side can determine neither has ended, so comparing process
+    /// ids is sufficient.
     #[inline]
     pub fn is_of(&self, process: &PeerProcess) -> bool {
         self.process.as_ref().is_some_and(|kept| kept.pid() == process.pid())
@@ -66,8 +66,8 @@ impl Residue {
         self.assisted.as_ref().map(Assisted::token)
     }
 
-    /// Returns the event after which the peer can touch none of this memory, or `None` before it. Once an event was
-    /// returned, that is final.
+    /// Returns the event after which the peer can no longer touch this memory, or `None` if there was none yet. An
+    /// event that was returned is final.
     pub fn release(&self) -> Option<Release> {
         if !self.pair.is_here() {
             return Some(Release::Forked);

@@ -143,7 +143,7 @@ impl Sender {
         }
     }
 
-    /// Returns whether the peer polls this ring by itself.
+    /// Returns whether the peer polls this ring without being notified.
     #[inline]
     pub(super) fn peer_is_awake(&self) -> bool {
         let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::Relaxed) != 0;
@@ -218,8 +218,8 @@ impl Sender {
         self.look();
     }
 
-    /// Ends streaming. A sender that sleeps between its frames, or lets other threads run, does not stream, however few
-    /// its answers.
+    /// Ends streaming. A sender that sleeps between its frames, or yields to other threads, must not stream, even if
+    /// there are few answers.
     #[inline]
     pub(super) fn end_stream(&mut self) {
         if self.unfenced {
@@ -290,7 +290,7 @@ impl Sender {
             return false;
         }
         if let Err(error) = self.pair.back_grown(self.side) {
-            crate::later::later!(warn: %error, "no memory for a larger ring; staying with the small one");
+            crate::later::later!(warn: %error, "cannot allocate a larger ring; the small one remains in use");
             self.growth = Growth::Failed;
             return false;
         }

@@ -95,7 +95,7 @@ pub struct SimSite {
 }
 
 impl SimSite {
-    /// The address.
+    /// Returns the address.
     #[doc(hidden)]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -175,7 +175,7 @@ impl Network {
     /// Opens a context of a site.
     ///
     /// # Errors
-    /// If there is no such context, or it is open.
+    /// If the context does not exist or is already open.
     #[doc(hidden)]
     pub fn port_of(&self, site: &Arc<SimSite>, context: u16) -> io::Result<Port> {
         let mut state = self.lock();
@@ -192,19 +192,19 @@ impl Network {
 }
 
 impl Port {
-    /// The endpoint's address.
+    /// Returns the endpoint's address.
     #[doc(hidden)]
     pub const fn address(&self) -> SocketAddr {
         self.at.0
     }
 
-    /// This life of the endpoint.
+    /// Returns the incarnation of the endpoint.
     #[doc(hidden)]
     pub const fn incarnation(&self) -> u128 {
         self.incarnation
     }
 
-    /// Asks for a connection.
+    /// Requests a connection.
     #[doc(hidden)]
     pub fn connect(&self, attempt: u64, peer: SocketAddr, context: u16) {
         let to = (peer, context);
@@ -240,7 +240,7 @@ impl Port {
         self.inbox.flag.load(Ordering::Acquire)
     }
 
-    /// The notices, oldest first.
+    /// Removes and returns all notices, oldest first.
     #[doc(hidden)]
     pub fn take_notices(&self) -> Vec<SimNotice> {
         let mut notices = self.inbox.notices.lock().unwrap_or_else(PoisonError::into_inner);

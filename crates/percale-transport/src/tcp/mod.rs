@@ -149,9 +149,9 @@ impl TcpLink {
         self.socket.patience.ends(silence, || remote.into_iter().chain([address]).collect())
     }
 
-    /// Breaks the link: the peer did not answer in time.
+    /// Breaks the link because the peer did not answer in time.
     pub fn give_up(&mut self) -> Broken {
-        let why = Broken::Timeout(format!("nothing was acknowledged for {:?}", self.socket.patience.timeout()));
+        let why = Broken::Timeout(format!("no data was acknowledged for {:?}", self.socket.patience.timeout()));
         self.broken.get_or_insert(why).clone()
     }
 
@@ -161,8 +161,9 @@ impl TcpLink {
         self.outbound.unsent()
     }
 
-    /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's kernel, or after `at_most`, whichever comes first.
-    /// Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the peer's kernel.
+    /// Closes the connection after everything that is queued (including a goodbye) has reached the peer's kernel, or
+    /// after `at_most`. Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the
+    /// peer's kernel.
     pub fn linger(mut self, at_most: Duration) -> bool {
         self.broken.is_none() && linger::linger(&mut self.socket, &mut self.outbound, at_most)
     }

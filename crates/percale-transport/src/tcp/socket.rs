@@ -16,10 +16,10 @@ use crate::system::call::named;
 use crate::system::interrupted::uninterrupted;
 use crate::system::process_socket::ProcessSocket;
 
-/// A byte stream that never blocks. The memory of operations comes as segments, for peers may write it meanwhile; slices
-/// are the link's own bytes.
+/// A non-blocking byte stream. The memory of operations is passed as segments, because peers may write to it meanwhile.
+/// Slices are the link's own bytes.
 pub trait Stream {
-    /// Receives what is there, into the segments and then into `tail`; 0 at its end.
+    /// Receives available bytes, first into the segments and then into `tail`. Returns 0 at the end of the stream.
     ///
     /// # Errors
     /// `AGAIN` if nothing is available. With any other error the stream is broken.
@@ -89,9 +89,9 @@ impl Socket {
     /// Creates the stream from a connected socket and sets its options.
     ///
     /// # Errors
-    /// The kernel's error for the options.
+    /// The error of the system call.
     pub fn new(fd: ProcessSocket, options: &TcpOptions) -> rustix::io::Result<Self> {
-        // One system call or the other: a sandbox may allow either.
+        // Use one of two system calls: a sandbox may allow either.
         let not_blocking = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
         if !not_blocking {
             rustix::io::ioctl_fionbio(&fd, true)?;

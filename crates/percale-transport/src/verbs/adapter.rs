@@ -210,7 +210,7 @@ impl Adapter {
     }
 }
 
-/// Why no memory can be registered: mostly the limit of locked memory.
+/// Returns the reason why memory cannot be registered, which usually is the limit of locked memory.
 fn unregistered(error: &std::io::Error) -> String {
     match crate::local_memory::kernel::limit(libc::RLIMIT_MEMLOCK) {
         Some(bytes) => format!("memory cannot be registered ({error}); {bytes} bytes may be locked (ulimit -l)"),

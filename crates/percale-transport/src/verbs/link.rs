@@ -18,7 +18,7 @@ use crate::{Broken, Connection, Landing, Link, PullError, Refused, Sink};
 /// One end of a connection over queue pairs.
 #[derive(Debug)]
 pub struct VerbsLink {
-    // First: its queue pairs report to that of the frames.
+    // Must be the first field: its queue pairs use the completion queue of the frames' queue pair.
     direct: Direct,
     frames: StreamLink<Wire>,
     parts: WireParts,
@@ -33,7 +33,7 @@ impl VerbsLink {
     /// memory of local operations is registered with `pins`.
     ///
     /// # Errors
-    /// The kernel's error for the connection's options; if there are no descriptors left.
+    /// The kernel's error for the connection's options, or an error if there are no descriptors left.
     pub fn new(
         mut wire: Wire,
         connection: ProcessSocket,
@@ -48,12 +48,13 @@ impl VerbsLink {
         Ok(Self { direct: Direct::new(keys, via, pins), frames: StreamLink::of(wire), parts })
     }
 
-    /// Returns whether an access to this memory can be posted. If the peer was never asked about the region, it is.
+    /// Returns whether an access to this memory can be posted. Sends a request to the peer if none was sent for the
+    /// region.
     pub fn reaches(&mut self, remote: &RemoteMemory, writes: bool) -> bool {
         self.direct.reaches(&self.parts, remote, writes)
     }
 
-    /// Bytes that one such access has at most.
+    /// Returns the maximum number of bytes of such an access.
     pub fn longest_access(&self) -> u64 {
         self.direct.longest()
     }
@@ -62,7 +63,7 @@ impl VerbsLink {
     /// end of the access, which is reported by [`Sink::assisted`] or [`Sink::undone`].
     ///
     /// # Errors
-    /// See [`Unposted`]; nothing was done then.
+    /// See [`Unposted`]. After an error nothing was posted.
     pub fn post_access(
         &mut self,
         writes: bool,
@@ -108,35 +109,36 @@ impl VerbsLink {
         self.stream().completions()
     }
 
-    /// Each is readable when [`look`](Self::look) should be called.
+    /// Returns the descriptors that become readable when [`look`](Self::look) should be called.
     pub fn watches(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.stream().watches()
     }
 
-    /// Makes the next completion wake a thread that sleeps on the descriptor. Completions that are there already do not wake it.
+    /// Requests a wake-up of a thread that sleeps on the descriptor for the next completion. Completions that have
+    /// already arrived cause none.
     pub fn arm(&mut self) {
         self.stream_mut().arm();
     }
 
-    /// Looks whether the end of the peer or of the device was reported. Returns whether either was.
+    /// Checks whether the end of the peer or of the device was reported, and returns whether either was.
     pub fn look(&mut self) -> bool {
         self.stream_mut().look();
         self.stream().is_over()
     }
 
-    /// Puts the queue pair in error, as a device does of itself.
+    /// Sets the queue pair to the error state, as a device may do.
     #[cfg(all(any(test, feature = "testing"), not(loom)))]
     pub fn fail(&self) {
         self.stream().fail_pair();
     }
 
-    /// Like [`fail`](Self::fail), but with the queue pair of our accesses.
+    /// Like [`fail`](Self::fail), but for the queue pair of this side's accesses.
     #[cfg(all(any(test, feature = "testing"), not(loom)))]
     pub fn fail_accesses(&self) {
         self.direct.fail_lane();
     }
 
-    /// Like [`fail`](Self::fail), but with the queue pair by which the peer's accesses come.
+    /// Like [`fail`](Self::fail), but for the queue pair of the peer's accesses.
     #[cfg(all(any(test, feature = "testing"), not(loom)))]
     pub fn fail_granted(&self) {
         self.direct.fail_granted();
@@ -148,8 +150,9 @@ impl VerbsLink {
         format!("{}; {}", self.stream().describe(), self.direct.describe())
     }
 
-    /// Closes the connection, after everything that waits (a goodbye, say) has reached the peer's device, or after `at_most`, whichever comes first.
-    /// Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the peer's device.
+    /// Closes the connection after everything that is queued (including a goodbye) has reached the peer's device, or
+    /// after `at_most`. Blocks. Bytes that arrive meanwhile are discarded. Returns whether everything reached the
+    /// peer's device.
     pub fn linger(mut self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         let mut scrap = [0; 4096];

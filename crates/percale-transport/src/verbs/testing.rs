@@ -11,8 +11,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// The distance between the addresses of two `Memory` values, and the maximum size of each.
 const APART: usize = 1 << 20;
 
-/// Memory at an address that no other thread of the harness is given, so that nothing gets between taking it away and
-/// putting other memory there.
+/// Memory at an address that no other thread of the test harness uses, so that no other mapping can get the address
+/// between unmapping and mapping it.
 #[derive(Debug)]
 pub struct Memory {
     start: usize,
@@ -70,14 +70,14 @@ impl Memory {
         Range::new(self.start(), self.len as u64).expect("a range")
     }
 
-    /// What the application sees.
+    /// Returns a byte as the application sees it.
     pub fn byte(&self, at: usize) -> u8 {
         assert!(at < self.len);
         // SAFETY: the memory is mapped, and any byte is a valid value.
         unsafe { read_volatile(with_exposed_provenance(self.start + at)) }
     }
 
-    /// The application writes to all of it.
+    /// Writes to all of the memory, as the application.
     pub fn fill(&self, byte: u8) {
         for at in 0..self.len {
             // SAFETY: the memory is mapped, and there is no reference to it.

@@ -28,7 +28,7 @@ fn usual_name() -> std::ffi::OsString {
     if has_device { NAME.into() } else { crate::double::beside_this_program().into() }
 }
 
-/// Declares the table of functions, and the function that fills it: each field is the symbol of its name.
+/// Declares the table of functions, and the function that fills it. The name of each field is its symbol.
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
         /// The functions of libibverbs, which stays loaded until the process exits.
@@ -116,7 +116,7 @@ impl Library {
         // library is responsible for its constructors.
         let library =
             unsafe { libloading::Library::new(&name) }.map_err(|error| format!("{shown} is not here: {error}"))?;
-        let found = Self::find(&library).map_err(|error| format!("{shown} lacks what percale needs: {error}"))?;
+        let found = Self::find(&library).map_err(|error| format!("{shown} lacks a required function: {error}"))?;
         // The library is never unloaded, because there are pointers into it everywhere.
         std::mem::forget(library);
         // ibv_fork_init is not called: the kernels that percale supports copy pinned pages for a child at fork. That

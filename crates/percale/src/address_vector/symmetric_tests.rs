@@ -145,7 +145,7 @@ fn node() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    // 100,000 with PROPTEST_CASES=100000.
+    // PROPTEST_CASES=100000 runs 100,000 cases.
     /// Requirements: AV-042, AV-044, AV-059.
     #[test]
     fn a_range_is_what_writing_it_out_gives(

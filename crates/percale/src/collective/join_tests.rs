@@ -291,7 +291,7 @@ fn a_join_that_is_left_before_its_turn_counts() {
     }
 }
 
-/// Messages to a member that is gone are not sent to the process that has its address next.
+/// Messages to a member whose connection has ended are not sent to the process that has its address next.
 ///
 /// Requirements: FLT-003.
 #[test]
@@ -349,7 +349,7 @@ fn nobody_speaks_of_lists_without_end() {
     assert!(joins.hear(u64::MAX, 1, failed), "who is there next has said nothing");
 }
 
-/// A member that tries a thousand times finds a member that tries for the second time.
+/// A member that tries a thousand times is paired with a member that tries for the second time.
 ///
 /// Requirements: FLT-003.
 #[test]

@@ -286,7 +286,7 @@ fn nothing_is_slept_over_by_an_event_loop() {
     });
 }
 
-/// Two sets have the same members; each queue has readers of its own besides.
+/// Two sets have the same members, and each queue also has its own readers.
 ///
 /// Requirements: CMP-020.
 #[test]

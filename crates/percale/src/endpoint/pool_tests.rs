@@ -60,7 +60,7 @@ fn a_receive_whose_message_is_gone_waits_before_those_posted_after_it() {
     }
 }
 
-/// A message that the receive would be given now came behind a message that a younger receive has.
+/// A message that the receive would be matched with now arrived after a message that a younger receive has.
 ///
 /// Requirements: CTX-007.
 #[test]
@@ -75,7 +75,7 @@ fn a_receive_whose_message_is_gone_gets_no_later_one_than_those_posted_after_it(
     assert_eq!((meet(), meet()), (Some(2), None));
 }
 
-/// A member that leaves fills the receives that it was to fill: none of them waits again behind younger ones.
+/// A member that leaves fills the receives that it had to fill. None of them waits again behind younger ones.
 ///
 /// Requirements: CTX-008.
 #[test]

@@ -178,13 +178,13 @@ impl<A: Ownership> Endpoint<A> {
         self.access.run_here(PollLingering(entries))
     }
 
-    /// Takes the error that is next in the endpoint's own completion queue (fi_cq_readerr(3)).
+    /// Takes the next result of the endpoint's own completion queue if it is an error (fi_cq_readerr(3)).
     pub fn read_error(&self) -> Option<ErrorEntry> {
         self.access.with(|engine| engine.core.reporting.read_error())
     }
 
-    /// Makes progress; returns whether anything happened. With [`Progress::Manual`](crate::domain::Progress::Manual) nothing moves
-    /// between calls of this, [`poll`](Self::poll) and the waiting calls.
+    /// Makes progress. Returns whether anything happened. With [`Progress::Manual`](crate::domain::Progress::Manual),
+    /// progress is made only in calls of this function, of [`poll`](Self::poll) and of the waiting functions.
     #[inline]
     pub fn progress(&self) -> bool {
         self.access.with(Engine::progress)

@@ -192,7 +192,8 @@ thread_local! {
     static LAST_MADE: Last = const { Last(std::cell::RefCell::new(Vec::new())) };
 }
 
-/// Destructors that run last in a thread count too, before and after the library's thread-local data is gone.
+/// Destructors that run last in a thread may add to counters, before and after the library's thread-local data was
+/// destroyed.
 ///
 /// Requirements: DWQ-020.
 #[test]
@@ -219,7 +220,8 @@ fn a_thread_that_ends_counts() {
     assert_eq!(end.value(), 3);
 }
 
-/// The function that gets the work's id may queue other work, cancel it and look at other counters' work (DWQ-019).
+/// The function that gets the work's id may queue other work, cancel it and access the work of other counters
+/// (DWQ-019).
 ///
 /// Requirements: DWQ-019.
 #[test]
@@ -241,7 +243,7 @@ fn who_learns_the_number_may_queue_work() {
     assert_eq!(end.value(), 1001);
 }
 
-/// A line remembers the owner of the work that came last, also when that domain is gone.
+/// A line stores the owner of the work that was queued last, even after that domain has ended.
 ///
 /// Requirements: DWQ-012.
 #[test]

@@ -81,7 +81,7 @@ fn memory_that_the_application_denies_is_registered_for_one_use() {
     assert_eq!((buffers.table().made(), buffers.table().registered()), (6, 1));
 }
 
-/// Uses the best monitor that is available here: the kernel's own, or none, which is correct as well.
+/// Uses the best monitor that is available here: a monitor in the kernel, or none, which is correct as well.
 ///
 /// Requirements: RCACHE-021.
 #[test]

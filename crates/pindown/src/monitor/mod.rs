@@ -142,7 +142,7 @@ pub enum Refusal {
     /// membarrier(2) since the cache was opened, and an unused lane prevents entries that were taken out from being
     /// freed.
     NotCaching,
-    /// The range alone is larger than the cache's limit of bytes.
+    /// The range alone is larger than the limit of the cache's limit of bytes.
     TooLarge,
     /// The monitor cannot report all changes of this kind of memory.
     NotWatchable,
@@ -168,10 +168,10 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotCaching => "the cache keeps nothing",
-            Self::TooLarge => "larger than the cache",
+            Self::TooLarge => "larger than the limit of the cache",
             Self::NotWatchable => "memory that the monitor cannot watch",
             Self::MonitorEnded => "the monitor may have missed changes",
-            Self::InUse => "all that may be kept is in use",
+            Self::InUse => "the limit is reached and all cached registrations are in use",
             Self::Changed => "changed while it was being registered",
         })
     }

@@ -57,7 +57,7 @@ pub trait SegmentsSocketExt: Sized {
 
     /// Receives the available bytes from a socket that does not block, into these segments and then into `tail`.
     ///
-    /// # Errors
+    /// Errors of sendmsg(2).
     /// Errors of readv(2).
     fn receive(&self, socket: BorrowedFd<'_>, tail: &mut [u8]) -> Result<usize, Errno>;
 }

@@ -45,7 +45,8 @@ impl Binding {
 /// The side that invalidates a window.
 #[derive(Clone, Copy, Debug)]
 pub enum By {
-    /// The owner, through this endpoint, by an operation to a peer: connected to that endpoint now, or known by this address.
+    /// The owner, through this endpoint, by an operation to a peer. The peer is the one that is connected to that
+    /// endpoint now, or the one with this address.
     Owner(Via, u64),
     /// The peer for which the window is bound.
     Peer(Via),
@@ -165,7 +166,7 @@ impl Cell {
         self.kind
     }
 
-    /// The last key, whether the window is bound with it, and whether it is being taken back.
+    /// Returns the last key, whether the window is bound with it, and whether it is being revoked.
     #[inline]
     pub fn query(&self) -> (u32, bool, bool) {
         let mut state = self.state();
@@ -173,7 +174,7 @@ impl Cell {
         (state.key, matches!(state.phase, Phase::Bound { .. }), revoking)
     }
 
-    /// The window's part of its region, if it is bound, as its key finds it.
+    /// Returns the window's part of its region, if it is bound, for accesses by its key.
     #[inline]
     pub fn bound(&self) -> Option<Arc<Registered>> {
         match &self.state().phase {
@@ -182,7 +183,7 @@ impl Cell {
         }
     }
 
-    /// Whether it is bound through this endpoint.
+    /// Returns whether it is bound through this endpoint.
     #[inline]
     pub fn is_bound_through(&self, endpoint: u64) -> bool {
         match &self.state().phase {
@@ -201,8 +202,8 @@ impl Cell {
         wait_until(Some(keys.revoke_timeout()), over).map(|mut state| then(&mut state)).ok_or(WindowError::Busy)
     }
 
-    /// Binds a window of type 1 anew, under another key, or unbinds it if there are no bytes (MW-028 to MW-030). When this returns Ok, the old
-    /// key is dead.
+    /// Binds a window of type 1 again, with a new key, or unbinds it if the length is zero (MW-028 to MW-030). After
+    /// `Ok` the old key is invalid.
     pub fn rebind(&self, keys: &Keys, region: &Arc<Registered>, binding: &Binding) -> Result<u32, WindowError> {
         if self.kind != WindowType::One {
             return Err(WindowError::WrongType);
@@ -218,7 +219,8 @@ impl Cell {
         })?
     }
 
-    /// Binds a window of type 2 (MW-035 to MW-037), once no revocation is under way; [`Busy`](WindowError::Busy) until then.
+    /// Binds a window of type 2 (MW-035 to MW-037). Returns [`Busy`](WindowError::Busy) while a revocation is in
+    /// progress.
     pub fn bind(
         &self,
         keys: &Keys,
@@ -248,7 +250,7 @@ impl Cell {
         Ok(key)
     }
 
-    /// Begins to revoke the key of a window of type 2. Returns whether that is over.
+    /// Starts to revoke the key of a window of type 2. Returns whether the revocation has completed.
     pub fn invalidate(&self, keys: &Keys, key: u32, by: By) -> Result<bool, WindowError> {
         if self.kind == WindowType::One {
             return Err(WindowError::WrongType);
@@ -278,19 +280,19 @@ impl Cell {
         Ok(state.revoke(keys))
     }
 
-    /// Whether no revocation is under way.
+    /// Returns whether no revocation is in progress.
     #[inline]
     pub fn is_settled(&self) -> bool {
         self.state().settle()
     }
 
-    /// Revokes the window for good, and waits until that is over.
+    /// Revokes the window permanently, and waits until the revocation has completed.
     #[inline]
     pub fn close(&self, keys: &Keys) -> Result<(), WindowError> {
         self.taken_back(keys, |state| (state.phase, state.spare) = (Phase::Gone, None))
     }
 
-    /// Revokes the window for good, without waiting.
+    /// Revokes the window permanently, without waiting.
     pub fn abandon(&self, keys: &Keys) {
         let mut state = self.state();
         state.revoke(keys);

@@ -58,7 +58,7 @@ bitflags! {
 }
 
 impl WindowAccess {
-    /// The rights in the form that regions use.
+    /// Returns the rights in the form that regions use.
     #[doc(hidden)]
     #[inline]
     pub fn remote(self) -> Access {

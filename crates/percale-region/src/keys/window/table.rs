@@ -98,13 +98,13 @@ impl Table {
         self.slots.get(self.origin.place_of(self.origin.short(key)?) as usize).filter(|slot| slot.cell.is_some())
     }
 
-    /// Whether a window owns this key.
+    /// Returns whether a window owns this key.
     #[inline]
     pub fn owns(&self, key: u64) -> bool {
         self.slot(key).is_some()
     }
 
-    /// All windows of type 2.
+    /// Returns all windows of type 2.
     #[inline]
     pub fn type_two(&self) -> Vec<Arc<Cell>> {
         let windows = self.slots.iter().filter_map(|slot| slot.cell.as_ref());

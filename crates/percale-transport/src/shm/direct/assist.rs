@@ -31,7 +31,7 @@ use crate::shm::sync::Ordering;
 use crate::shm::transfer::{Arenas, Cma, NoWay, Told, Way};
 use crate::wire::head::{Flags, Head, Kind};
 
-/// Accesses longer than this are worth a message to the target.
+/// The length above which a message to the target pays off.
 pub const ASSISTED: usize = 128 << 10;
 
 /// The number of bytes that one claim copies.
@@ -117,7 +117,7 @@ pub struct LongAccess<'a> {
     pub local: &'a Segments,
     /// Whether the region is written; otherwise it is read.
     pub writes: bool,
-    /// Names the access if it does not end in the call that starts it.
+    /// Identifies the access if it does not end in the call that starts it.
     pub token: u32,
 }
 

@@ -149,7 +149,7 @@ impl Grants {
         })
     }
 
-    /// Returns whether the maximum number of keys is known.
+    /// Returns whether the table has the maximum number of keys.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.known.len() >= KEYS
@@ -226,7 +226,7 @@ impl Grants {
         }
     }
 
-    /// Returns the number of grants that are kept, void or not.
+    /// Returns the number of stored grants, including void ones.
     #[inline]
     pub(super) fn live(&self) -> usize {
         self.slots.len() - self.free.len()

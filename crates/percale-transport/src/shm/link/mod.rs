@@ -113,7 +113,7 @@ impl ShmLink {
         self.sender.peer_processor()
     }
 
-    /// Ends streaming, because frames are sent one at a time: the peer may sleep without a barrier again.
+    /// Ends streaming, because frames are sent one at a time. The peer may then sleep without a barrier again.
     #[doc(hidden)]
     #[inline]
     pub fn end_stream(&mut self) {
@@ -247,15 +247,15 @@ impl ShmLink {
                 return;
             }
             if Instant::now() > until {
-                crate::later::later!(warn: "a peer did not confirm that it stopped copying");
+                crate::later::later!(warn: "timeout: a peer did not confirm the end of its copies");
                 return;
             }
             std::thread::yield_now();
         }
     }
 
-    /// Returns the remains of a link that is about to be dropped; `None` if the peer can have no copy into our memory in
-    /// progress.
+    /// Returns the remains of a link that is about to be dropped, or `None` if the peer can have no copy into local
+    /// memory in progress.
     #[doc(hidden)]
     pub fn residue(&mut self) -> Option<Residue> {
         self.break_with(Broken::Closed);
@@ -268,7 +268,8 @@ impl ShmLink {
         residue.release().is_none().then_some(residue)
     }
 
-    /// Returns whether the peer still copies for a long access of this side. The end of the access is no longer reported.
+    /// Returns whether the peer still copies for a long access of this side. Calling this discards the report of the
+    /// end of the access.
     #[inline]
     fn has_assisted(&mut self) -> bool {
         self.direct.is_assisted() && self.direct.assisted_end(&self.pair, self.side).is_none()
@@ -278,8 +279,8 @@ impl ShmLink {
     fn send_error(&mut self, error: SendError) -> Refused {
         let why = match error {
             SendError::Refused(refused) => return refused,
-            SendError::TooLong => "we sent a frame longer than the link takes",
-            SendError::BadCredits => "it claims to have received what was not sent",
+            SendError::TooLong => "frame too long for the link",
+            SendError::BadCredits => "the peer acknowledged data that was not sent",
         };
         self.break_with(Broken::Protocol(why.to_owned()));
         Refused::Broken

@@ -64,7 +64,7 @@ impl ShmLink {
                 return Ok(());
             }
             Kind::Transport => {
-                return Err(self.break_with(Broken::Protocol("an unknown frame of the transport's own".to_owned())));
+                return Err(self.break_with(Broken::Protocol("unknown transport frame".to_owned())));
             }
             Kind::Data => {
                 // SAFETY: the frame is consumed only below.
@@ -112,8 +112,9 @@ impl ShmLink {
     #[inline(always)]
     #[doc(hidden)]
     pub fn payload(&self, message: &Message) -> View<'_> {
-        // SAFETY: that many bytes lie there, as was checked, in the pair's memory or in the scratch memory, both of
-        // which stay as long as the link. (After the message was consumed they are whatever was written since.)
+        // SAFETY: the payload has that many bytes, as was checked, and lies in the pair's memory or in the scratch
+        // memory, both of which live as long as the link. (After the message was consumed they contain whatever was
+        // written since.)
         unsafe { View::new(message.payload, message.head.len as usize) }
     }
 

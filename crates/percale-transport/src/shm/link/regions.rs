@@ -21,7 +21,7 @@ impl ShmLink {
         }
     }
 
-    /// Forgets what is known of a key, after [`DirectError::Stale`].
+    /// Removes the entry of a key, after [`DirectError::Stale`].
     #[doc(hidden)]
     pub fn forget(&mut self, key: u64) {
         if let Some(initiator) = self.initiator() {

@@ -163,7 +163,7 @@ impl VerbsGrantee {
         // fails to end it, the revocation does not complete.
         let registration = unsafe { Registration::new(&self.domain, memory.as_ptr(), memory.len(), rights) };
         registration.map_err(|error| {
-            crate::later::later!(warn: %error, len = memory.len(), "a region is not registered: its accesses are executed");
+            crate::later::later!(warn: %error, len = memory.len(), "cannot register a region: its accesses are executed by this process");
             Located::Executed
         })
     }
@@ -295,7 +295,7 @@ impl VerbsGrantee {
         let mut record = self.record();
         match record.get(number) {
             Some(Entry::Gone { told: true, .. }) => record.give_back(number),
-            Some(_) => return Err("it forgets what is not gone"),
+            Some(_) => return Err("acknowledgement of a grant that was not revoked"),
             None => {}
         }
         Ok(())
@@ -320,7 +320,7 @@ impl VerbsGrantee {
         self.forget(ended);
     }
 
-    /// Puts the queue pair in error, as a device does of itself.
+    /// Sets the queue pair to the error state, as a device may do.
     #[cfg(all(any(test, feature = "testing"), not(loom)))]
     pub(super) fn fail(&self) {
         self.record().pair().expect("a queue pair").fail().expect("a queue pair in error");

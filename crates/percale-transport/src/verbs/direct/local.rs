@@ -15,11 +15,11 @@ mod registered {
 
     /// The owner of a registration cache.
     pub trait Registers: fmt::Debug + Send + Sync {
-        /// Returns the cache, which the first caller opens with its registrar; `None` if it cannot be opened.
+        /// Returns the cache, which the first caller opens with its registrar, or `None` if it cannot be opened.
         fn cache(&self, registrar: VerbsRegistrar) -> Option<&Cache<VerbsRegistrar>>;
     }
 
-    /// Where to ask.
+    /// The owner of the domain's registration cache.
     pub type Pins = Arc<dyn Registers>;
 
     /// The registrations that an outstanding access uses.

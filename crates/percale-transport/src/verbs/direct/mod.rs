@@ -97,7 +97,7 @@ const OVER: u64 = 2;
 /// The reason why an access was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unposted {
-    /// No room now.
+    /// There is no room now.
     Full,
     /// The grant or the queue pair is gone, or the memory of the operation cannot be registered.
     Unreachable,
@@ -173,7 +173,7 @@ impl Direct {
             return Err("a frame about direct access without a number");
         }
         if self.owed.0.len() >= OWED {
-            return Err("more questions about regions than answers are taken");
+            return Err("too many requests about regions");
         }
         let initiator = self.initiator.as_mut().ok_or("an answer about direct access that nobody asked for");
         match (head.kind, head.id, head.tag) {
@@ -197,7 +197,7 @@ impl Direct {
                 Ok(())
             }
             (Kind::Revoked, _, FORGOTTEN) => {
-                let target = self.target.as_mut().ok_or("it forgets what was never granted")?;
+                let target = self.target.as_mut().ok_or("acknowledgement for an unknown grant")?;
                 target.forgotten(head.id)
             }
             _ => Err("a frame about direct access that does not exist"),

@@ -124,7 +124,7 @@ impl Record {
         }
     }
 
-    /// The end of the peer's queue pair.
+    /// Returns the target's end of the peer's queue pair.
     #[cfg(all(any(test, feature = "testing"), not(loom)))]
     pub(super) const fn pair(&self) -> Option<&Arc<QueuePair>> {
         self.pair.as_ref()
@@ -316,7 +316,7 @@ impl Record {
         if let Some(pair) = &self.pair
             && let Err(error) = pair.fail()
         {
-            crate::later::later!(error: %error, "what is revoked does not end, nor does its queue pair");
+            crate::later::later!(error: %error, "cannot revoke a grant: its queue pair cannot be put in error");
         }
     }
 

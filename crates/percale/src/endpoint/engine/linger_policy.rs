@@ -33,7 +33,7 @@ pub(super) struct LingerPolicy {
     limit: u32,
     /// The end of the last poll that found nothing.
     nothing: Option<Instant>,
-    /// Lingering was successful the last time.
+    /// Set if the last lingering read found a result.
     hopeful: bool,
 }
 
@@ -67,7 +67,7 @@ impl LingerPolicy {
         self.nothing.replace(now).is_some_and(|last| now.saturating_duration_since(last) < AT_ONCE)
     }
 
-    /// Records whether lingering found something.
+    /// Records whether a lingering read found a result.
     #[inline]
     pub(super) fn ended(&mut self, came: bool) {
         self.hopeful = came;
@@ -97,7 +97,7 @@ mod tests {
         assert!(!linger.is_soon_at(start), "the first poll has no poll before it");
         assert!(linger.is_soon_at(start + MOMENT));
         assert!(linger.is_soon_at(start + 2 * MOMENT));
-        // It computed, or others ran while it yielded.
+        // The client computed, or other processes ran while it yielded.
         let later = start + 2 * MOMENT + AT_ONCE;
         assert!(!linger.is_soon_at(later));
         assert!(linger.is_soon_at(later + MOMENT));
@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(linger_without_success(&mut linger), expected);
             linger.found();
         }
-        // Twice doubled and once halved.
+        // The limit is doubled twice and halved once.
         for expected in [4, 8, 16, 16] {
             linger.ended(true);
             linger.ended(true);

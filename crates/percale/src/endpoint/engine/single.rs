@@ -170,7 +170,7 @@ impl Engine {
     fn deadline(&self, after: Duration) -> Deadline {
         let timer = self.timer(after, None, super::ALARM);
         if let Err(error) = &timer {
-            crate::later::later!(warn: %error, "no timer: who sleeps does not notice that a connection takes too long");
+            crate::later::later!(warn: %error, "no timer: the connect timeout may be detected late");
         }
         Deadline { at: Instant::now() + after, after, _timer: timer.ok() }
     }
@@ -187,7 +187,7 @@ impl Engine {
             }
             Stage::Joining { listener, peer, incarnation } if *peer == slot => {
                 if *incarnation != there {
-                    return self.fail_single(ErrorCode::Refused, "another endpoint took the place", Vec::new());
+                    return self.fail_single(ErrorCode::Refused, "replaced by another endpoint", Vec::new());
                 }
                 let listener = *listener;
                 self.connected(slot, transport);
@@ -338,7 +338,7 @@ impl Engine {
         let peer = self.core.peers.slot((address, 0));
         let known = self.links.get(peer as usize).is_some_and(Option::is_some);
         if known || self.core.peers.name_single(address).is_err() {
-            return self.core.peers.accuse(listener, "a connection to nobody");
+            return self.core.peers.accuse(listener, "a connection to an unknown endpoint");
         }
         if let Ok(single) = self.single() {
             single.stage = Stage::Joining { listener, peer, incarnation };

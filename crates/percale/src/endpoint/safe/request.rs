@@ -70,7 +70,7 @@ impl<A: Ownership> Endpoint<A> {
     }
 }
 
-/// The calls by which a request waits for a counter or a variable before it begins.
+/// Generates the methods that make a request wait for a counter or a variable before it begins.
 macro_rules! begins_later {
     () => {
         /// Delays the operation until `counter` has counted `threshold` successes (FI_TRIGGER_THRESHOLD); see

@@ -5,7 +5,7 @@ use super::super::super::double;
 use super::super::super::tests::sides;
 use super::*;
 
-/// A bench of another peer, on the same device.
+/// Creates a bench for another peer on the same device.
 fn other(bench: &Bench, using: Using) -> Bench {
     let domain = ProtectionDomain::new(bench.adapter.domain().context()).expect("a protection domain");
     let grantee = Arc::new(VerbsGrantee::new(domain, Some(using)));
