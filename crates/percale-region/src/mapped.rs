@@ -11,6 +11,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::raw_key::RAW_KEY_BYTES;
+use crate::system::random::fill;
 
 /// The reason why a raw key was not mapped.
 #[non_exhaustive]
@@ -66,7 +67,7 @@ impl Table {
 impl Default for Mapped {
     fn default() -> Self {
         let mut random = [0; 8];
-        if cfg!(not(loom)) && getrandom::fill(&mut random).is_err() {
+        if cfg!(not(loom)) && fill(&mut random).is_err() {
             random = [0xA5; 8]; // Without random numbers, an application that chooses such keys for its regions gets collisions.
         }
         let random = u64::from_ne_bytes(random);

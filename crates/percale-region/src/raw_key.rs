@@ -11,6 +11,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::RegisterError;
 use super::remote::NO_KEY;
+use crate::system::random::random;
 
 /// The length of the longest raw key in bytes.
 pub const RAW_KEY_BYTES: usize = 32;
@@ -104,12 +105,6 @@ impl Secret {
 
 fn first_word(digest: &[u8]) -> u64 {
     digest.first_chunk().map_or_else(|| unreachable!("digests have 32 bytes"), |word| u64::from_le_bytes(*word))
-}
-
-fn random<const LEN: usize>() -> std::io::Result<[u8; LEN]> {
-    let mut bytes = [0; LEN];
-    getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -47,8 +47,8 @@
 //! # Features of cargo
 //! The libraries of devices are loaded at run time, so a build with every feature also runs on a machine without them. A feature that is off saves
 //! code and crates. Types that a program matches on are in every build: without a feature, its transport or device is unavailable with the error
-//! that a missing library has, and the error names the feature. Without features percale has at most 28 crates in its dependency tree (itself
-//! included, and those of derive macros); with the default ones it has 16 more.
+//! that a missing library has, and the error names the feature. Without features percale has at most 25 crates in its dependency tree (itself
+//! included, and those of derive macros); with the default ones it has 17 more.
 //!
 //! | feature | default | what it adds | what it costs |
 //! |---|---|---|---|

@@ -21,6 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::call::call;
+use super::random::random;
 
 /// The value of the word in the process that allocated it. A page that was wiped contains only zeros.
 const HERE: u64 = 0x7065_7263_616c_6521;
@@ -81,9 +82,7 @@ impl Process {
 /// The error of `getrandom`, `mmap` or `madvise`.
 pub fn word_of_this_process() -> io::Result<&'static AtomicU64> {
     const PAGES: u32 = 1 << 26;
-    let mut random = [0; 4];
-    getrandom::fill(&mut random).map_err(io::Error::other)?;
-    let down = (u32::from_ne_bytes(random) % PAGES) as usize * rustix::param::page_size();
+    let down = (u32::from_ne_bytes(random()?) % PAGES) as usize * rustix::param::page_size();
     let chosen = map_page(null_mut())?;
     // The address is a hint: the kernel chooses another one if it is in use or outside the process's address space.
     let page = map_page(chosen.wrapping_byte_sub(down));

@@ -39,6 +39,7 @@ use crate::local_memory::rundown::Pin;
 use crate::local_memory::sealed;
 use crate::local_memory::volatile::{Segment, Segments};
 use crate::system::forked::Process;
+use crate::system::random::fill;
 use crate::window::{Cell, Table as Windows, WindowError, WindowType};
 
 /// The number of random keys that are drawn at a time. The probability that none of them has a free home slot is at
@@ -247,7 +248,7 @@ impl Keys {
     fn random_key(&self) -> Result<u64, RegisterError> {
         let mut bytes = [0; 8 * DRAWN];
         loop {
-            getrandom::fill(&mut bytes).map_err(|error| RegisterError::System(std::io::Error::other(error)))?;
+            fill(&mut bytes).map_err(RegisterError::System)?;
             let drawn = bytes.as_chunks().0.iter().map(|one| u64::from_ne_bytes(*one));
             let origin = self.lines.origin();
             let mut fit =

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::cell::Cell;
 use super::{WindowError, WindowType};
+use crate::system::random::fill;
 use crate::{Lines, above_small_numbers};
 
 /// The number of indices, which have 24 bits.
@@ -59,7 +60,7 @@ impl Origin {
 impl Default for Origin {
     fn default() -> Self {
         let mut random = [0; 8];
-        if cfg!(not(loom)) && getrandom::fill(&mut random).is_err() {
+        if cfg!(not(loom)) && fill(&mut random).is_err() {
             random = [0x5A; 8]; // The only drawback is that other keys are in this range more easily.
         }
         let random = u64::from_le_bytes(random);
