@@ -162,6 +162,12 @@ impl<K, T, const L: usize> Arena<K, T, L> {
         self.node(index).sequence
     }
 
+    /// Returns whether the entry is newer than the last entry of a list, so that appending it keeps the list in order.
+    #[inline]
+    pub(super) fn is_newest(&self, list: &List, index: u32) -> bool {
+        list.is_empty() || self.sequence(list.tail) < self.sequence(index)
+    }
+
     #[inline]
     pub(super) fn key(&self, index: u32) -> &K {
         &self.node(index).key

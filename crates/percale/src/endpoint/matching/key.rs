@@ -83,6 +83,12 @@ impl Masks {
         Self { tag: !pattern.ignore, source }
     }
 
+    /// Returns whether the source is compared.
+    #[inline]
+    pub(super) fn compares_source(self) -> bool {
+        self.source != 0
+    }
+
     /// Returns the pattern from which these masks and this key were made.
     #[inline]
     pub(super) fn pattern(self, key: Key) -> Pattern {

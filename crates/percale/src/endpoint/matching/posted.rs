@@ -6,8 +6,11 @@
 //! length stays near one value from repeating it. While receives are filed, an arrival looks up the first receive of
 //! every class, and the lowest sequence number wins.
 //!
-//! Invariants: an entry is in `order`, and while `filed`, it is also in exactly one of its class's bins or in `rest`. A
-//! class changes its masks only while it is empty.
+//! Invariants:
+//! 1. An entry is in `order`, and while `filed`, it is also in exactly one of its class's bins or in `rest`.
+//! 2. A class changes its masks only while it is empty.
+//! 3. `order`, `rest` and every bin are in posting order. Entries are only appended to them, so an entry that is filed
+//!    must be newer than all entries of that list.
 
 use super::arena::{Arena, List, NIL, Posted};
 use super::bins::Bins;
@@ -271,17 +274,20 @@ impl<R> Queue<R> {
         }
     }
 
+    /// Appends an entry to its bin or to `rest`. The entry must be newer than all entries of that list.
     // Not inlined, like `first_of_others`.
     #[inline(never)]
     fn file(&mut self, index: u32) {
         let Entry { key, masks, .. } = *self.arena.key(index);
         let Some(class) = self.class(masks) else {
+            debug_assert!(self.arena.is_newest(&self.rest, index), "`rest` is in posting order");
             self.arena.key_mut(index).class = REST;
             self.arena.push_back(FILE, &mut self.rest, index);
             return;
         };
         let bins = &mut self.classes[class].bins;
         let bin = bins.find_or_make(masks.apply(key));
+        debug_assert!(self.arena.is_newest(bins.list(bin), index), "a bin is in posting order");
         self.arena.push_back(FILE, bins.list_mut(bin), index);
         let entry = self.arena.key_mut(index);
         (entry.class, entry.bin) = (class as u32, bin);

@@ -6,8 +6,11 @@
 //! of that class are one look-up. While a class is in use, every held message is filed in it. All classes are dropped
 //! when [`FEW`] messages are left, and a class that was not used recently is replaced by another one when needed.
 //!
-//! Invariants: an entry is either in `order` and in a bin of every class in use, or in `claimed` and in no bin. A class
-//! that is not in use has no bins.
+//! Invariants:
+//! 1. An entry is either in `order` and in a bin of every class in use, or in `claimed` and in no bin.
+//! 2. A class that is not in use has no bins.
+//! 3. `order` and every bin are in arrival order, so that the first entry of a bin is the oldest. Entries are only
+//!    appended to a bin, so an entry that is filed must be newer than all entries of its bin.
 
 use super::arena::{Arena, Held, List, NIL};
 use super::bins::Bins;
@@ -184,31 +187,46 @@ impl<U> Queue<U> {
         all.map(|index| self.arena.key(index).key.source)
     }
 
-    /// Changes the source of the messages of one source, claimed or not. Messages that already have the new source are
-    /// older than all of these.
+    /// Changes the source of the messages of one source, claimed or not. Messages that already have the new source may
+    /// be older or newer than these.
     #[cold]
     pub(super) fn rename(&mut self, from: u64, to: u64) {
-        for list in [self.order, self.claimed] {
-            let mut index = list.head();
-            while index != NIL {
-                if self.arena.key(index).key.source == from {
-                    self.rename_one(index, to);
-                }
-                index = self.arena.next(ORDER, index);
+        let mut index = self.claimed.head();
+        while index != NIL {
+            step();
+            let key = &mut self.arena.key_mut(index).key;
+            if key.source == from {
+                key.source = to;
             }
+            index = self.arena.next(ORDER, index);
+        }
+        // In a class that compares the source, bins of both sources become one. Its arrival order is a mix of both, so
+        // the entries of both are filed again.
+        let affected: Vec<usize> = (0..self.classes.len()).filter(|&class| self.compares_source(class)).collect();
+        let mut index = self.order.head();
+        while index != NIL {
+            step();
+            let source = self.arena.key(index).key.source;
+            if source == from || source == to {
+                affected.iter().for_each(|&class| self.unfile(class, index));
+                self.arena.key_mut(index).key.source = to;
+            }
+            index = self.arena.next(ORDER, index);
+        }
+        let mut index = if affected.is_empty() { NIL } else { self.order.head() };
+        while index != NIL {
+            step();
+            if self.arena.key(index).key.source == to {
+                affected.iter().for_each(|&class| self.file(class, index));
+            }
+            index = self.arena.next(ORDER, index);
         }
     }
 
-    fn rename_one(&mut self, index: u32, source: u64) {
-        let Entry { key, claimed, .. } = *self.arena.key(index);
-        let renamed = Key { source, ..key };
-        // Only classes that compare the source are affected. Messages in the new bin are older, so the order is kept.
-        let concerned =
-            |class: &Class| !claimed && class.in_use && class.masks.apply(key) != class.masks.apply(renamed);
-        let concerned: Vec<usize> = (0..self.classes.len()).filter(|at| concerned(&self.classes[*at])).collect();
-        concerned.iter().for_each(|class| self.unfile(*class, index));
-        self.arena.key_mut(index).key = renamed;
-        concerned.iter().for_each(|class| self.file(*class, index));
+    /// Returns whether the class is in use and compares the source of messages.
+    fn compares_source(&self, class: usize) -> bool {
+        let Class { masks, in_use, .. } = &self.classes[class];
+        *in_use && masks.compares_source()
     }
 
     #[cfg(test)]
@@ -245,9 +263,11 @@ impl<U> Queue<U> {
         }
     }
 
+    /// Appends an entry to its bin of a class. The entry must be newer than all entries of that bin.
     fn file(&mut self, class: usize, index: u32) {
         let Class { masks, bins, .. } = &mut self.classes[class];
         let bin = bins.find_or_make(masks.apply(self.arena.key(index).key));
+        debug_assert!(self.arena.is_newest(bins.list(bin), index), "a bin is in arrival order");
         self.arena.push_back(FILE + class, bins.list_mut(bin), index);
         self.arena.key_mut(index).bins[class] = bin;
     }

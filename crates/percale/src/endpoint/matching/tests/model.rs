@@ -55,18 +55,30 @@ fn call(growth: u32) -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Generates the calls above, and occasionally a call that removes most of a queue.
+/// Generates senders that disconnect. Most of them are one of a pair with the same names (0 and 1, 2 and 3), because
+/// only senders with the same names share a label.
+fn leave() -> impl Strategy<Value = Call> {
+    let pair = (0..4_u64).prop_map(|from| Call::Leave(from, vec![from ^ 1]));
+    let any = (0..4_u64, prop::collection::vec(0..6_u64, 0..3)).prop_map(|(from, names)| Call::Leave(from, names));
+    prop_oneof![3 => pair, 1 => any]
+}
+
+/// Generates the calls above, and occasionally a call that removes most of a queue or a sender that disconnects. In half
+/// of the sequences, senders disconnect often (`leaves`), so that labels are shared while many messages are held.
 fn calls() -> impl Strategy<Value = Vec<Call>> {
     let rare = prop_oneof![
         source().prop_map(Call::DrainPosted),
         (0..4_u64, 0..4_u64).prop_map(|(from, to)| Call::Redirect(from, to)),
         source().prop_map(Call::DrainHeld),
         (0..5_u32, 0..6_usize).prop_map(|(modulus, limit)| Call::ExtractHeld(modulus, limit)),
-        (0..4_u64, prop::collection::vec(0..6_u64, 0..3)).prop_map(|(from, names)| Call::Leave(from, names)),
     ];
     let rare = rare.boxed();
-    prop_oneof![Just(1_u32), Just(2), Just(5)]
-        .prop_flat_map(move |growth| prop::collection::vec(prop_oneof![40 => call(growth), 1 => rare.clone()], 1..400))
+    (prop_oneof![Just(1_u32), Just(2), Just(5)], prop_oneof![Just(1_u32), Just(8)]).prop_flat_map(
+        move |(growth, leaves)| {
+            let call = prop_oneof![160 => call(growth), 3 => rare.clone(), leaves => leave()];
+            prop::collection::vec(call, 1..400)
+        },
+    )
 }
 
 /// Returns whether a number is one of those that a test with this modulus picks.

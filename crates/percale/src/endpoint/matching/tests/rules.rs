@@ -1,6 +1,6 @@
 //! Single rules that the random sequences rarely or never test.
 
-use crate::endpoint::matching::{Envelope, Keep, Matching, Pattern, Source, posted};
+use crate::endpoint::matching::{Envelope, Keep, Matching, Pattern, Source, posted, unexpected};
 
 fn tag(tag: u64) -> Pattern {
     Pattern { tag, ignore: 0, source: Source::Any }
@@ -72,4 +72,33 @@ fn more_classes_than_hash_tables_still_match_in_posting_order() {
     assert_eq!(matching.arrive(message(1)), Some(classes), "the class that looks at one bit alone");
     assert_eq!(matching.arrive(message(3)), Some(classes + 1));
     assert_eq!(matching.drain_posted(Source::Any).collect::<Vec<_>>(), (classes + 2..2 * classes).collect::<Vec<_>>());
+}
+
+#[test]
+fn messages_of_senders_that_share_a_label_are_found_in_arrival_order() {
+    /// The number of messages from another source. A search that examines all of them creates a class.
+    const OTHERS: u32 = unexpected::LINEAR as u32 + 1;
+    // The sender that disconnects last has the oldest messages, then the newest, then every other one.
+    for sources in [[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 1, 0, 1, 0, 1], [1, 0, 1, 0, 1, 0]] {
+        for ignore in [0, 1, u64::MAX] {
+            let directed = |tag, source| Pattern { tag, ignore, source: Source::From(source) };
+            let mut matching = Matching::<(), u32>::new();
+            for n in 0..OTHERS {
+                matching.hold(Envelope { tag: 4, source: 2 }, n);
+            }
+            for (source, n) in sources.into_iter().zip(OTHERS..) {
+                matching.hold(Envelope { tag: 2, source }, n);
+            }
+            assert_eq!(matching.find(&directed(2, 3)), None, "no message of this source, but a class");
+            matching.leave(0, &[1]);
+            matching.leave(1, &[0]);
+            // A later message of a sender that connected again.
+            let newest = OTHERS + sources.len() as u32;
+            matching.hold(Envelope { tag: 2, source: 0 }, newest);
+            for n in OTHERS..=newest {
+                let found = matching.find(&directed(2, 0)).and_then(|held| matching.take(held));
+                assert_eq!(found, Some(n), "sources {sources:?}, ignored bits {ignore:#x}");
+            }
+        }
+    }
 }

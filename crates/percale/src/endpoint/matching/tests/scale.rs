@@ -92,6 +92,28 @@ fn a_receive_does_not_walk_what_is_held() {
 }
 
 #[test]
+fn a_disconnect_walks_what_is_held_twice() {
+    let mut matching = Matching::<(), u64>::new();
+    let pattern = Pattern { tag: 0, ignore: 0, source: Source::From(0) };
+    for n in 0..MANY {
+        matching.hold(Envelope { tag: 0, source: n % 2 }, n);
+    }
+    assert_eq!(matching.find(&Pattern { tag: 1, ..pattern }), None, "creates a class");
+    steps::taken();
+    for source in [0, 1] {
+        matching.leave(source, &[1 - source]);
+        let steps = steps::taken();
+        // Each walk examines every message, and the bin of each message of the label is looked up.
+        assert!((MANY..4 * MANY).contains(&steps), "source {source}: {steps} steps");
+    }
+    for n in 0..MANY {
+        let held = matching.find(&pattern).expect("held");
+        assert_eq!(matching.take(held), Some(n));
+    }
+    assert_few("of two senders", steps::taken(), MANY);
+}
+
+#[test]
 fn no_seed_makes_long_chains() {
     const KEYS: u64 = 2_000;
     let numberings: [fn(u64) -> Pattern; 4] = [
