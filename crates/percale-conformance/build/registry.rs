@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The bounds are traits of `fabric.rs`. The test runs on each transport for which `fabric.rs` implements all of them.
-//! What looks like a test and would not run is an error of the build:
+//! The following items look like tests and would not run, so they are build errors:
 //!
 //! 1. a public function of another form: helpers are private, `pub(super)` or `pub(crate)`, so the compiler reports the unused ones;
 //! 2. a function in the form of a test that is not public;
@@ -33,7 +33,7 @@ pub(crate) struct Source {
     pub(crate) file: String,
     /// The module's path below `suite`; empty for `suite` itself.
     pub(crate) module: Vec<String>,
-    /// What the file contains.
+    /// The contents of the file.
     pub(crate) text: String,
 }
 
@@ -86,7 +86,7 @@ impl Transports {
         if found.0.is_empty() { Err(vec![format!("{file}: no transport")]) } else { Ok(found) }
     }
 
-    /// Whether the test runs on one of them.
+    /// Returns whether the test runs on one of the transports.
     fn any_runs(&self, test: &Test) -> bool {
         self.0.values().any(|traits| test.needs.is_subset(traits))
     }
@@ -220,7 +220,7 @@ fn needs(function: &ItemFn) -> Option<BTreeSet<String>> {
     needs.collect::<Option<BTreeSet<_>>>().filter(|needs| !needs.is_empty())
 }
 
-/// Whether the attribute leaves an item as it is: documentation and lints.
+/// Returns whether the attribute leaves an item unchanged: documentation and lints.
 fn is_neutral(attribute: &Attribute) -> bool {
     ["doc", "expect", "allow"].iter().any(|name| attribute.path().is_ident(name))
 }

@@ -1,22 +1,22 @@
 /* A CUDA driver without a device: the functions that percale calls, over ordinary memory.
  *
  * "Device" memory is a memfd mapped twice. The program's mapping can be neither read nor written (PROT_NONE), so code that touches it with
- * instructions of the processor crashes, and system calls on it fail with EFAULT; the driver has a mapping of its own. Copies wait in their
- * streams until an event is queried or a stream is synchronized: a query performs one copy and returns "not ready", so a caller that does not
+ * instructions of the processor crashes, and system calls on it fail with EFAULT. The driver has a mapping of its own. Copies wait in their
+ * streams until an event is queried or a stream is synchronized. A query performs one copy and returns "not ready", so a caller that does not
  * wait gets old bytes. There are two devices, each with its own memory.
  *
- * As the driver's, a synchronous copy to a device returns while its last bytes, at most 64 KiB, are still under way: they have been read from
- * the host's memory and not yet written to the device's. They arrive when the legacy default stream of their context is synchronized, or by the
+ * As with the real driver, a synchronous copy to a device returns while its last bytes, at most 64 KiB, are still under way: they have been
+ * read from host memory but not yet written to device memory. They arrive when the legacy default stream of their context is synchronized, or by the
  * next call or copy that this stream orders behind them. A stream of CU_STREAM_NON_BLOCKING does not wait for them. A copy to memory with
  * CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is complete when it returns. Setting the attribute completes no earlier copy.
  *
- * DOUBLE_POOLS=1 makes all memory of a device a pool's (cuMemAllocAsync): the attribute may be set and has no effect. DOUBLE_POOLS=mapped makes it
- * memory that is mapped (cuMemMap): the attribute is refused. Neither kind can be named to other processes.
+ * DOUBLE_POOLS=1 makes all memory of a device belong to a pool (cuMemAllocAsync): the attribute may be set and has no effect. DOUBLE_POOLS=mapped
+ * makes it mapped memory (cuMemMap): the attribute is refused. Neither kind can be exported to other processes.
  *
  * doubleCapture(1) begins the capture of a graph on a blocking stream, doubleCapture(2) one on another thread's non-blocking stream in the global
- * mode; doubleCapture(0) ends it, and returns how many calls have invalidated it.
+ * mode. doubleCapture(0) ends the capture, and returns the number of calls that have invalidated it.
  *
- * Handles for other processes name the memfd by process and descriptor. Unlike a driver's, they are only good while that process lives.
+ * Handles for other processes identify the memfd by process and descriptor. Unlike a real driver's, they are valid only while that process lives.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -37,9 +37,9 @@ enum kind { NONE, DEVICE, MANAGED, HOST, REGISTERED, OPENED_IPC };
 
 struct range {
     enum kind kind;
-    uintptr_t at; /* as the program sees it */
+    uintptr_t at; /* in the program's mapping */
     size_t len;
-    char *ours; /* as the driver sees it */
+    char *ours; /* in the driver's mapping */
     int fd, device;
     uint64_t id;
     int is_synchronous; /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS has been set */
@@ -61,7 +61,7 @@ struct operation {
     uint64_t value;
 };
 
-struct stream { struct operation *first, **last; uint64_t given, done; struct context *blocks; /* none: does not wait for the legacy stream */ };
+struct stream { struct operation *first, **last; uint64_t given, done; struct context *blocks; /* NULL: does not wait for the legacy stream */ };
 struct event { struct stream *stream; uint64_t behind; };
 struct context { int device; struct late *first, **last; };
 
@@ -70,14 +70,14 @@ static struct range ranges[RANGES];
 static struct context contexts[DEVICES] = {{0, NULL, &contexts[0].first}, {1, NULL, &contexts[1].first}};
 static uint64_t next_id = 1;
 static int initialized;
-static CUresult failed; /* what a copy that was done later came to */
+static CUresult failed; /* the result of copies that were performed later */
 static __thread struct context *stack[16];
 static __thread int depth;
 static int captures; /* how a graph is being captured: see above */
 static uint64_t count_invalidated;
-static __thread int mode; /* of the thread: 0 is CU_STREAM_CAPTURE_MODE_GLOBAL, 2 is _RELAXED */
+static __thread int mode; /* the thread's capture mode: 0 is CU_STREAM_CAPTURE_MODE_GLOBAL, 2 is _RELAXED */
 
-/* What tests ask. */
+/* Functions for tests. */
 static uint64_t count_copies, count_allocated_host, count_opened, count_exported, count_set, count_drained;
 uint64_t doubleCopies(void) { return __atomic_load_n(&count_copies, __ATOMIC_RELAXED); }
 uint64_t doublePinned(void) { return __atomic_load_n(&count_allocated_host, __ATOMIC_RELAXED); }
@@ -112,7 +112,8 @@ static struct range *add(enum kind kind, uintptr_t at, size_t len, char *ours, i
     return NULL;
 }
 
-/* Where the driver sees bytes; NULL if not all of them are in one range. With `host`, memory that it does not know is the program's. */
+/* Returns the address of bytes in the driver's mapping, or NULL if they are not all in one range. With `host`, unknown memory is taken as the
+ * program's. */
 static char *see(uintptr_t at, size_t len, int host) {
     struct range *range = find(at);
     if (!range) return host ? (char *)at : NULL;
@@ -122,7 +123,7 @@ static char *see(uintptr_t at, size_t len, int host) {
 
 static struct context *current(void) { return depth ? stack[depth - 1] : NULL; }
 
-/* Writes what synchronous copies in a context have left under way. Under the lock. */
+/* Writes the bytes that synchronous copies in a context have left under way. The caller holds the lock. */
 static void arrive(struct context *context) {
     while (context->first) {
         struct late *late = context->first;
@@ -134,7 +135,7 @@ static void arrive(struct context *context) {
     context->last = &context->first;
 }
 
-/* What a call that waits returns because a graph is being captured. Under the lock. */
+/* Returns the result of a waiting call while a graph is being captured. The caller holds the lock. */
 static CUresult refuse(int is_legacy) {
     CUresult code = captures == 1 && is_legacy ? CAPTURE_IMPLICIT : captures == 2 && mode != 2 ? CAPTURE_UNSUPPORTED : OK;
     if (code != OK) count_invalidated++;
@@ -290,7 +291,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *at, unsigned fl
     return OK;
 }
 
-/* Ends all that was allocated on any device, pinned memory of the host too. The contexts serve again at once. */
+/* Frees all memory that was allocated on any device, and pinned host memory. The contexts can be used again at once. */
 CUresult cuDevicePrimaryCtxReset_v2(int device) {
     if (device < 100 || device >= 100 + DEVICES) return INVALID_VALUE;
     for (int i = 0; i < RANGES; i++) {
@@ -300,7 +301,7 @@ CUresult cuDevicePrimaryCtxReset_v2(int device) {
     return OK;
 }
 
-/* Does the first operation of a stream. Under the lock. */
+/* Performs the first operation of a stream. The caller holds the lock. */
 static void one(struct stream *stream) {
     if (stream->blocks) arrive(stream->blocks);
     struct operation *first = stream->first;
@@ -387,7 +388,7 @@ CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t len) {
     pthread_mutex_unlock(&lock);
     return code;
 }
-/* CU_STREAM_LEGACY, or the handle 0. */
+/* Returns whether a stream is CU_STREAM_LEGACY, or the handle 0. */
 static int is_legacy(struct stream *stream) { return (uintptr_t)stream <= 1; }
 
 CUresult cuStreamSynchronize(struct stream *stream) {
@@ -461,7 +462,7 @@ CUresult cuEventSynchronize(struct event *event) {
     return code;
 }
 
-/* The one program there is: it writes 64 bits. */
+/* The only supported program: it stores 64 bits. */
 CUresult cuModuleLoadData(void **module, const void *image) {
     if (!current() || !strstr(image, ".entry store64(")) return INVALID_VALUE;
     *module = contexts;
@@ -499,7 +500,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *opened, struct handle handle, unsign
     struct name name;
     memcpy(&name, &handle, sizeof name);
     if (!current()) return INVALID_CONTEXT;
-    if (name.magic != 0x0dd || name.pid == getpid()) return INVALID_CONTEXT; /* as the driver: not one's own */
+    if (name.magic != 0x0dd || name.pid == getpid()) return INVALID_CONTEXT; /* like the driver: a process cannot open its own handle */
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", name.pid, name.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);

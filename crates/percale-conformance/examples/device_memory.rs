@@ -1,19 +1,19 @@
-//! How long messages of a device's memory take, beside messages of the host's and the driver's own copies.
+//! Measures the time of messages of device memory, compared to messages of host memory and to the driver's own copies.
 //!
 //! ```text
 //! device_memory [--rounds 30] [--json]
 //! ```
 //!
-//! One thread drives both endpoints, so figures are of one message from its posting to both completions, in microseconds.
-//! Each way is measured in turn in every round:
-//! * *host*: from the host's memory to the host's;
-//! * *device*: from a device's memory to the same device's;
+//! One thread drives both endpoints. The figures are the time of one message from its posting to both completions, in
+//! microseconds. Each way is measured in turn in every round:
+//! * *host*: from host memory to host memory;
+//! * *device*: from a device's memory to memory of the same device;
 //! * *out* and *in*: from the device to the host, and from the host to the device;
-//! * *copies*: the driver copies as many bytes to pinned memory of the host, waits, copies them back and waits: what a message
-//!   from device to device takes that does nothing else.
+//! * *copies*: the driver copies the same number of bytes to pinned memory of the host, waits, copies them back and
+//!   waits. This is the time of a message from device to device that does nothing else.
 //!
-//! What arrived is compared with what was sent once for each length and way. Runs on the machine's driver of CUDA, or on what
-//! `PERCALE_CUDA_LIBRARY` names.
+//! The received bytes are compared with the sent bytes once for each length and way. Runs on the machine's CUDA driver,
+//! or on the library that `PERCALE_CUDA_LIBRARY` names.
 
 use std::time::Instant;
 
@@ -56,7 +56,7 @@ fn wrong(why: &str) -> ! {
     std::process::exit(2);
 }
 
-/// All lengths over one transport.
+/// Measures all lengths over one transport.
 fn measure<F: Fabric>(rounds: usize, json: bool) {
     let mesh = Mesh::<F>::connected(2);
     for (number, len) in (1..).zip(LENGTHS) {
@@ -83,7 +83,7 @@ fn measure<F: Fabric>(rounds: usize, json: bool) {
                     device.0.copy_to_pinned(pinned);
                     device.1.copy_from_pinned(pinned);
                 }
-                // The first of each is not counted: it connects, pins and allocates.
+                // The first message of each kind is not counted: it connects, pins and allocates.
                 if round > 0 {
                     times.push(begin.elapsed().as_secs_f64() * 1e6);
                     continue;

@@ -1,4 +1,4 @@
-//! A token goes round more processes than there are processors.
+//! Passes a token round a ring of more processes than there are processors.
 //!
 //! ```text
 //! token_ring [--processes 16] [--hops 100000] [--rounds 3] [--json]
@@ -8,13 +8,13 @@
 //! Measured in turns, `--rounds` times, of which the medians are reported:
 //! * *many*: the hop of a ring of `--processes` processes that share two processors, pinned to neither of them;
 //! * *two*: the hop of the same program with two processes, each on a processor of its own;
-//! * *switch*: one context switch: two processes on one processor pass a byte to and fro over two pipes; half of
-//!   a round trip. It holds what such a switch cannot do without (a write that wakes, a read that sleeps), and nothing
-//!   is subtracted.
+//! * *switch*: one context switch. Two processes on one processor exchange a byte over two pipes, and half of a round
+//!   trip is reported. It includes the calls that such a switch needs (a write that wakes, a read that sleeps), and
+//!   nothing is subtracted.
 //!
-//! A ring that wastes nothing takes about `two + switch` for a hop: the message, and the switch to the process that
-//! gets it. The ratio shows how far percale's blocking waits are from that. Every hop verifies the token, which counts
-//! the hops. The program fails if the token is wrong or if nothing moves for two minutes, never for being slow.
+//! A ring without overhead takes about `two + switch` for a hop: the message, and the switch to the process that gets
+//! it. The ratio shows how far percale's blocking waits are from that. Every hop verifies the token, which counts the
+//! hops. The program fails if the token is wrong or if nothing moves for two minutes, never because it is slow.
 //!
 //! With `--idle` all processes wait for a token that never arrives, and their processor time is reported.
 
@@ -43,7 +43,7 @@ fn main() {
     report(&asked, &many, &two, &switches);
 }
 
-/// What the command line asks for.
+/// The options of the command line.
 struct Asked {
     processes: usize,
     hops: u64,
@@ -81,11 +81,11 @@ fn usage(word: &str) -> ! {
     std::process::exit(2);
 }
 
-/// What processes take that wait for nothing.
+/// Measures the processor time of processes that wait without receiving anything.
 fn idle(asked: &Asked, both: &str, seconds: u64) {
     let _watchdog = Watchdog::within("idle processes", PATIENCE + Duration::from_secs(seconds));
     let all = start(asked.processes, asked.hops, |_| both.to_owned());
-    // All but the first wait for a token; it waits for us.
+    // All but the first process wait for a token, and the first one waits for this program.
     std::thread::sleep(Duration::from_millis(500));
     let before: Vec<f64> = all.iter().map(|helper| processor_ms(helper.pid())).collect();
     std::thread::sleep(Duration::from_secs(seconds));

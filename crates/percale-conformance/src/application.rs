@@ -1,4 +1,5 @@
-//! The driver's calls that an application makes by itself, as programs with a device do: synchronous copies, and what the double counts.
+//! Driver calls that an application makes itself, like programs with a device do: synchronous copies. Also reads the
+//! counts of the double.
 
 #![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
 
@@ -14,12 +15,12 @@ pub const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";
 
 type Handle = *mut c_void;
 
-/// The driver's library, which percale has loaded, too.
+/// Returns the driver's library, which percale has loaded, too.
 fn library() -> &'static Library {
     static LOADED: OnceLock<Library> = OnceLock::new();
     let load = || {
         let name = std::env::var_os(LIBRARY).unwrap_or_else(|| "libcuda.so.1".into());
-        // SAFETY: the library is loaded already; this gives another handle to it.
+        // SAFETY: the library is loaded already, and this returns another handle to it.
         unsafe { Library::new(name) }.expect("the driver's library")
     };
     LOADED.get_or_init(load)
@@ -29,7 +30,8 @@ macro_rules! call {
     ($name:literal, ($($type:ty),*), $($argument:expr),*) => {{
         // SAFETY: the driver's function of this name has this type.
         let found = unsafe { library().get::<unsafe extern "C" fn($($type),*) -> c_int>($name.as_bytes()) };
-        // SAFETY: room for what it gives, handles that it gave, and memory that the caller keeps.
+        // SAFETY: the arguments are room for results, handles that the library returned, and memory that the caller
+        // keeps.
         let code = unsafe { found.expect($name)($($argument),*) };
         assert_eq!(code, 0, $name);
     }};
@@ -65,19 +67,19 @@ pub(crate) fn copy_to_host(ordinal: u32, bytes: &mut [u8], from: Segment) {
     within(ordinal, || call!("cuMemcpyDtoH_v2", (*mut c_void, u64, usize), to, from, len));
 }
 
-/// Returns a count of the double's: of calls of the function `name`, which takes nothing.
+/// Returns a count of the double: the result of its function `name`, which has no arguments.
 ///
 /// # Panics
 /// If the driver is not the double.
 #[must_use]
 pub fn count(name: &str) -> u64 {
-    // SAFETY: the double's functions of such names have this type.
+    // SAFETY: the double's functions with such names have this type.
     let found = unsafe { library().get::<unsafe extern "C" fn() -> u64>(name.as_bytes()) };
-    // SAFETY: it takes nothing.
+    // SAFETY: the function has no arguments.
     unsafe { found.expect("the double")() }
 }
 
-/// Returns the calling thread's mode for captures: 0 is the global one, with which threads begin.
+/// Returns the calling thread's capture mode. 0 is the global mode, which threads have at first.
 #[must_use]
 pub fn capture_mode() -> i32 {
     let mut mode = 0;
@@ -87,14 +89,14 @@ pub fn capture_mode() -> i32 {
     found
 }
 
-/// Begins the capture of a graph: 1 on a blocking stream, 2 on another thread's stream in the global mode; 0 ends it. Returns how many calls have
-/// invalidated the one before.
+/// Controls the capture of a graph: 1 begins it on a blocking stream, 2 begins it on another thread's stream in the
+/// global mode, and 0 ends it. Returns the number of calls that have invalidated the previous capture.
 ///
 /// # Panics
 /// If the driver is not the double.
 pub fn capture(how: i32) -> u64 {
     // SAFETY: the double's function of this name has this type.
     let found = unsafe { library().get::<unsafe extern "C" fn(c_int) -> u64>(b"doubleCapture") };
-    // SAFETY: it takes a number.
+    // SAFETY: the argument is a number.
     unsafe { found.expect("the double")(how) }
 }

@@ -1,9 +1,10 @@
 //! Device memory, and the driver that tests use.
 //!
-//! Tests of devices run in processes of their own: an environment variable names the driver's library, and a process that touches device
-//! memory with instructions of the processor crashes. If `PERCALE_CUDA_LIBRARY` names a library, the tests use that one; otherwise the
-//! machine's, if it finds a device; otherwise the double (`cuda/double.c`), compiled here, once with each kind of memory that a device has
-//! ([`POOLS`]). Each test prints which one it ran on.
+//! Tests of devices run in processes of their own: an environment variable names the driver's library, and a process
+//! that touches device memory with instructions of the processor crashes. If `PERCALE_CUDA_LIBRARY` names a library,
+//! the tests use that one. Otherwise they use the machine's driver, if it finds a device. Otherwise they use the double
+//! (`cuda/double.c`), compiled here, once with each kind of memory that a device has ([`POOLS`]). Each test prints
+//! which one it ran on.
 
 #![expect(unsafe_code, reason = "has a driver copy, allocate and free; each block says why the memory is there")]
 
@@ -21,8 +22,9 @@ pub use crate::application::LIBRARY;
 use crate::fabric::Fabric;
 use crate::mesh::Mesh;
 
-/// The variable by which the double's memory is a pool's (`1`) or mapped (`mapped`), and not an allocation of its own. Setting
-/// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS has no effect on memory of the first kind, and is refused of the second.
+/// The variable that makes the double's memory belong to a pool (`1`) or be mapped (`mapped`), instead of being
+/// separate allocations. Setting CU_POINTER_ATTRIBUTE_SYNC_MEMOPS has no effect on memory of the first kind, and is
+/// refused for the second.
 pub const POOLS: &str = "DOUBLE_POOLS";
 /// Values of [`POOLS`]: not set, and each of its values.
 pub const ALL_POOLS: [&[(&str, &str)]; 3] = [&[], &[(POOLS, "1")], &[(POOLS, "mapped")]];
@@ -68,7 +70,7 @@ pub fn run(directory: &str, test: fn()) {
         return test();
     }
     let driver = driver_for(directory);
-    // Of a machine's own driver the variable is none.
+    // The machine's own driver has no such variable.
     let all = if driver.is_some() { &ALL_POOLS[..] } else { &ALL_POOLS[..1] };
     for pools in all {
         let (name, mut command) = within();
@@ -82,8 +84,8 @@ pub fn run(directory: &str, test: fn()) {
     }
 }
 
-/// Runs the calling test on the double, whatever the machine has: once with each of these sets of variables, in a process of its own each time;
-/// `directory` takes the double.
+/// Runs the calling test on the double, even if the machine has a device: once with each of these sets of variables, in
+/// a process of its own each time. The double is compiled into `directory`.
 ///
 /// # Panics
 /// Panics if the test fails there.
@@ -219,7 +221,7 @@ impl DeviceMemory {
         self.copy_segment(CopyWay::ToDevice, host.segment);
     }
 
-    /// What it holds, copied by the application.
+    /// Returns the contents of the memory, copied by the application.
     #[must_use]
     pub fn read(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.segment.len()];
@@ -227,7 +229,8 @@ impl DeviceMemory {
         bytes
     }
 
-    /// Writes its first bytes by the application's synchronous copy, whose last bytes may still be under way when this returns.
+    /// Writes its first bytes by a synchronous copy of the application. The last bytes may still be under way when this
+    /// returns.
     pub fn write(&self, bytes: &[u8]) {
         copy_to_device(self.ordinal, self.segment, bytes);
     }
@@ -305,7 +308,7 @@ impl<F: Fabric> Mesh<F> {
         let work = RmaWork { flags: work.flags | OpFlags::DEVICE, ..work };
         let endpoint = self.endpoint(from);
         let posted = if write {
-            // SAFETY: tests free their memory when nothing uses it, and access it only after the operation is over.
+            // SAFETY: tests free their memory when nothing uses it, and access it only after the operation has ended.
             unsafe { endpoint.post_write(&work) }
         } else {
             // SAFETY: as above.

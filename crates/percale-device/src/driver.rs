@@ -18,7 +18,7 @@ pub enum DeviceError {
     Missing {
         /// The interface of the devices.
         interface: Interface,
-        /// What is missing.
+        /// The missing component.
         what: String,
     },
     /// The device number is too high.

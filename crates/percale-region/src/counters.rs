@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-/// A counter of accesses, as a region knows it: the counters of programs are in a crate above.
+/// A counter of accesses, in the form that regions use. The counters of programs are in a crate above this one.
 pub trait AccessCounter: std::fmt::Debug + Send + Sync {
     /// Adds to the number of accesses. This may begin operations.
     fn add(&self, count: u64);

@@ -132,7 +132,7 @@ impl Registered {
     pub fn lease(self: &Arc<Self>, address: u64, len: u64, wanted: Access) -> Result<Lease, Refusal> {
         let offset = self.check(address, len, wanted)?;
         if !self.is_backed() {
-            return Err(Refusal::Fault); // A transfer would touch it with instructions of ours.
+            return Err(Refusal::Fault); // A transfer would access it with instructions of this process.
         }
         Ok(Lease::of(self, self.place().slice(offset as usize, len as usize)))
     }

@@ -1,14 +1,14 @@
 //! An internal crate of [percale](https://docs.rs/percale), without any promise of stability: programs use `percale`.
 //!
-//! Memory that peers may access, as the endpoints of a domain know it: the table of keys, rights and windows, grants to peers, and
-//! revocation. The handles of the application are in `memory` of percale.
+//! Memory that peers may access, in the form that the endpoints of a domain use: the table of keys, rights and windows,
+//! grants to peers, and revocation. The handles of the application are in `memory` of percale.
 //!
-//! * `keys`: the domain's table; `registered`: a region as the table knows it
+//! * `keys`: the domain's table; `registered`: an entry of the table for one region
 //! * `terms`: how memory is registered; `handle`: enabling, disabling and closing a region; `error`: errors
-//! * `revocation`: taking one back; `parked`: memory that is kept until a revocation is over
+//! * `revocation`: revoking a region; `parked`: memory that is kept until a revocation has ended
 //! * `on_device`: regions of a device's memory; `lease`: memory lent to one transfer
 //! * `counters`: counters of writes by peers, as a trait
-//! * `via`: the endpoints and peers through which accesses may come; `local`: local keys
+//! * `via`: the endpoints and peers through which accesses may be made; `local`: local keys
 //! * [`window`]: memory windows; `windows`: how many are bound; `hold`, `slice`: what each of them has of its region
 //! * `remote`: names of regions for peers; `raw_key`: long ones, and `mapped`: those of peers
 

@@ -14,13 +14,13 @@ use crate::local_memory::volatile::Segments;
 pub struct Slice {
     /// The key of the window.
     pub key: u64,
-    /// Where it begins in the region.
+    /// The offset of the first byte in the region.
     pub offset: u64,
     /// Its length in bytes.
     pub len: u64,
     /// The rights of peers.
     pub access: Access,
-    /// The endpoints through which accesses may come.
+    /// The endpoints through which accesses may be made.
     pub through: Through,
 }
 

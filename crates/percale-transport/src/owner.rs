@@ -1,4 +1,5 @@
-//! The owner of regions, for tests of links that access them: what a domain of percale does, as far as these tests need it.
+//! The owner of regions, for tests of links that access them. It performs the functions of a percale domain that these
+//! tests need.
 
 #![expect(unsafe_code, reason = "registers memory that a test vouches for; each block states its own reason")]
 

@@ -16,15 +16,15 @@ const SEND_WITH_INVALIDATE: c_int = 9;
 /// The environment variable that is set in the process that runs a test.
 const WITHIN: &str = "PERCALE_VERBS_TEST";
 
-/// Where cargo puts the double for a test program that depends on it.
+/// The directory in which cargo puts the double for a test program that depends on it.
 #[cfg(test)]
 pub(crate) fn beside_this_program() -> std::path::PathBuf {
     let program = std::env::current_exe().expect("the test program has a name");
     program.with_file_name("libpercale_verbs_double.so")
 }
 
-/// Returns whether the double is used, and prints why tests of pinned pages are skipped then: the double copies to
-/// whatever is mapped at an address at that time.
+/// Returns whether the double is used, and prints why tests of pinned pages are skipped then: the double copies to the
+/// memory that is mapped at an address at that time.
 pub fn pins_no_pages() -> bool {
     let is_double = std::env::var(LIBRARY).is_ok_and(|name| name.contains("verbs_double"));
     if is_double {

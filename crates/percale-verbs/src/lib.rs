@@ -11,12 +11,13 @@
 //! * [`Window`] gives a peer a right to a part of a region, and takes it back.
 //!
 //! # Rules
-//! 1. Each object keeps alive what it was made of, so objects may be dropped in any order.
-//! 2. The wrappers add no thread, and no lock on the way of a request.
+//! 1. Each object keeps the objects alive from which it was created, so objects may be dropped in any order.
+//! 2. The wrappers add no thread and no lock to a request.
 //! 3. Memory that a device may write is never a Rust slice. It is copied in and out.
-//! 4. In a forked child the objects end nothing: what they name belongs to the parent.
+//! 4. In a forked child the objects destroy nothing, because libibverbs' objects belong to the parent.
 //!
-//! Objects are shared by [`Arc`](std::sync::Arc). What libibverbs reports is a [`VerbsError`] with the name of the call and its errno.
+//! Objects are shared by [`Arc`](std::sync::Arc). An error of libibverbs is reported as a [`VerbsError`] with the name
+//! of the call and its errno.
 //!
 //! # Example
 //! Two queue pairs of one device, connected to each other. The first sends a message to the second. Between two processes, each side sends its

@@ -44,7 +44,7 @@ pub struct PairSize {
 /// An access to a peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteAccess {
-    /// What the request is called.
+    /// The name of the request.
     pub id: u64,
     /// Else it reads.
     pub writes: bool,
@@ -351,8 +351,8 @@ impl QueuePair {
     pub(super) unsafe fn post(&self, request: &mut abi::SendWr) -> Result<(), VerbsError> {
         let Some(post) = self.domain.context().ops().post_send else { return Err(VerbsError::unsupported(POST)) };
         let mut bad = null_mut();
-        // SAFETY: the queue pair is alive; request and list are read during the call; the caller guarantees that what
-        // they name stays valid.
+        // SAFETY: the queue pair is alive, and request and list are read during the call. The caller guarantees that
+        // the memory in them stays valid.
         VerbsError::check(POST, unsafe { post(self.as_ptr(), &raw mut *request, &raw mut bad) })
     }
 }

@@ -15,8 +15,8 @@ use super::registration::Registration;
 ///
 /// The keys of a registration are the device's: the local key for requests of this process, and the remote key for
 /// peers. The device reuses keys after a while. A registration refers to the pages that were at the addresses when it
-/// was made, whatever is mapped there later. So reusing a registration is safe only with a cache that monitors such
-/// changes.
+/// was made, even if other pages are mapped there later. So reusing a registration is safe only with a cache that
+/// monitors such changes.
 #[derive(Clone, Debug)]
 pub struct VerbsRegistrar {
     domain: Arc<ProtectionDomain>,

@@ -12,7 +12,8 @@ use crate::local_memory::volatile::Segment;
 
 /// A registration, which ends when it is dropped.
 ///
-/// It refers to the pages that were at the addresses when it was made, whatever is mapped there later.
+/// The registration refers to the pages that were at the addresses when it was made, even if other pages are mapped
+/// there later.
 #[derive(Debug)]
 pub struct Registration {
     ptr: Handle<abi::Mr>,

@@ -1,7 +1,7 @@
 //! A device's primary context, and its lanes.
 //!
-//! A lane is a stream and an event behind its last copy. Copies take a free lane, or a new one, so that no two kinds of transfer wait for
-//! each other; a lane returns when its copies are over.
+//! A lane is a stream, and an event behind its last copy. Copies take a free lane, or a new one, so that no two kinds
+//! of transfer wait for each other. A lane is returned when its copies have ended.
 
 #![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
 
@@ -17,7 +17,7 @@ pub(super) struct Lane {
     pub(super) event: Opaque,
 }
 
-// SAFETY: the driver's objects may be used from any thread; a lane is one transfer's at a time.
+// SAFETY: the driver's objects may be used from any thread. A lane belongs to one transfer at a time.
 unsafe impl Send for Lane {}
 
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub(super) struct Context {
     lanes: Mutex<Lanes>,
 }
 
-// SAFETY: contexts may be used from any thread; the rest is under locks.
+// SAFETY: contexts may be used from any thread, and the other fields are under locks.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -41,7 +41,7 @@ unsafe impl Sync for Context {}
 impl Context {
     pub(super) fn new(functions: &Functions, device: DeviceHandle) -> Result<Self, DeviceError> {
         let mut context = ptr::null_mut();
-        // SAFETY: room for a context; a device that the driver named.
+        // SAFETY: the arguments are room for a context, and a device that the driver returned.
         let code = unsafe { (functions.retain_context)(&raw mut context, device) };
         functions.check("cuDevicePrimaryCtxRetain", code)?;
         Ok(Self { context, lanes: Mutex::default() })
@@ -53,14 +53,15 @@ impl Context {
         functions: &Functions,
         then: impl FnOnce() -> Result<R, DeviceError>,
     ) -> Result<R, DeviceError> {
-        // SAFETY: a context that was retained and is never released.
+        // SAFETY: the context was retained and is never released.
         let code = unsafe { (functions.push_context)(self.context) };
         functions.check("cuCtxPushCurrent", code)?;
         let result = then();
         let mut ours: Opaque = ptr::null_mut();
-        // SAFETY: it was pushed above.
+        // SAFETY: the context was pushed above.
         let code: Code = unsafe { (functions.pop_context)(&raw mut ours) };
-        // The call may report an earlier error of a device. That does not end what was done here: copies that have begun are waited for.
+        // The call may report an earlier error of a device. Such an error does not affect the work of this call: copies
+        // that have begun are waited for.
         told(functions.check("cuCtxPopCurrent", code));
         result
     }
@@ -76,12 +77,12 @@ impl Context {
         Ok((lanes.all.len() - 1, lane))
     }
 
-    /// A lane that is in use.
+    /// Returns the lane with this number, which is in use.
     pub(super) fn lane(&self, number: usize) -> Lane {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner).all[number]
     }
 
-    /// Its copies are over.
+    /// Returns a lane whose copies have ended.
     pub(super) fn give_back(&self, number: usize) {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner).free.push(number);
     }
@@ -89,14 +90,14 @@ impl Context {
 
 fn make_lane(functions: &Functions) -> Result<Lane, DeviceError> {
     let (mut stream, mut event) = (ptr::null_mut(), ptr::null_mut());
-    // SAFETY: room for a stream.
+    // SAFETY: the argument is room for a stream.
     let code = unsafe { (functions.make_stream)(&raw mut stream, NON_BLOCKING) };
     functions.check("cuStreamCreate", code)?;
-    // SAFETY: room for an event.
+    // SAFETY: the argument is room for an event.
     let code = unsafe { (functions.make_event)(&raw mut event, NO_TIMING) };
     let made = functions.check("cuEventCreate", code).map(|()| Lane { stream, event });
     if made.is_err() {
-        // SAFETY: it was made above; nothing is on it, and there is no other reference to it.
+        // SAFETY: the stream was created above. It has no work, and there is no other reference to it.
         let code = unsafe { (functions.end_stream)(stream) };
         told(functions.check("cuStreamDestroy", code));
     }

@@ -1,4 +1,4 @@
-//! What percale asks of devices, in CUDA's terms.
+//! Implements percale's device driver interface with the CUDA driver API.
 
 #![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
 
@@ -20,7 +20,7 @@ use crate::driver::{Copies, Copy, DeviceError, Driver, Exported, Way};
 use crate::kind::{Interface, Kind, Place};
 use crate::local_memory::volatile::Segment;
 
-/// The variable that names another library.
+/// The environment variable with the file name of another library.
 const LIBRARY: &str = "PERCALE_CUDA_LIBRARY";
 
 /// The driver and its devices.
@@ -34,11 +34,11 @@ pub(super) struct Cuda {
 #[derive(Debug)]
 struct Device {
     handle: c_int,
-    /// Retained when it is first used: that costs memory of the device.
+    /// The context of the device. It is retained when it is first used, because that takes memory of the device.
     context: OnceLock<Result<Context, DeviceError>>,
 }
 
-/// What is not here.
+/// Returns the error for something that this machine lacks.
 fn missing(what: impl Into<String>) -> DeviceError {
     DeviceError::Missing { interface: Interface::Cuda, what: what.into() }
 }
@@ -47,39 +47,39 @@ impl Cuda {
     /// Loads the driver's library, and counts its devices.
     pub(super) fn load() -> Result<Self, DeviceError> {
         let name = std::env::var_os(LIBRARY).unwrap_or_else(|| "libcuda.so.1".into());
-        // SAFETY: any program may load the driver's library, and its initializers touch nothing of ours. A user that names another library vouches
-        // for it.
+        // SAFETY: any program may load the driver's library, and its initializers touch nothing of percale. A user who
+        // names another library is responsible for it.
         let library = unsafe { Library::new(&name) };
         let library = library.map_err(|error| {
             let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
             missing(format!("the driver's library {} cannot be loaded: {why}", name.to_string_lossy()))
         })?;
-        // Never unloaded: its threads and the functions below stay good.
+        // The library is never unloaded: its threads and the functions below stay valid.
         let library: &'static Library = Box::leak(Box::new(library));
         let functions = Functions::of(library)
             .map_err(|symbol| missing(format!("{} has no {symbol}: the driver is too old", name.to_string_lossy())))?;
         let mut cuda = Self { functions, devices: Vec::new(), settled: Settled::default() };
-        // SAFETY: 0 is the only flag there is.
+        // SAFETY: 0 is the only valid flag.
         let code = unsafe { (cuda.functions.init)(0) };
         if code == code::NO_DEVICE {
             return Err(missing("the driver found no device"));
         }
         cuda.functions.check("cuInit", code).map_err(|error| missing(error.to_string()))?;
         let mut count = 0;
-        // SAFETY: room for a number.
+        // SAFETY: the argument is room for a number.
         let code = unsafe { (cuda.functions.device_count)(&raw mut count) };
         cuda.functions.check("cuDeviceGetCount", code)?;
         for ordinal in 0..count {
             let mut handle = 0;
-            // SAFETY: room for a handle.
+            // SAFETY: the argument is room for a handle.
             let code = unsafe { (cuda.functions.device)(&raw mut handle, ordinal) };
             cuda.functions.check("cuDeviceGet", code)?;
             let mut unified = 0;
-            // SAFETY: room for a number; a handle of the driver's.
+            // SAFETY: the arguments are room for a number, and a handle that the driver returned.
             let code = unsafe { (cuda.functions.device_attribute)(&raw mut unified, UNIFIED_ADDRESSING, handle) };
             cuda.functions.check("cuDeviceGetAttribute", code)?;
             if unified == 0 {
-                // Its addresses could be the host's, too (RCACHE-018).
+                // Without unified addressing, its addresses could also be those of host memory (RCACHE-018).
                 return Err(missing(format!("device {ordinal} has no unified addressing")));
             }
             cuda.devices.push(Device { handle, context: OnceLock::new() });
@@ -105,7 +105,7 @@ impl Cuda {
         self.context(ordinal)?.within(&self.functions, then)
     }
 
-    /// Returns where an address is, after the application's synchronous copies there.
+    /// Returns the location of an address, after waiting for the application's synchronous copies there.
     fn settled_place(&self, at: usize) -> Result<Place, DeviceError> {
         let place = self.locate(at)?;
         if !place.kind.is_host() && !self.settled.contains(place.buffer) {
@@ -115,18 +115,19 @@ impl Cuda {
     }
 }
 
-/// An address as devices have it; with unified addressing the same number.
+/// Converts an address to the form that devices use. With unified addressing it is the same number.
 fn address(memory: Segment) -> Address {
     memory.as_ptr().expose_provenance() as Address
 }
 
-/// Memory at an address of the driver's.
+/// Returns the memory at an address that the driver returned.
 fn segment(address: Address, len: usize) -> Segment {
-    // SAFETY: memory that the driver gave; the code that gets it promises to use it as its kind allows.
+    // SAFETY: the driver returned this memory, and the code that gets it promises to use it as its kind allows.
     unsafe { Segment::new(ptr::with_exposed_provenance_mut(address as usize), len) }
 }
 
-// SAFETY: each function of the driver touches what it is given, and copies are over when their event is.
+// SAFETY: each function of the driver touches only the memory that it is passed, and copies have ended when their event
+// is complete.
 unsafe impl Driver for Cuda {
     fn interface(&self) -> Interface {
         Interface::Cuda
@@ -139,10 +140,11 @@ unsafe impl Driver for Cuda {
     fn locate(&self, address: usize) -> Result<Place, DeviceError> {
         const ASKED: [u32; 4] =
             [attribute::MEMORY_TYPE, attribute::BUFFER_ID, attribute::IS_MANAGED, attribute::DEVICE_ORDINAL];
-        // Wider than any of the answers, so that none need be known to the byte; the order of bytes is the little one.
+        // Each element is wider than any of the answers, so that the exact size of none matters. The byte order is
+        // little-endian.
         let mut said = [0_u64; ASKED.len()];
         let room = said.each_mut().map(|word| ptr::from_mut(word).cast::<c_void>());
-        // SAFETY: `ASKED.len()` questions, and room for as many answers.
+        // SAFETY: the arguments are `ASKED.len()` questions, and room for as many answers.
         let code = unsafe {
             (self.functions.pointer_attributes)(ASKED.len() as u32, ASKED.as_ptr(), room.as_ptr(), address as Address)
         };
@@ -157,7 +159,7 @@ unsafe impl Driver for Cuda {
         if kind.is_host() {
             return Ok(Place { kind, ..Place::HOST });
         }
-        // Managed memory may be no device's in particular.
+        // Managed memory may belong to no device in particular.
         let ordinal = if (ordinal as u32) < self.devices() { ordinal as u32 } else { 0 };
         Ok(Place { kind, ordinal, buffer })
     }
@@ -182,7 +184,7 @@ unsafe impl Driver for Cuda {
                 let len = to.len().min(from.len());
                 let (name, code) = match way {
                     Way::ToHost => ("cuMemcpyDtoHAsync", {
-                        // SAFETY: the caller keeps both sides.
+                        // SAFETY: the caller keeps both memories.
                         unsafe { (self.functions.copy_to_host)(to.as_ptr().cast(), address(from), len, lane.stream) }
                     }),
                     Way::ToDevice => ("cuMemcpyHtoDAsync", {
@@ -196,14 +198,14 @@ unsafe impl Driver for Cuda {
                 };
                 self.functions.check(name, code)
             });
-            // SAFETY: the lane's own.
+            // SAFETY: the event and the stream belong to the lane.
             let code = unsafe { (self.functions.record_event)(lane.event, lane.stream) };
             let copies = Copies { ordinal, lane: number };
             match begun.and_then(|()| self.functions.check("cuEventRecord", code)) {
                 Ok(()) => Ok(copies),
                 Err(error) => {
-                    // Those before it are under way, and the event may not be behind them.
-                    // SAFETY: the lane's own.
+                    // The copies before it are under way, and the event may not be behind them. SAFETY: the stream
+                    // belongs to the lane.
                     let code = unsafe { (self.functions.finish_stream)(lane.stream) };
                     told(self.functions.check("cuStreamSynchronize", code));
                     context.give_back(number);
@@ -216,7 +218,7 @@ unsafe impl Driver for Cuda {
     fn is_over(&self, copies: &Copies) -> Result<bool, DeviceError> {
         let context = self.context(copies.ordinal)?;
         let lane = context.lane(copies.lane);
-        // SAFETY: the lane's own; a query needs no context.
+        // SAFETY: the event belongs to the lane. A query needs no context.
         match unsafe { (self.functions.query_event)(lane.event) } {
             code::NOT_READY => Ok(false),
             code => self.functions.check("cuEventQuery", code).map(|()| true),
@@ -226,7 +228,7 @@ unsafe impl Driver for Cuda {
     fn finish(&self, copies: Copies) -> Result<(), DeviceError> {
         let context = self.context(copies.ordinal)?;
         let lane = context.lane(copies.lane);
-        // SAFETY: the lane's own.
+        // SAFETY: the event belongs to the lane.
         let code = unsafe { (self.functions.finish_event)(lane.event) };
         context.give_back(copies.lane);
         self.functions.check("cuEventSynchronize", code)
@@ -235,11 +237,11 @@ unsafe impl Driver for Cuda {
     fn describe(&self, ordinal: u32) -> Result<String, DeviceError> {
         let mut name = [0_u8; 128];
         let handle = self.device(ordinal)?.handle;
-        // SAFETY: room for the bytes, one more than the length.
+        // SAFETY: the argument is room for the bytes, one more than the length.
         let code = unsafe { (self.functions.device_name)(name.as_mut_ptr().cast(), name.len() as c_int - 1, handle) };
         self.functions.check("cuDeviceGetName", code)?;
         let mut version = 0;
-        // SAFETY: room for a number.
+        // SAFETY: the argument is room for a number.
         let code = unsafe { (self.functions.driver_version)(&raw mut version) };
         self.functions.check("cuDriverGetVersion", code)?;
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy();
@@ -253,18 +255,18 @@ unsafe impl Driver for Cuda {
                 Kind::Host => return Err(DeviceError::Lacks("allocation of memory that is not the driver's")),
                 Kind::Pinned => {
                     let mut memory = ptr::null_mut();
-                    // SAFETY: room for an address.
+                    // SAFETY: the argument is room for an address.
                     let code = unsafe { (self.functions.allocate_host)(&raw mut memory, len, PORTABLE_MAPPED) };
                     self.functions.check("cuMemHostAlloc", code)?;
                     made = memory.expose_provenance() as Address;
                 }
                 Kind::Managed => {
-                    // SAFETY: room for an address.
+                    // SAFETY: the argument is room for an address.
                     let code = unsafe { (self.functions.allocate_managed)(&raw mut made, len, ATTACH_GLOBAL) };
                     self.functions.check("cuMemAllocManaged", code)?;
                 }
                 Kind::Device => {
-                    // SAFETY: room for an address.
+                    // SAFETY: the argument is room for an address.
                     let code = unsafe { (self.functions.allocate)(&raw mut made, len) };
                     self.functions.check("cuMemAlloc", code)?;
                 }
@@ -276,11 +278,11 @@ unsafe impl Driver for Cuda {
     unsafe fn free(&self, kind: Kind, ordinal: u32, memory: Segment) {
         let freed = self.within(ordinal, || {
             if kind == Kind::Pinned {
-                // SAFETY: promised by the caller.
+                // SAFETY: the caller promises this.
                 let code = unsafe { (self.functions.free_host)(memory.as_ptr().cast()) };
                 return self.functions.check("cuMemFreeHost", code);
             }
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller promises this.
             let code = unsafe { (self.functions.free)(address(memory)) };
             self.functions.check("cuMemFree", code)
         });
@@ -294,11 +296,11 @@ unsafe impl Driver for Cuda {
             let code = unsafe { (self.functions.register_host)(first, memory.len(), PORTABLE_MAPPED) };
             self.functions.check("cuMemHostRegister", code)?;
             let mut mapped = 0;
-            // SAFETY: room for an address; memory that was registered above.
+            // SAFETY: the arguments are room for an address, and memory that was registered above.
             let code = unsafe { (self.functions.host_device_address)(&raw mut mapped, first, 0) };
             let found = self.functions.check("cuMemHostGetDevicePointer", code).map(|()| mapped);
             if found.is_err() {
-                // SAFETY: it was registered above, and its address was not returned.
+                // SAFETY: the memory was registered above, and its address was not returned.
                 let code = unsafe { (self.functions.unregister_host)(first) };
                 told(self.functions.check("cuMemHostUnregister", code));
             }
@@ -308,22 +310,22 @@ unsafe impl Driver for Cuda {
 
     fn unregister_host(&self, memory: Segment) -> Result<(), DeviceError> {
         self.within(0, || {
-            // SAFETY: an address; the driver knows whether it is registered.
+            // SAFETY: the argument is an address, and the driver checks whether it is registered.
             let code = unsafe { (self.functions.unregister_host)(memory.as_ptr().cast()) };
             self.functions.check("cuMemHostUnregister", code)
         })
     }
 
     fn export(&self, ordinal: u32, at: usize) -> Result<Exported, DeviceError> {
-        // The other process's copies do not wait for those of this one.
+        // The copies of the other process do not wait for those of this process.
         let place = self.settled_place(at)?;
         self.within(ordinal, || {
             let (mut first, mut len) = (0, 0);
-            // SAFETY: room for an address and a length.
+            // SAFETY: the arguments are room for an address and a length.
             let code = unsafe { (self.functions.address_range)(&raw mut first, &raw mut len, at as Address) };
             self.functions.check("cuMemGetAddressRange", code)?;
             let mut handle = Handle { bytes: [0; 64] };
-            // SAFETY: room for a handle.
+            // SAFETY: the argument is room for a handle.
             let code = unsafe { (self.functions.export)(&raw mut handle, first) };
             self.functions.check("cuIpcGetMemHandle", code)?;
             let offset = at as u64 - first;
@@ -335,16 +337,16 @@ unsafe impl Driver for Cuda {
         self.within(ordinal, || {
             let mut first = 0;
             let handle = Handle { bytes: exported.handle };
-            // SAFETY: room for an address; the driver knows handles that are none.
+            // SAFETY: the argument is room for an address, and the driver detects invalid handles.
             let code = unsafe { (self.functions.open)(&raw mut first, handle, LAZY_PEER_ACCESS) };
             self.functions.check("cuIpcOpenMemHandle", code)?;
             let mut len = 0;
             let mut start = 0;
-            // SAFETY: room for an address and a length.
+            // SAFETY: the arguments are room for an address and a length.
             let code = unsafe { (self.functions.address_range)(&raw mut start, &raw mut len, first) };
             let found = self.functions.check("cuMemGetAddressRange", code).map(|()| segment(first, len));
             if found.is_err() {
-                // SAFETY: it was opened above, and its address was not returned.
+                // SAFETY: the memory was opened above, and its address was not returned.
                 let code = unsafe { (self.functions.close)(first) };
                 told(self.functions.check("cuIpcCloseMemHandle", code));
             }
@@ -354,7 +356,7 @@ unsafe impl Driver for Cuda {
 
     unsafe fn close(&self, ordinal: u32, memory: Segment) {
         let closed = self.within(ordinal, || {
-            // SAFETY: promised by the caller.
+            // SAFETY: the caller promises this.
             let code = unsafe { (self.functions.close)(address(memory)) };
             self.functions.check("cuIpcCloseMemHandle", code)
         });
@@ -367,10 +369,10 @@ unsafe impl Driver for Cuda {
         self.settle(memory.as_ptr().addr())?;
         self.within(ordinal, || {
             let mut fd: RawFd = -1;
-            // SAFETY: room for a descriptor, as this type of handle is.
+            // SAFETY: the argument is room for a descriptor, which is the form of this type of handle.
             let code = unsafe { range_handle((&raw mut fd).cast(), address(memory), memory.len(), DMA_BUF_FD, 0) };
             self.functions.check(NAME, code)?;
-            // SAFETY: the driver made it for us.
+            // SAFETY: the driver created the descriptor for this call.
             Ok(unsafe { OwnedFd::from_raw_fd(fd) })
         })
     }
@@ -382,9 +384,9 @@ unsafe impl Driver for Cuda {
         let context = self.context(ordinal)?;
         context.within(&self.functions, || {
             let (number, lane) = context.take(&self.functions)?;
-            // SAFETY: the caller's address; a stream of ours.
+            // SAFETY: the caller promises the address, and the stream belongs to the lane.
             let code = unsafe { write(lane.stream, address, value, 0) };
-            // SAFETY: the lane's own.
+            // SAFETY: the stream belongs to the lane.
             let finished = unsafe { (functions.finish_stream)(lane.stream) };
             context.give_back(number);
             self.functions.check(NAME, code)?;

@@ -1,7 +1,8 @@
-//! The driver's functions, by hand: what of the CUDA driver API is called here, as its reference has it.
+//! The driver's functions: hand-written declarations of the part of the CUDA driver API that percale calls, after its
+//! reference.
 //!
-//! Names are those that the library exports: a later form of a function has a number behind it. A function that an older
-//! driver lacks is `None` where percale can do without it.
+//! Names are those that the library exports: a later form of a function has a number as its suffix. A function that an
+//! older driver lacks is `None` if percale can work without it.
 
 #![expect(unsafe_code, reason = "takes functions from a library and calls one; each block says why that is sound")]
 
@@ -12,23 +13,23 @@ use libloading::Library;
 
 use crate::driver::DeviceError;
 
-/// What functions return; 0 is success.
+/// The return code of functions. 0 is success.
 pub(super) type Code = c_int;
-/// A device, by the driver's handle (not the ordinal).
+/// A device, as the driver's handle (not the ordinal).
 pub(super) type DeviceHandle = c_int;
 /// An address that devices use.
 pub(super) type Address = u64;
-/// Contexts, streams, events: pointers that are the driver's.
+/// Contexts, streams and events: pointers that belong to the driver.
 pub(super) type Opaque = *mut c_void;
 
-/// What names memory to other processes (`CUipcMemHandle`).
+/// The handle that identifies memory to other processes (`CUipcMemHandle`).
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Handle {
     pub(super) bytes: [u8; 64],
 }
 
-/// Codes that are looked at.
+/// The codes that percale handles.
 pub(super) mod code {
     use super::Code;
 
@@ -37,13 +38,14 @@ pub(super) mod code {
     pub(in super::super) const NO_DEVICE: Code = 100;
     pub(in super::super) const NOT_READY: Code = 600;
     pub(in super::super) const NOT_SUPPORTED: Code = 801;
-    /// What is refused because a graph is being captured (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to _WRONG_THREAD, and what is between).
+    /// The codes of calls that are refused because a graph is being captured (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to
+    /// _WRONG_THREAD, and the codes between them).
     pub(in super::super) const CAPTURING: std::ops::RangeInclusive<Code> = 900..=908;
-    /// None of the driver's: the library lacks the function.
+    /// Not a code of the driver: the library lacks the function.
     pub(in super::super) const NO_FUNCTION: Code = -1;
 }
 
-/// What cuPointerGetAttributes is asked, and cuPointerSetAttribute sets.
+/// The attributes that are passed to cuPointerGetAttributes and cuPointerSetAttribute.
 pub(super) mod attribute {
     use std::ffi::c_uint;
 
@@ -52,13 +54,13 @@ pub(super) mod attribute {
     pub(in super::super) const BUFFER_ID: c_uint = 7;
     pub(in super::super) const IS_MANAGED: c_uint = 8;
     pub(in super::super) const DEVICE_ORDINAL: c_uint = 9;
-    /// Unknown to drivers before 11.3.
+    /// Drivers before 11.3 do not support this attribute.
     pub(in super::super) const MEMPOOL_HANDLE: c_uint = 17;
 }
 
 /// `CUmemorytype`.
 pub(super) const MEMORY_HOST: u64 = 1;
-/// As above.
+/// `CUmemorytype`.
 pub(super) const MEMORY_DEVICE: u64 = 2;
 /// The default stream that synchronous copies use (CU_STREAM_LEGACY).
 pub(super) const LEGACY: Opaque = ptr::without_provenance_mut(1);
@@ -66,9 +68,10 @@ pub(super) const LEGACY: Opaque = ptr::without_provenance_mut(1);
 pub(super) const CAPTURE_RELAXED: c_int = 2;
 /// Streams that do not wait for the default one (CU_STREAM_NON_BLOCKING).
 pub(super) const NON_BLOCKING: c_uint = 1;
-/// Events that take no time (CU_EVENT_DISABLE_TIMING).
+/// Events without timing (CU_EVENT_DISABLE_TIMING).
 pub(super) const NO_TIMING: c_uint = 2;
-/// For all contexts, and mapped for devices (CU_MEMHOSTALLOC_PORTABLE, _DEVICEMAP; the same of CU_MEMHOSTREGISTER_).
+/// Memory for all contexts, and mapped for devices (CU_MEMHOSTALLOC_PORTABLE, _DEVICEMAP, and the same flags of
+/// CU_MEMHOSTREGISTER_).
 pub(super) const PORTABLE_MAPPED: c_uint = 1 | 2;
 /// CU_MEM_ATTACH_GLOBAL.
 pub(super) const ATTACH_GLOBAL: c_uint = 1;
@@ -79,7 +82,7 @@ pub(super) const DMA_BUF_FD: c_int = 1;
 /// CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING.
 pub(super) const UNIFIED_ADDRESSING: c_int = 41;
 
-/// Declares the table and how it is filled.
+/// Declares the table, and the function that fills it.
 macro_rules! functions {
     (
         always { $($name:ident = $symbol:literal ($($type:ty),*);)* }
@@ -92,7 +95,8 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// The functions of a library, which is never unloaded; or the one that it lacks.
+            /// Returns the functions of a library, which is never unloaded, or an error that names the missing
+            /// function.
             pub(super) fn of(library: &'static Library) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
@@ -156,16 +160,16 @@ functions! { always {
 } }
 
 impl Functions {
-    /// An error, unless the code is success.
+    /// Returns an error, unless the code is success.
     pub(super) fn check(&self, function: &'static str, code: Code) -> Result<(), DeviceError> {
         if code == code::SUCCESS {
             return Ok(());
         }
         let mut text = ptr::null();
-        // SAFETY: room for a pointer.
+        // SAFETY: the argument is room for a pointer.
         let known = unsafe { (self.error_string)(code, &raw mut text) } == code::SUCCESS && !text.is_null();
         let text = if known {
-            // SAFETY: the driver's text, which stays.
+            // SAFETY: this is the driver's text, which stays valid.
             unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         } else {
             "unknown error".to_owned()

@@ -1,12 +1,13 @@
-//! CUDA, by its driver: no toolkit is needed, neither to build percale nor to run it.
+//! CUDA, through its driver: no toolkit is needed, neither to build percale nor to run it.
 //!
-//! The library is loaded when it is first asked for, and never unloaded. `PERCALE_CUDA_LIBRARY` names another file than `libcuda.so.1`, for unusual
-//! installations and for tests. Each device's primary context (the one that CUDA programs use) is retained when it is first used, and is
-//! current only within calls: percale leaves a thread's own context as it was. Copies have streams of their own, which do not wait for the
-//! application's: before the first copy of an allocation, what its synchronous copies have left under way is waited for.
+//! The library is loaded at the first request, and never unloaded. `PERCALE_CUDA_LIBRARY` names another file than
+//! `libcuda.so.1`, for unusual installations and for tests. Each device's primary context (the one that CUDA programs
+//! use) is retained when it is first used, and is current only within calls: percale leaves a thread's own context
+//! unchanged. Copies have streams of their own, which do not wait for the application's streams. Before the first copy
+//! of an allocation, percale waits for the work that the application's synchronous copies have left under way.
 //!
-//! * `functions`: the driver's functions · `context`: contexts and lanes (a stream and an event) · `settled`: the application's synchronous
-//!   copies · `driver`: what percale asks
+//! * `functions`: the driver's functions · `context`: contexts and lanes (a stream and an event) · `settled`: the
+//!   application's synchronous copies · `driver`: the implementation of the driver interface
 
 mod context;
 mod driver;

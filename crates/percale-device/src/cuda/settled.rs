@@ -1,30 +1,36 @@
-//! Waits for what the application's synchronous copies have left under way.
+//! Waits for the work that the application's synchronous copies have left under way.
 //!
-//! cuMemcpyHtoD from pageable memory may return while its last bytes, at most 64 KiB, are on their way to the device; cuMemcpyDtoD and cuMemset
-//! do not wait for the device at all. The legacy default stream orders them before the application's next call, but percale's streams are
-//! CU_STREAM_NON_BLOCKING and do not wait for that stream. On an H200, half of 2,000 copies of 64 KiB that followed a cuMemcpyHtoD to the same
-//! memory read old bytes, and 10 to 27 copies of 1 MiB did. The other way round, the late bytes may overwrite what a transfer has written.
+//! cuMemcpyHtoD from pageable memory may return while its last bytes, at most 64 KiB, are still being copied to the
+//! device. cuMemcpyDtoD and cuMemset do not wait for the device at all. The legacy default stream orders them before
+//! the application's next call, but percale's streams are CU_STREAM_NON_BLOCKING and do not wait for that stream. On an
+//! H200, half of 2,000 copies of 64 KiB that followed a cuMemcpyHtoD to the same memory read old bytes, and 10 to 27
+//! copies of 1 MiB did. Conversely, the late bytes may overwrite the bytes that a transfer has written.
 //!
-//! So before percale's first copy from or to an allocation, and before it names the allocation to another process or device:
+//! Therefore, before percale's first copy from or to an allocation, and before it exports the allocation to another
+//! process or device:
 //!
 //! 1. It sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: from then on, synchronous calls return when their bytes are in the allocation.
 //! 2. It waits for the legacy stream of the device's primary context, so that calls before that are complete, too.
-//! 3. It remembers the allocation by its buffer number, which no other allocation of the process ever has. Further copies ask for the number
-//!    (cuPointerGetAttributes) and look it up: an address alone may be another allocation's by now.
+//! 3. It remembers the allocation by its buffer number, which no other allocation of the process ever has. Later copies
+//!    query the number (cuPointerGetAttributes) and look it up, because the address alone may belong to another
+//!    allocation by now.
 //!
-//! **Pools and mapped memory.** The attribute has no effect on memory of a pool (cuMemAllocAsync), and is refused of memory that is mapped
-//! (cuMemMap). Such memory is never remembered: each copy waits for the legacy stream, which takes about 2 µs on an H200.
+//! **Pools and mapped memory.** The attribute has no effect on memory of a pool (cuMemAllocAsync), and is refused for
+//! memory that is mapped (cuMemMap). Such memory is never remembered: each copy waits for the legacy stream, which
+//! takes about 2 µs on an H200.
 //!
-//! **Captures.** While a graph is captured on a blocking stream of the context, the legacy stream cannot be waited for, and an attempt would
-//! invalidate the graph. The attempt is not made, and the allocation is not remembered. If the attribute was set, the copy goes on: the reference of
-//! cuPointerSetAttribute has it return after pending synchronous operations. Otherwise nothing shows that the bytes are there, and the
-//! copy is refused. Other captures do not matter: the thread's capture mode is relaxed during the calls.
+//! **Captures.** While a graph is captured on a blocking stream of the context, the legacy stream cannot be waited for,
+//! and an attempt would invalidate the graph. So no attempt is made, and the allocation is not remembered. If the
+//! attribute was set, the copy continues: according to its reference, cuPointerSetAttribute returns after pending
+//! synchronous operations. Otherwise there is no evidence that the bytes have arrived, and the copy is refused. Other
+//! captures do not matter, because the thread's capture mode is relaxed during the calls.
 //!
-//! **Not covered.** Asynchronous work is the application's to wait for. So are synchronous calls in a context other than the primary one, if the
-//! memory is a pool's or mapped.
+//! **Not covered.** The application has to wait for its asynchronous work. The same applies to synchronous calls in a
+//! context other than the primary one, if the memory belongs to a pool or is mapped.
 //!
-//! The wait includes kernels that the application has started on the legacy stream. A kernel there that waits for a transfer, as it would hold up the
-//! application's own synchronous copies, needs memory that was registered or used before the kernel was started.
+//! The wait includes kernels that the application has started on the legacy stream. If a kernel there waits for a
+//! transfer, the transfer needs memory that was registered or used before the kernel was started. (Such a kernel would
+//! hold up the application's own synchronous copies too.)
 
 #![expect(unsafe_code, reason = "calls the driver; each block says why its arguments are good")]
 
@@ -35,28 +41,28 @@ use std::sync::{PoisonError, RwLock};
 use super::functions::{Address, CAPTURE_RELAXED, Functions, LEGACY, Opaque, attribute, code, told};
 use crate::driver::DeviceError;
 
-/// The most allocations that are remembered. Numbers of freed allocations are never used again, and nothing shows which those are: when the set is
-/// full, all of it is forgotten, and allocations in use are settled once more.
+/// The maximum number of remembered allocations. Numbers of freed allocations are never used again, and they cannot be
+/// identified. So when the set is full, all of it is dropped, and allocations in use are settled once more.
 const MOST: usize = 1 << 16;
 
 const WAIT: &str = "cuStreamSynchronize";
 
-/// The allocations that synchronous calls complete their work in.
+/// The allocations in which synchronous calls complete their work before they return.
 #[derive(Debug, Default)]
 pub(super) struct Settled(RwLock<HashSet<u64>>);
 
 impl Settled {
-    /// Returns whether the allocation with this buffer number needs no waiting.
+    /// Returns whether the allocation with this buffer number needs no wait.
     pub(super) fn contains(&self, buffer: u64) -> bool {
         self.0.read().unwrap_or_else(PoisonError::into_inner).contains(&buffer)
     }
 
-    /// Waits for synchronous calls that have returned, and remembers the allocation if later ones need no waiting. The primary context of
-    /// the device is current.
+    /// Waits for synchronous calls that have returned, and remembers the allocation if later calls need no wait. The
+    /// primary context of the device is current.
     ///
     /// # Errors
-    /// The error that the driver reports, also of the application's earlier work. If the wait would invalidate a graph that is
-    /// being captured, an error with the code of that.
+    /// The error that the driver reports, which may be one of the application's earlier work. If the wait would
+    /// invalidate a graph that is being captured, an error with the code of that.
     pub(super) fn settle(&self, functions: &Functions, at: Address, buffer: u64) -> Result<(), DeviceError> {
         let _relaxed = Relaxed::enter(functions);
         let is_synchronous = make_synchronous(functions, at);
@@ -72,7 +78,7 @@ impl Settled {
     }
 
     fn insert(&self, buffer: u64) {
-        // Memory without a number could not be told from other memory.
+        // Memory without a number could not be distinguished from other memory.
         if buffer == 0 {
             return;
         }
@@ -90,23 +96,24 @@ fn capturing(code: i32) -> DeviceError {
     DeviceError::Driver { function: WAIT, code, text: text.to_owned(), memory: false }
 }
 
-/// Has synchronous calls return when their bytes are in the allocation. Returns false if the driver cannot: of pools and mapped memory.
+/// Makes synchronous calls return only when their bytes are in the allocation. Returns false if the driver cannot, as
+/// for pools and mapped memory.
 fn make_synchronous(functions: &Functions, at: Address) -> bool {
     let Some(set_attribute) = functions.set_pointer_attribute else { return false };
     if is_pool(functions, at) {
         return false;
     }
     let yes: u32 = 1;
-    // SAFETY: the attribute is an unsigned int; the driver knows which addresses are its memory's.
+    // SAFETY: the attribute is an unsigned int, and the driver checks whether the address belongs to its memory.
     let code = unsafe { set_attribute((&raw const yes).cast(), attribute::SYNC_MEMOPS, at) };
     code == code::SUCCESS
 }
 
-/// Returns whether memory is a pool's. Drivers that refuse the question have no pools.
+/// Returns whether memory belongs to a pool. Drivers that refuse the question have no pools.
 fn is_pool(functions: &Functions, at: Address) -> bool {
     let mut pool: Opaque = ptr::null_mut();
     let (asked, room) = ([attribute::MEMPOOL_HANDLE], [(&raw mut pool).cast()]);
-    // SAFETY: one question, and room for its answer, a handle.
+    // SAFETY: the arguments are one question, and room for its answer, a handle.
     let code = unsafe { (functions.pointer_attributes)(1, asked.as_ptr(), room.as_ptr(), at) };
     code == code::SUCCESS && !pool.is_null()
 }
@@ -115,17 +122,19 @@ fn is_pool(functions: &Functions, at: Address) -> bool {
 fn wait(functions: &Functions) -> i32 {
     if let Some(is_capturing) = functions.is_capturing {
         let mut status = 0;
-        // SAFETY: room for a status. Of this stream the call reports a capture on a blocking stream, and leaves the capture valid.
+        // SAFETY: the argument is room for a status. For this stream the call reports a capture on a blocking stream,
+        // and leaves the capture valid.
         let code = unsafe { is_capturing(LEGACY, &raw mut status) };
         if code::CAPTURING.contains(&code) {
             return code;
         }
     }
-    // SAFETY: a handle of the driver's own.
+    // SAFETY: this is a predefined handle of the driver.
     unsafe { (functions.finish_stream)(LEGACY) }
 }
 
-/// The calling thread may make calls that a capture of another thread's prohibits, until this is dropped: none of those made here takes part in it.
+/// Allows the calling thread to make calls that a capture by another thread prohibits, until this is dropped. None of
+/// the calls made here takes part in the capture.
 struct Relaxed<'a> {
     functions: &'a Functions,
     before: Option<i32>,
@@ -135,7 +144,7 @@ impl<'a> Relaxed<'a> {
     fn enter(functions: &'a Functions) -> Self {
         let before = functions.exchange_capture_mode.and_then(|exchange| {
             let mut mode = CAPTURE_RELAXED;
-            // SAFETY: a mode, and room for the one before.
+            // SAFETY: the argument is a mode, and room for the previous mode.
             let code = unsafe { exchange(&raw mut mode) };
             (code == code::SUCCESS).then_some(mode)
         });

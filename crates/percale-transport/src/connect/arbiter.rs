@@ -200,7 +200,8 @@ pub(super) fn transport(a: &Hello, b: &Hello) -> Result<(Ruling, Why), Why> {
     if both.contains(HelloFlags::TCP) {
         return Ok((Ruling::Tcp, why));
     }
-    // If TCP is not allowed but both want shared memory, the error is the reason why shared memory cannot be used.
+    // If TCP is not allowed but both sides request shared memory, the error is the reason why shared memory cannot be
+    // used.
     Err(if both.contains(HelloFlags::SHM) { why } else { Why::NoTransport })
 }
 

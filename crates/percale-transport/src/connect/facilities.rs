@@ -1,4 +1,5 @@
-//! The list of system facilities that shared memory needs. Each is tested by doing what a connection does.
+//! The list of system facilities that shared memory needs. Each is tested by performing the operation that a connection
+//! performs.
 //!
 //! TCP needs none of them.
 
@@ -19,7 +20,7 @@ use rustix::io::Errno;
 /// A facility of the system that shared memory needs.
 #[derive(Debug)]
 pub struct Facility {
-    /// What it is.
+    /// The description of the facility.
     pub name: &'static str,
     /// Its system calls.
     pub calls: &'static str,

@@ -243,7 +243,7 @@ impl Handshake {
         self.introduce()
     }
 
-    /// Evaluates the peer's hello at the acceptor, after the peer has proved what it had to prove.
+    /// Evaluates the peer's hello at the acceptor, after the peer has given the required proofs.
     fn introduce(&mut self) -> Result<Option<Event>, ConnectError> {
         let Some(theirs) = &self.theirs else { return Err(ConnectError::Authorization) };
         let hello = Hello::from_bytes(theirs)?;

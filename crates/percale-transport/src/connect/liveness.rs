@@ -74,7 +74,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Returns the reason why the peer is considered gone, or `None` if it is not.
+    /// Returns the reason why the peer is considered dead, or `None` if it is not.
     pub(super) fn obituary(&self) -> Option<String> {
         use rustix::event::{PollFd, PollFlags, Timespec};
         match self.process.ended() {

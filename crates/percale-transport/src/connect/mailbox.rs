@@ -149,8 +149,8 @@ pub enum Notice {
         /// The reason.
         reason: String,
     },
-    /// Another incarnation was reached at the advertised address of a connection's peer, so that peer is gone. Posted
-    /// before the [`Notice::Established`] of the new one.
+    /// Another incarnation was reached at the advertised address of a connection's peer, so that peer no longer exists.
+    /// Posted before the [`Notice::Established`] of the new one.
     Replaced {
         /// The old connection.
         serial: u64,

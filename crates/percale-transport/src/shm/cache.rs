@@ -9,7 +9,7 @@
 #[inline]
 pub(super) fn prefetch_write(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
-    // SAFETY: a prefetch affects only caches and never faults, whatever the address.
+    // SAFETY: a prefetch affects only caches and never faults, at any address.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
@@ -48,7 +48,7 @@ pub(super) fn can_demote() -> bool {
 #[inline]
 pub(super) fn demote(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
-    // SAFETY: the hint affects only caches and never faults, whatever the address; a processor without it does nothing.
+    // SAFETY: the hint affects only caches and never faults, at any address. A processor without it ignores it.
     unsafe {
         std::arch::asm!("cldemote [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }

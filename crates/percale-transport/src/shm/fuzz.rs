@@ -19,7 +19,7 @@ use crate::{Connection, Landing, Link, PullError, Sink};
 /// The number of polls in one run.
 const POLLS: usize = 200;
 
-/// What the link passed to the sink, to be answered after the poll.
+/// The frames that the link passed to the sink, to be answered after the poll.
 #[derive(Default)]
 struct Answers {
     requests: Vec<(u32, u64, Vec<u8>)>,

@@ -5,8 +5,8 @@
 //! of it; the payloads of offers are copied once, from memory to memory, by both sides (`transfer`).
 //!
 //! # Modules
-//! * `ring`: lines, byte ring, credits. `pair`: the
-//!   layout of the pair's memory. `parts`: what the connection setup hands over.
+//! * `ring`: lines, byte ring, credits. `pair`: the layout of the pair's memory. `parts`: the parts that the connection
+//!   setup hands over.
 //! * `sender`: the outbound ring, and when to fence, to check the peer's state, and to grow. `link`: one end of a connection,
 //!   as a `Link`.
 //! * `transfer`: large payloads, through mapped arenas, CMA, or frames.

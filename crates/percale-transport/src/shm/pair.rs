@@ -121,7 +121,8 @@ impl Gone {
         Self(AtomicU32::new(0))
     }
 
-    /// Marks the side as gone. Called after its last copy, and before memory that it offered is used for anything else.
+    /// Marks the side as departed. Called after its last copy, and before memory that it offered is used for anything
+    /// else.
     pub(super) fn set(&self) {
         self.0.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);

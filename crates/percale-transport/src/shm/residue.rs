@@ -1,12 +1,12 @@
 //! The remains of an ended link: operations with memory that the peer may still be copying to.
 //!
 //! A peer that was stopped in the middle of a chunk continues with it once it is resumed, even if the connection has
-//! ended. So the operations that own this memory do not end before the peer has let go of it, or its process has ended
+//! ended. So the operations that own this memory do not end before the peer has released it, or its process has ended
 //! (see [`Release`]). The end of the connection proves neither.
 //!
 //! One link leaves behind at most the pulls that have a slot (eight) and one long access. They stay until their
-//! release, which does not come while the peer's process is alive and does not respond. So an endpoint makes no further
-//! connections to a process that holds too many of them.
+//! release, which does not happen while the peer's process is alive and does not respond. So an endpoint makes no
+//! further connections to a process that holds too many of them.
 
 use std::sync::Arc;
 

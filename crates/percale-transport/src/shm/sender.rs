@@ -134,7 +134,7 @@ impl Sender {
         }
     }
 
-    /// Checks whether the peer must be rung or woken, after what was published is visible to it.
+    /// Checks whether the peer must be rung or woken, after the published frames are visible to it.
     #[inline(always)]
     fn look(&self) {
         let cold = self.pair.direction(self.side).consumer.cold.load(Ordering::SeqCst) != 0;
@@ -150,7 +150,7 @@ impl Sender {
         !cold && !self.bell.is_asleep()
     }
 
-    /// Makes sure that the peer notices what was published or written to the pair memory.
+    /// Ensures that the peer notices the frames that were published or written to the pair memory.
     #[inline]
     pub(super) fn poke(&mut self) {
         self.due = false;

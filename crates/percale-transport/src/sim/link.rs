@@ -79,8 +79,8 @@ impl SimLink {
         moved
     }
 
-    /// Passes to the sink what has arrived, up to a payload that arrives in pieces. The rest of that payload follows in
-    /// the next poll.
+    /// Passes the frames that have arrived to the sink, up to a payload that arrives in pieces. The rest of that
+    /// payload follows in the next poll.
     fn deliver(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         let mut moved = false;
         if let Some((landing, payload)) = self.body.take() {

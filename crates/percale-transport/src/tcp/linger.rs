@@ -21,7 +21,7 @@ use crate::system::interrupted::uninterrupted;
 /// The interval between two checks for unacknowledged bytes. The kernel has no event for this.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Writes what is queued, ends the stream, and waits until all of it was acknowledged. Returns whether that happened.
+/// Writes the queued bytes, ends the stream, and waits until all of it was acknowledged. Returns whether that happened.
 pub(super) fn linger(socket: &mut Socket, outbound: &mut Outbound, at_most: Duration) -> bool {
     let deadline = Instant::now() + at_most;
     while !outbound.is_empty() {

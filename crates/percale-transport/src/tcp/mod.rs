@@ -1,9 +1,9 @@
 //! A link over a connected TCP socket.
 //!
 //! The stream is a sequence of frames, each a head of 32 bytes and its payload. `TcpLink` joins its two halves:
-//! `outbound` decides what is written when, and `inbound` parses what arrives. `stream`, shared with the simulated
-//! network, keeps the tables of pulls and pushes. Large payloads are sent from the user's memory and received into it.
-//! An idle link owns no buffer. Another byte stream carries the same frames in its own `StreamLink` (`verbs`).
+//! `outbound` decides which bytes are written when, and `inbound` parses the received bytes. `stream`, shared with the
+//! simulated network, keeps the tables of pulls and pushes. Large payloads are sent from the user's memory and received
+//! into it. An idle link owns no buffer. Another byte stream carries the same frames in its own `StreamLink` (`verbs`).
 //!
 //! The endpoint decides when a link is polled. A poll costs one `recv` if nothing has arrived.
 //!
@@ -176,7 +176,7 @@ impl AsFd for TcpLink {
 }
 
 impl<S: Stream> StreamLink<S> {
-    /// Sends what is in the queue, as far as there is room.
+    /// Sends the queued frames, as far as there is room.
     #[inline]
     pub fn hurry(&mut self) {
         if self.broken.is_none() {

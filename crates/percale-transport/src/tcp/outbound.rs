@@ -271,7 +271,7 @@ impl Outbound {
         self.flush(to);
     }
 
-    /// Sends what is queued, up to a limit. Returns whether anything was written.
+    /// Sends the queued bytes, up to a limit. Returns whether anything was written.
     #[inline]
     pub(crate) fn poll(&mut self, to: &mut impl Stream) -> bool {
         self.blocked = false;
@@ -311,7 +311,7 @@ impl Outbound {
         to.release();
     }
 
-    /// Writes what is due until the kernel has no more room or a turn's worth was written.
+    /// Writes the due bytes until the kernel has no more room or a turn's worth was written.
     #[inline(never)]
     fn flush(&mut self, to: &mut impl Stream) -> bool {
         let mut turn = 0;

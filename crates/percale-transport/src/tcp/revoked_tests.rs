@@ -32,8 +32,8 @@ const LAST: usize = 64;
 fn a_source_may_be_revoked_after_any_byte_and_the_stream_stays_in_step() {
     let first = HEAD_BYTES + LEN - LAST;
     for cut in (0..first + 40).filter(|cut| cut % 13 == 0 || *cut < 70 || *cut > first - 70) {
-        // The kernel accepts `cut` bytes (the next call may request what the first one did not), and later the rest in
-        // small portions.
+        // The kernel accepts `cut` bytes (the next call may request bytes that the first one did not), and later the
+        // rest in small portions.
         let room =
             [cut.min(first), cut.saturating_sub(first), 0].into_iter().chain(std::iter::repeat_n(700, 50)).collect();
         let (mut out, mut to) = (Outbound::new(), Slow { room, ..Slow::default() });

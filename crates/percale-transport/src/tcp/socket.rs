@@ -31,8 +31,8 @@ pub trait Stream {
     /// `AGAIN` if there is no room. With any other error the stream is broken.
     fn write(&mut self, prefix: &[u8], from: &Segments) -> Result<usize, Errno>;
 
-    /// Returns whether the stream needs no calls: what was sent arrives without them, and everything that can be read
-    /// is signaled by a descriptor.
+    /// Returns whether the stream needs no calls: sent bytes arrive without them, and a descriptor signals everything
+    /// that can be read.
     #[inline]
     fn is_calm(&self) -> bool {
         true

@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::system::process_socket::ProcessSocket;
 
-/// Decides when a peer that leaves bytes unacknowledged is considered gone.
+/// Decides when a peer that leaves bytes unacknowledged is considered dead.
 #[derive(Debug)]
 pub(super) struct Patience {
     timeout: Duration,
@@ -64,7 +64,7 @@ impl Question {
 }
 
 impl Patience {
-    /// Creates the state for a timeout. Zero means that the peer is never considered gone.
+    /// Creates the state for a timeout. Zero means that the peer is never considered dead.
     pub(super) const fn new(timeout: Duration) -> Self {
         Self { timeout, suspect: false, question: None, answered: None }
     }
@@ -74,7 +74,7 @@ impl Patience {
         self.timeout
     }
 
-    /// Returns whether the peer is considered gone, after a check has measured this silence ([`unanswered`]).
+    /// Returns whether the peer is considered dead, after a check has measured this silence ([`unanswered`]).
     /// `addresses` are addresses of the peer's host. One check is not enough: after a pause the first bytes are
     /// unanswered for a moment too, and the last acknowledgement is old. The host is probed after half of the timeout,
     /// and has the other half to answer.

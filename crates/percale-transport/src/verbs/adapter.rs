@@ -60,7 +60,7 @@ impl Adapter {
     /// Opens the first active port of the first device that has one.
     ///
     /// # Errors
-    /// A text that describes what is missing.
+    /// A text that describes the missing component.
     pub fn open() -> Result<Arc<Self>, String> {
         let contexts = Context::open_all()?;
         let mut why = Vec::new();

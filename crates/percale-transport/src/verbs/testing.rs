@@ -42,7 +42,7 @@ impl Memory {
         unsafe { rustix::mm::munmap(self.as_ptr().cast(), self.len) }.expect("mapped memory");
     }
 
-    /// The application unmaps its memory, reports that to `told`, and maps other memory at the same address.
+    /// Unmaps memory like an application, reports that to `told`, and maps other memory at the same address.
     pub fn change(&self, told: impl FnOnce(Range)) {
         self.unmap();
         told(self.range());
@@ -50,7 +50,7 @@ impl Memory {
         assert_eq!(self.byte(0), 0, "new memory is zeroed");
     }
 
-    /// Where it begins.
+    /// The address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         with_exposed_provenance_mut(self.start)
     }

@@ -1,4 +1,4 @@
-//! What the tests over a device share. Without a device each test prints the reason and is skipped.
+//! The parts that tests over a device share. Without a device each test prints the reason and is skipped.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ pub(super) fn sides(adapter: &Adapter) -> (Side, Side) {
 }
 
 impl Side {
-    /// The next completion, within ten seconds. Only one comes at a time.
+    /// Returns the next completion, within ten seconds. Only one arrives at a time.
     pub(super) fn next(&self) -> Completion {
         let until = Instant::now() + Duration::from_secs(10);
         let mut found = Vec::new();

@@ -21,7 +21,7 @@ fn usual_name() -> std::ffi::OsString {
     NAME.into()
 }
 
-/// The same in this crate's tests: the double, where the machine has no device.
+/// The same for this crate's tests, which use the double if the machine has no device.
 #[cfg(all(test, not(loom)))]
 fn usual_name() -> std::ffi::OsString {
     let has_device = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some());

@@ -313,7 +313,7 @@ pub(crate) struct QpAttr {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Sge {
-    /// Where it begins.
+    /// The address of the first byte.
     pub addr: u64,
     /// Its length in bytes.
     pub length: u32,

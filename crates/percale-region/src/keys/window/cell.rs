@@ -15,7 +15,7 @@ use crate::{Access, Hold, Keys, Registered, Revocation, Slice, Through, Via, wai
 /// The part of a region that a window is to be bound to, and the window's rights.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
-    /// Where it begins in the region.
+    /// The offset of the first byte in the region.
     pub offset: u64,
     /// Its length in bytes.
     pub len: u64,
@@ -266,8 +266,8 @@ impl Cell {
             return Err(WindowError::NotBound);
         }
         let ours = match (by, through) {
-            // The peer may be gone, or have been restarted with another incarnation. In both cases the address is still
-            // the same.
+            // The peer may have exited, or have been restarted with another incarnation. In both cases the address is
+            // still the same.
             (By::Owner(via, peer), Through::Pair(pair)) => {
                 pair.endpoint == via.endpoint && (pair.peer == via.peer || state.peer == peer)
             }

@@ -1,4 +1,4 @@
-//! Memory windows as the domain knows them. What they are: `memory::window`.
+//! The domain's representation of memory windows. `memory::window` describes them.
 //!
 //! * `cell`: the state of a window, which its owner shares with the domain's table; `table`: the windows by index, a
 //!   part of the domain's keys

@@ -122,7 +122,7 @@ impl Initiator {
             };
             let remote = Remote::within(mapping, resolution.place.get(), len)?;
             // SAFETY: the range was just checked to lie in the mapping, which the grant holds. Other processes may
-            // write to it; what is read is only copied.
+            // write to it, and the bytes that are read are only copied.
             let first = unsafe { Segment::new(remote.as_ptr(), len as usize) };
             (Memory::Mapped(first), Some(remote.into_mapping()))
         } else {
@@ -177,7 +177,7 @@ impl Initiator {
         self.assists
     }
 
-    /// Checks an access, and returns what is needed to make it.
+    /// Checks an access, and returns the data that is needed to make it.
     #[inline(always)]
     fn check(
         &mut self,

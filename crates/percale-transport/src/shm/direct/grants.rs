@@ -54,7 +54,7 @@ pub(super) enum Answer {
     Granted(Grant),
     Executed,
     NoKey,
-    /// The granted memory is already gone.
+    /// The granted memory no longer exists.
     Void,
 }
 

@@ -122,7 +122,7 @@ impl Direct {
         Some(end)
     }
 
-    /// Takes the long access that has yet to end, for a link that has ended. Returns `None` if the target has let go of
+    /// Takes the long access that has yet to end, for a link that has ended. Returns `None` if the target has released
     /// it.
     pub(super) fn take_assisted(&mut self, pair: &Pair, side: usize) -> Option<Assisted> {
         self.assisted.take().filter(|assisted| !assisted.has_let_go(pair, side))
@@ -179,7 +179,7 @@ impl Direct {
             return Err("key request or reply without a number");
         }
         if head.kind == Kind::Assist {
-            // A second request arrives only after the first access is over.
+            // A second request arrives only after the first access has ended.
             let target = self.target.get_or_insert_default();
             target.help = match (&self.keys, &target.grantee) {
                 (Some(keys), Some(grantee)) => {

@@ -112,9 +112,9 @@ impl ShmLink {
     #[inline(always)]
     #[doc(hidden)]
     pub fn payload(&self, message: &Message) -> View<'_> {
-        // SAFETY: the payload has that many bytes, as was checked, and lies in the pair's memory or in the scratch
-        // memory, both of which live as long as the link. (After the message was consumed they contain whatever was
-        // written since.)
+        // SAFETY: it was checked that the payload has that many bytes. The payload lies in the pair's memory or in the
+        // scratch memory, both of which live as long as the link. (After the message was consumed they contain the
+        // bytes that were written since.)
         unsafe { View::new(message.payload, message.head.len as usize) }
     }
 
@@ -161,7 +161,7 @@ impl ShmLink {
         true
     }
 
-    /// Passes what has arrived to `sink`. Returns whether there was anything.
+    /// Passes the frames that have arrived to `sink`. Returns whether there were any.
     #[inline]
     pub(super) fn receive(&mut self, me: Connection, sink: &mut impl Sink) -> Result<bool, Broken> {
         let mut count = 0;
@@ -189,8 +189,8 @@ impl ShmLink {
             sink.frame(me, &message.head, self.payload(&message));
             self.go_past(&message);
             if count > 0 && message.long.is_none() {
-                // The messages come in a stream: fetch the next ones while this one is handled. (Not in an
-                // exchange of single messages: the next line is then about to be written.)
+                // The messages arrive in a stream, so the next ones are fetched while this one is handled. (This is not
+                // done in an exchange of single messages, where the next line is about to be written.)
                 self.rx.prefetch();
             }
             count += 1;

@@ -1,4 +1,4 @@
-//! Memory that is revoked while a transfer is in progress, and what is disclosed to the peer about its location.
+//! Memory that is revoked while a transfer is in progress, and the information about its location that the peer gets.
 
 use super::*;
 use crate::testing::Revocable;
@@ -169,8 +169,8 @@ fn a_pull_that_would_copy_by_itself_from_a_region_breaks_the_link() {
     both[1].link.connection_end().set("over");
 }
 
-/// The owner's thread revokes at an arbitrary time, waits, and reuses the memory: from then on the other side does not
-/// write to it, and the peer sees nothing of its new content.
+/// The owner's thread revokes at an arbitrary time, waits, and reuses the memory. From then on the other side does not
+/// write to it, and the peer reads none of its new content.
 ///
 /// Requirements: MR-069.
 #[test]

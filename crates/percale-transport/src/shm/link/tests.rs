@@ -463,7 +463,7 @@ fn an_operation_that_is_gone_is_not_pulled() {
     let offer = Offer { len: 50_000.into(), address, pieces: 1.into(), ..Offer::default() };
     let mut target = Memory::new(50_000, Kept::Heap);
     both[1].link.pull(3, &offer, &target.lease(), 8).unwrap();
-    // Long enough for the puller to start copying by itself.
+    // Long enough for the puller to start copying on its own.
     let start = Instant::now();
     run(&mut both, |_| start.elapsed() > Duration::from_millis(2));
     assert!(both[1].seen.pulled.is_empty(), "nobody said yet that the operation exists");

@@ -25,7 +25,7 @@ pub(in crate::shm) enum NoRoom {
     BadCredits,
 }
 
-/// How a frame's last mark is written.
+/// The way in which a frame's last mark is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shm) enum Publish {
     /// With a plain store; a caller that needs a fence makes it later.

@@ -12,10 +12,10 @@
 //! touches the memory, and it touches it only within operations that the application posts.
 //!
 //! A process never gives the same number to two arenas ([`new_number`](crate::local_memory::sealed::new_number)), so a
-//! number is also a generation. An unknown number identifies an arena that is gone or has not arrived yet, and never
-//! another arena. An unknown number is not a protocol violation: a frame may name an arena that was taken back while
-//! the frame waited to be read. Before a new arena is announced, arenas that were freed in the meantime are taken back,
-//! so that a peer keeps their pages no longer than that.
+//! number is also a generation. An unknown number identifies an arena that was taken back or has not arrived yet, and
+//! never another arena. An unknown number is not a protocol violation: a frame may name an arena that was taken back
+//! while the frame waited to be read. Before a new arena is announced, arenas that were freed in the meantime are taken
+//! back, so that a peer keeps their pages no longer than that.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! Loom models of a puller that opens a slot, or reads, while its pusher lets go of all slots.
+//! Loom models of a puller that opens a slot, or reads, while its pusher releases all slots.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};

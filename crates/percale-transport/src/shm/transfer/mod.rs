@@ -33,8 +33,9 @@
 //! (BOUNCE).
 //!
 //! A peer that writes wrong values to a slot harms only its own transfer: chunks are checked against this side's own
-//! segments, each side's claims are bounded, and each side keeps its own count in private memory. If a connection ends while
-//! the peer holds a chunk, the transfer ends when the peer lets go of the chunk or its process ends (see `residue`).
+//! segments, each side's claims are bounded, and each side keeps its own count in private memory. If a connection ends
+//! while the peer holds a chunk, the transfer ends when the peer releases the chunk or its process ends (see
+//! `residue`).
 //!
 //! # Letting go
 //! When the link of a side has ended, the side permanently sets its [`Gone`](super::pair::Gone) word, after its last
@@ -298,8 +299,8 @@ impl Transfers {
         quiet
     }
 
-    /// Marks this side as gone, because the link has ended. From then on nothing is copied to the peer's memory: neither
-    /// for a pull that was being served, nor for one with a request that is never read.
+    /// Marks this side as departed, because the link has ended. From then on nothing is copied to the peer's memory:
+    /// neither for a pull that was being served, nor for one with a request that is never read.
     pub(super) fn let_go(&self) {
         self.pair.gone(self.side).set();
     }

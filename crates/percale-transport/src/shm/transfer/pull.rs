@@ -52,7 +52,7 @@ pub(super) struct Pull {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Copying,
-    /// This side cannot continue, and waits until the pusher has let go.
+    /// This side cannot continue, and waits until the pusher has released the transfer.
     Failed(PullError),
     /// The payload has to be sent as frames, and the pusher has yet to stop copying.
     Asked,

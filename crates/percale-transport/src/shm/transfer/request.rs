@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Request {
-    /// The puller's slot, or [`NO_SLOT`] if nothing is wanted.
+    /// The puller's slot, or [`NO_SLOT`] if no bytes are requested.
     pub(super) slot: u8,
     /// 1 if the puller can copy the payload itself.
     pub(super) puller_copies: u8,

@@ -16,7 +16,7 @@ enum Known {
 }
 
 /// Sends requests, processes answers and removes grants as arbitrary bytes direct. A lookup must return the content of
-/// the last answer to a pending request, until the grant is gone.
+/// the last answer to a pending request, until the grant is removed.
 pub fn fuzz_grants(mut bytes: &[u8]) {
     let mut grants = Grants::default();
     let (mut model, mut asked) = (HashMap::new(), HashMap::new());

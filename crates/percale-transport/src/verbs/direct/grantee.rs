@@ -124,7 +124,7 @@ impl VerbsGrantee {
                 return Located::Unknown;
             }
             drop(record);
-            grants.forget(number, &me); // The grant is gone. Grant the region again.
+            grants.forget(number, &me); // The grant no longer exists. Grant the region again.
         }
         if grants.is_closed() {
             return Located::Unknown;
@@ -262,8 +262,8 @@ impl VerbsGrantee {
         self.record().is_stuck()
     }
 
-    /// Returns the news for the peer: the numbers and keys of grants that are gone, and whether the queue pair is in
-    /// the error state.
+    /// Returns the news for the peer: the numbers and keys of ended grants, and whether the queue pair is in the error
+    /// state.
     pub(super) fn take_news(&self) -> (Vec<(u32, u64)>, bool) {
         if !self.any_news.swap(false, Ordering::AcqRel) {
             return (Vec::new(), false);
@@ -286,11 +286,11 @@ impl VerbsGrantee {
         self.any_news.load(Ordering::Relaxed)
     }
 
-    /// Handles the peer's answer that no outstanding request uses the gone grant `number` any more. A number that was
+    /// Handles the peer's answer that no outstanding request uses the ended grant `number` any more. A number that was
     /// already released is ignored.
     ///
     /// # Errors
-    /// If the grant exists and the peer was not notified that it is gone.
+    /// If the grant exists and the peer was not notified of its end.
     pub(super) fn forgotten(&self, number: u32) -> Result<(), &'static str> {
         let mut record = self.record();
         match record.get(number) {

@@ -82,7 +82,7 @@ impl Grants {
         Ok(())
     }
 
-    /// Removes a grant, identified by the target's number, which is gone. A new request for the key may then be sent.
+    /// Removes a grant that has ended, identified by the target's number. A new request for the key may then be sent.
     pub(super) fn forget(&mut self, key: u64, number: u32) {
         if let Entry::Occupied(known) = self.known.entry(key)
             && matches!(known.get(), Known::Granted(grant) if grant.number == number)

@@ -73,7 +73,8 @@ pub(super) struct Initiator {
     unsure: bool,
     /// The device did not accept a request although there was room.
     is_dead: bool,
-    /// Grants that are gone: the key, the target's number, and the number of the first request posted after the report.
+    /// Grants that have ended: the key, the target's number, and the number of the first request posted after the
+    /// report.
     gone: Vec<(u64, u32, u64)>,
 }
 
@@ -251,14 +252,14 @@ impl Initiator {
     }
 
     /// Returns whether an access that got no answer, and all accesses posted after it, can be repeated. The target has
-    /// reported that the grant of the access is gone, so the access may have been refused. If it was not refused, a
-    /// repetition cannot be observed, because all accesses after it are reads or use grants that are gone.
+    /// reported that the grant of the access has ended, so the access may have been refused. If it was not refused, a
+    /// repetition cannot be observed, because all accesses after it are reads or use grants that have ended.
     fn may_repeat(&self, flight: &Flight) -> bool {
         let State::Up(lane) = &self.state else { return false };
         self.is_gone(flight) && lane.flights.iter().all(|flight| flight.reads || self.is_gone(flight))
     }
 
-    /// Returns whether the target has reported that the grant of an access is gone.
+    /// Returns whether the target has reported that the grant of an access has ended.
     fn is_gone(&self, flight: &Flight) -> bool {
         self.gone.iter().any(|&(key, number, _)| (key, number) == flight.grant)
     }
@@ -287,8 +288,8 @@ impl Initiator {
         true
     }
 
-    /// Advances the creation of the queue pair, and reports to the target which gone grants are no longer used. Returns
-    /// whether anything happened.
+    /// Advances the creation of the queue pair, and reports to the target which ended grants are no longer used.
+    /// Returns whether anything happened.
     pub(super) fn go_on(&mut self, owed: &mut Owed) -> bool {
         let any = self.answer_gone(owed);
         let (State::Making(making) | State::Connecting(making)) = &self.state else { return any };
@@ -360,7 +361,7 @@ impl Initiator {
         self.grants.learn(question, &located)
     }
 
-    /// Handles the report that a grant is gone.
+    /// Handles the report that a grant has ended.
     pub(super) fn revoked(&mut self, number: u32, key: u64) -> Result<(), &'static str> {
         if self.gone.len() >= super::record::GRANTS {
             return Err("too many revoked grants");
@@ -370,8 +371,8 @@ impl Initiator {
         Ok(())
     }
 
-    /// Reports to the target which of the gone grants are no longer used by outstanding requests. Returns whether there
-    /// were any.
+    /// Reports to the target which of the ended grants are no longer used by outstanding requests. Returns whether
+    /// there were any.
     fn answer_gone(&mut self, owed: &mut Owed) -> bool {
         if self.gone.is_empty() {
             return false;

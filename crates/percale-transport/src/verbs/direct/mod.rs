@@ -22,17 +22,17 @@
 //! for peers. Revoking it unbinds the device's window, and waits only for the local device (`windows`). The window also
 //! ends with its queue pair.
 //!
-//! The device refuses a late access, which uses a key that is gone, and sets that queue pair to the error state.
-//! Nothing else uses that queue pair: there is one for each direction, separate from the one of the frames. A refusal
-//! implies that all requests posted before it took place, and none posted after it. So the refused access and the
-//! accesses after it are then executed by the target, in their order, which gives each access the right result. A new
-//! queue pair is created for later accesses. The target also reports that a grant is gone ([`Kind::Revoked`]), so that
-//! late accesses are rare.
+//! The device refuses a late access, which uses a key that is no longer valid, and sets that queue pair to the error
+//! state. Nothing else uses that queue pair: there is one for each direction, separate from the one of the frames. A
+//! refusal implies that all requests posted before it took place, and none posted after it. So the refused access and
+//! the accesses after it are then executed by the target, in their order, which gives each access the right result. A
+//! new queue pair is created for later accesses. The target also reports that a grant has ended ([`Kind::Revoked`]), so
+//! that late accesses are rare.
 //!
 //! **A target's end in the error state** does not answer. The target detects this when it unbinds a window, or it sets
 //! its end to the error state itself because a window or registration does not end. In both cases it notifies the
 //! initiator. The initiator then posts nothing more to that end, and requests a new one as soon as the outstanding
-//! accesses have ended. Acknowledged accesses took place. Reads, and accesses with grants that are gone, are executed
+//! accesses have ended. Acknowledged accesses took place. Reads, and accesses with grants that have ended, are executed
 //! by the target, because a repetition of them cannot be observed. A write with a grant that still exists fails,
 //! because it is unknown whether it took place. The connection continues.
 //!
@@ -89,7 +89,7 @@ const OWED: usize = 3 * record::GRANTS;
 /// The values of the `id` of a frame about a queue pair.
 const ASKS: u32 = 0;
 const ANSWERS: u32 = 1;
-/// The values of the `tag` of a frame about a grant that is gone, or about the queue pair.
+/// The values of the `tag` of a frame about a grant that has ended, or about the queue pair.
 const GONE: u64 = 0;
 const FORGOTTEN: u64 = 1;
 const OVER: u64 = 2;
@@ -99,7 +99,7 @@ const OVER: u64 = 2;
 pub enum Unposted {
     /// There is no room now.
     Full,
-    /// The grant or the queue pair is gone, or the memory of the operation cannot be registered.
+    /// The grant or the queue pair no longer exists, or the memory of the operation cannot be registered.
     Unreachable,
     /// The device refuses the request. The connection ends.
     Broken,

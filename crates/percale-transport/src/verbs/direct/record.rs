@@ -51,7 +51,7 @@ pub(super) enum Entry {
         under: Under,
         request: Request,
     },
-    /// No access through the grant is possible any more. `told` is true if the peer was notified.
+    /// No access through the grant is possible any more. `told` is whether the peer was notified.
     Gone {
         key: u64,
         remote_key: u32,
@@ -86,7 +86,7 @@ pub(super) struct Record {
     leaving: Vec<u32>,
     /// Objects that the device failed to end.
     stuck: Stuck,
-    /// There are grants that are gone and of which the peer has to be notified.
+    /// There are ended grants of which the peer has to be notified.
     pub(super) any_gone: bool,
     /// The queue pair was set to the error state, because a window or registration does not end.
     failed: bool,

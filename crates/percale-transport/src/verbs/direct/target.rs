@@ -72,7 +72,7 @@ impl Target {
         Ok(())
     }
 
-    /// Advances the creation of the queue pair, and reports to the peer which grants are gone, and whether the queue
+    /// Advances the creation of the queue pair, and reports to the peer which grants have ended, and whether the queue
     /// pair is in the error state. Returns whether anything happened.
     pub(super) fn go_on(&mut self, wire: &WireParts, owed: &mut Owed) -> bool {
         let mut any = false;
@@ -82,7 +82,7 @@ impl Target {
             for (id, key) in gone {
                 owed.push(Head { kind: Kind::Revoked, tag: GONE, data: key, id, ..Head::default() }, &[]);
             }
-            // Last, so that the peer can repeat accesses with grants that are gone.
+            // This comes last, so that the peer can repeat accesses with grants that have ended.
             if is_over {
                 owed.push(Head { kind: Kind::Revoked, tag: OVER, ..Head::default() }, &[]);
             }

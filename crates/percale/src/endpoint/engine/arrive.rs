@@ -18,8 +18,8 @@ use crate::transport::{Connection, Landing, PullError, Sink};
 use crate::wire::head::{Counts, Flags, Head, Kind, Offer};
 
 impl Core {
-    /// Returns the receive to which this message goes, if one is posted. The receive is removed from its table; for a multi-receive buffer,
-    /// a part of it is returned.
+    /// Returns the receive for this message, if one is posted. The receive is removed from its table. For a
+    /// multi-receive buffer, a part of the buffer is returned.
     #[inline]
     pub(crate) fn match_posted(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
         if is_collective(head.kind) {
@@ -57,7 +57,7 @@ impl Core {
             .segments(receive.place)
             .slice(0, usize::try_from(offer.len.get()).unwrap_or(usize::MAX));
         if into.is_empty() {
-            // Nothing to fetch: a message of no bytes, or a receive with no room.
+            // There is nothing to fetch: the message has no bytes, or the receive has no room.
             self.peers.reply(from, Kind::Pulled, head.id, 0);
             self.received(from, &head, offer.len.get(), &receive);
             return;
@@ -68,9 +68,9 @@ impl Core {
         self.peers.push(from, Action::Pull { id: head.id, offer: *offer, into, token });
     }
 
-    /// Delivers a message of the most common kind, on a fast path: it carries a tag and data at most, has a receive of one segment, fits
-    /// it, and is reported to the endpoint's own queue and nowhere else. Returns its completion. Returns `None`, and does nothing, if any
-    /// of this does not hold.
+    /// Delivers a message of the most common kind, on a fast path. Such a message carries at most a tag and data, has a
+    /// receive of one segment, fits into that segment, and is reported only to the endpoint's own queue. Returns the
+    /// completion. Returns `None`, and does nothing, for any other message.
     #[inline(always)]
     fn in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> Option<Entry> {
         let Self { messages, peers, reporting, .. } = self;
@@ -86,8 +86,8 @@ impl Core {
         Some(Entry { context, flags, len, buffer: 0, data: head.data, tag: envelope.tag, source })
     }
 
-    /// Delivers such a message and reports it to the queue. Returns false if it is no such message.
-    // Out of line, and with few arguments, so that no registers need be saved.
+    /// Delivers such a message and reports it to the queue. Returns false, and does nothing, for any other message.
+    // Out of line, and with few arguments, so that no registers need to be saved.
     #[inline(never)]
     fn message_in_place(&mut self, from: Connection, head: &Head, payload: View<'_>) -> bool {
         let Some(entry) = self.in_place(from, head, payload) else { return false };
@@ -95,8 +95,8 @@ impl Core {
         true
     }
 
-    /// Like [`message_in_place`](Self::message_in_place), but returns the completion in `into` to the caller, which is reading the empty
-    /// queue at this moment. Returns false if it is no such message.
+    /// Like [`message_in_place`](Self::message_in_place), but returns the completion in `into` to the caller, which is
+    /// reading the empty queue. Returns false, and does nothing, for any other message.
     #[inline(always)]
     pub(super) fn message_at_once(
         &mut self,
@@ -159,7 +159,8 @@ impl Core {
 
     /// Keeps a message until its receive is posted.
     fn hold(&mut self, message: Unexpected) -> crate::endpoint::matching::Held {
-        // The charge comes first: a shared receive that was posted meanwhile takes the message, and releases the charge, at once.
+        // The message is charged first: a shared receive that was posted meanwhile takes the message at once, and then
+        // releases the charge.
         self.peers.charge(message.from, charge_of(&message));
         let envelope = envelope(message.from, &message.head);
         let kind = message.head.kind;
@@ -186,7 +187,7 @@ impl Core {
         }
     }
 
-    /// Handles the notice that the receiver wants none of the payload of a local offer.
+    /// Handles the notice that the receiver needs none of the payload of a local offer.
     fn not_pulled(&mut self, from: Connection, wire: u32) {
         match self.messages.sends_mut().not_pulled(from, wire) {
             Ok(end) => self.send_ended(end),
@@ -212,7 +213,7 @@ impl Core {
         };
         let source = match asked {
             Asked::Source(source) => source,
-            Asked::Gone => Lease::own(&Segments::EMPTY), // Less than is wanted: the transport answers accordingly.
+            Asked::Gone => Lease::own(&Segments::EMPTY), // Fewer than requested: the transport answers accordingly.
             Asked::Nothing => {
                 return self.peers.accuse(from, "a pull request for an operation that offers nothing");
             }
@@ -235,8 +236,8 @@ impl Core {
 }
 
 impl Core {
-    /// Begins a remote access that arrives in pieces. A write goes directly to its region if possible; else the access is assembled in a
-    /// buffer. The link bounds the length of this buffer.
+    /// Begins a remote access that arrives in pieces. A write goes directly to its region if possible. Other accesses
+    /// are assembled in a buffer, the length of which the link limits.
     fn begin_remote(&mut self, from: Connection, head: Head) -> Landing {
         let mut arrival = Arrival { from, head, receive: None, heap: None, held: None, region: None };
         let into = match self.place_of_write(from, &head) {
@@ -282,7 +283,7 @@ impl Sink for Core {
     fn begin(&mut self, from: Connection, mut head: Head) -> Landing {
         if !self.gate.admits(head.kind) {
             self.peers.accuse(from, STRANGER);
-            head.kind = Kind::Nothing; // Its bytes are discarded.
+            head.kind = Kind::Nothing; // The bytes of the access are discarded.
         }
         if !is_eager(head.kind) {
             return self.begin_remote(from, head);
@@ -345,7 +346,7 @@ impl Sink for Core {
                 if let Some(message) = message {
                     message.body = Body::Whole(heap.into_vec());
                 } else {
-                    // Discarded while it arrived.
+                    // The message was discarded while it arrived.
                     if head.flags.contains(Flags::ACK) {
                         self.peers.reply(from, Kind::Ack, head.id, 0);
                     }

@@ -1,23 +1,24 @@
 //! Memory that outlives its endpoint, because a local peer may still be writing to it.
 //!
-//! A peer that was stopped in the middle of a copy continues it when it is resumed, however long the endpoint has been closed. So the
-//! memory that closing endpoints own for such operations is kept here until the peer has let go of it or its process has ended, never
-//! shorter; and operations on memory of the application are reported only then.
+//! A peer that was stopped in the middle of a copy continues the copy when it is resumed, however long the endpoint has
+//! been closed. So the memory that closing endpoints own for such operations is kept here until the peer has released
+//! it or the peer process has ended. Operations on memory of the application are reported only then.
 //!
-//! The kept memory is checked by a thread that runs while anything is kept, so that an end is reported whatever the application still
-//! calls: its queues may have outlived every endpoint, and a waiting reader makes no progress on endpoints that are closed. It is also
-//! checked when endpoints are opened and closed, by progress threads, and by readers of queues that shared endpoints report to. All of
-//! them check without an endpoint's lock: dropping the memory may run code of the application.
+//! A thread checks the kept memory while there is any, so that an end is reported independent of the calls of the
+//! application: its queues may have outlived every endpoint, and a waiting reader makes no progress on closed
+//! endpoints. The memory is also checked when endpoints are opened and closed, by progress threads, and by readers of
+//! queues to which shared endpoints report. All of them check without an endpoint's lock, because dropping the memory
+//! may run code of the application.
 //!
-//! Nothing is dropped early, however much is kept: a report would be lost, with the room that was reserved for it. The amount is bounded as
-//! follows:
+//! Nothing is dropped early, however much is kept: a report would be lost, together with the room that was reserved for
+//! it. The amount is bounded as follows:
 //! * For one connection it is at most eight pulls and one long access, and only if the peer was stopped in the middle of a copy, or
 //!   violates the protocol. Memory and operations are those that the application posted.
 //! * For one peer process an endpoint keeps at most [`KEPT`](super::residue::KEPT) connections that ended before it was closed.
 //! * Each kept connection holds descriptors that pin the peer's process, so there are no more connections than descriptors.
 //! * All of it is released when the peer's process ends.
 //!
-//! One check covers at most [`LOOKS`] closed endpoints, in turn, so that readers of queues do not pay for many.
+//! One check covers at most [`LOOKS`] closed endpoints, in turn, so that readers of queues do not pay for many of them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +41,7 @@ use crate::transport::shm::Residue;
 
 /// The maximum number of closed endpoints that one check covers.
 const LOOKS: usize = 64;
-/// The time between two checks by the thread: at first, and after that twice as long each time, up to the longest.
+/// The time between two checks by the thread: the first time, which doubles after each check, and the longest time.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -59,13 +60,14 @@ pub(super) enum Memory {
 /// A report that is due when the application may use the memory again.
 #[derive(Debug)]
 pub(super) struct Late {
-    /// Where it is reported.
+    /// The place of the report.
     pub(super) place: LatePlace,
     /// Whether room was reserved there.
     pub(super) reserved: bool,
     pub(super) error: ErrorEntry,
     pub(super) counters: Vec<Counter>,
-    /// The buffer of a shared receive context of which it is a part. The buffer is not released before this report.
+    /// The buffer of a shared receive context that contains the operation's memory. The buffer is not released before
+    /// this report.
     pub(super) part: Option<Arc<Many>>,
 }
 
@@ -76,7 +78,7 @@ pub(super) enum LatePlace {
     Queue(CompletionQueue),
     /// By another endpoint of this shared receive context.
     Pool(Arc<Pool>, Notify),
-    /// Nowhere: an endpoint's own queue is gone with it.
+    /// Not reported: the endpoint's own queue was closed with it.
     Nowhere,
 }
 
@@ -99,7 +101,7 @@ impl Late {
     }
 }
 
-/// The memory and the reports that one closed endpoint left.
+/// The memory and the reports that remain from one closed endpoint.
 #[derive(Debug)]
 pub(super) struct Aside {
     residues: Vec<Residue>,
@@ -129,7 +131,7 @@ impl Aside {
     }
 }
 
-/// What closed endpoints left.
+/// The memory and the reports that remain from closed endpoints.
 #[derive(Debug, Default)]
 struct Kept {
     list: VecDeque<Aside>,
@@ -146,7 +148,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 pub(super) fn keep(aside: Aside) {
     crate::later::later!(warn: "a local peer may still be copying to memory of a closed endpoint; the memory is kept until the peer releases it"
     );
-    // This does not fail: the mark of this process was made when the endpoint was opened.
+    // This does not fail, because the mark of this process was created when the endpoint was opened.
     let Ok(kept) = KEPT.get_or_make() else { return std::mem::forget(aside) };
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     kept.list.push_back(aside);
@@ -169,7 +171,7 @@ impl Kept {
         }
     }
 
-    /// Takes out what no peer writes to any more, of at most [`LOOKS`] closed endpoints.
+    /// Takes out the memory to which no peer writes any more, of at most [`LOOKS`] closed endpoints.
     fn take_finished(&mut self) -> Vec<Aside> {
         let mut over = Vec::new();
         for _ in 0..self.list.len().min(LOOKS) {

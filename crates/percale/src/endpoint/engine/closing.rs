@@ -13,25 +13,26 @@ use crate::transport::connect::LocalBell;
 use crate::transport::{Connection, Link};
 use crate::wire::head::{Head, Kind};
 
-/// Why the operations of a closed endpoint end.
+/// The reason that the operations of a closed endpoint report.
 const WHY: &str = "the endpoint was closed";
 
-/// How long a closing endpoint tries to send what it still has to send.
+/// How long a closing endpoint tries to send its remaining frames.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Like [`LINGER`], but over the simulated network, where the clock stands still during that time unless another thread advances it. What
-/// is to be sent then mostly waits for a peer that this thread drives, so a longer wait only takes time (with 2 ms, a third of the time of
-/// the search).
+/// Like [`LINGER`], but over the simulated network, where the clock does not advance during that time unless another
+/// thread advances it. The remaining frames then mostly wait for a peer that this thread drives, so a longer wait only
+/// takes time (2 ms took a third of the time of the search).
 const SIMULATED_LINGER: Duration = Duration::from_micros(500);
 
 impl Engine {
-    /// Closes the endpoint: sends what is still to be sent, for a bounded time, says goodbye on every connection, ends all operations,
-    /// and gives up the address. From then on the engine refuses everything, and touches no memory of the application.
+    /// Closes the endpoint. Sends the remaining frames for a bounded time, sends a goodbye on every connection, ends
+    /// all operations, and releases the address. From then on the engine refuses all calls, and touches no memory of
+    /// the application.
     pub(crate) fn close(&mut self) {
         if !self.process.is_here() {
-            return; // It was closed before, or this is the copy of a forked child, and the connections belong to the parent.
+            return; // It was closed before, or this is a forked child and the connections belong to the parent.
         }
-        // Nothing begins any more.
+        // From now on no operation begins.
         self.core.leave_pool();
         self.core.end_waiting(WHY);
         self.give_up_connecting();
@@ -46,7 +47,7 @@ impl Engine {
         }
         self.core.end_all(until, WHY);
         self.core.local.close();
-        // What waits for connections is over, too. When this returns, the address is free.
+        // The operations that wait for connections have ended, too. When this returns, the address is free.
         self.attempts.clear();
         self.connector = Connector::Closed;
         (self.closed, self.process) = (true, Process::nowhere());
@@ -54,7 +55,7 @@ impl Engine {
         self.core.operations.add_errands(crate::endpoint::reactor::forget(self.id));
     }
 
-    /// Returns whether it was closed.
+    /// Returns whether the endpoint was closed.
     pub(crate) const fn is_closed(&self) -> bool {
         self.closed
     }
@@ -71,7 +72,8 @@ impl Engine {
         if self.closed { ConnectionError::Closed } else { ConnectionError::Forked }
     }
 
-    /// Sends what is still to be sent, for a bounded time. Returns the end of that time; the rest of it may be used for goodbyes.
+    /// Sends the remaining frames, for a bounded time. Returns the end of that time. The remainder may be used for
+    /// goodbyes.
     pub(super) fn flush(&mut self) -> Instant {
         let is_simulated = matches!(self.connector, Connector::Sim(_));
         let until = Instant::now() + if is_simulated { SIMULATED_LINGER } else { LINGER };
@@ -108,7 +110,7 @@ impl Engine {
                 }
                 self.poller.sockets -= 1;
                 if self.poller.sockets == 0 {
-                    self.ticks = None; // The timer is no longer read: left in the epoll, it would wake every sleeper at once.
+                    self.ticks = None; // It is no longer read. In the epoll set it would wake every sleeper at once.
                 }
             }
             AnyLink::Shm(_) => self.doorbell.release(self.core.peers.get(slot).bit()),
@@ -141,7 +143,8 @@ impl Engine {
         }
     }
 
-    /// Ends the operations that waited for the connection of a slot, after the link is gone, and notifies the service thread that made it.
+    /// Ends the operations that waited for the connection of a slot, after its link was removed, and notifies the
+    /// service thread that made the connection.
     pub(super) fn forget_connection(&mut self, slot: Connection, error: ErrorCode, why: &str) {
         let serial = self.core.peers.get(slot).serial();
         self.core.down(slot, error, why);

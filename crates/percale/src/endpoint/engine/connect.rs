@@ -41,11 +41,11 @@ pub(crate) struct Start {
     pub(crate) role: Option<Role>,
     /// The source of connections.
     pub(crate) connector: Connector,
-    /// What it sleeps on.
+    /// The descriptor and the bell on which the endpoint sleeps.
     pub(crate) bedside: Bedside,
-    /// The address that peers know.
+    /// The address at which peers reach the endpoint.
     pub(crate) address: SocketAddr,
-    /// Which context of that address this is.
+    /// The number of this endpoint's context at that address.
     pub(crate) context: u16,
     /// The incarnation of the endpoint.
     pub(crate) incarnation: u128,
@@ -95,7 +95,7 @@ impl Engine {
         self.attempts.insert(attempt, slot);
         let (address, context) = self.core.peers.connecting(slot, attempt);
         match &mut self.connector {
-            // Reported like every other end of an attempt, after the caller is done with the slot.
+            // The failure is reported like every other end of an attempt, after the caller no longer uses the slot.
             Connector::Service { mailbox, answer_only: true, .. } => {
                 mailbox.post(Notice::Failed { attempt, error: ConnectError::AnswersOnly(address) });
             }
@@ -105,8 +105,8 @@ impl Engine {
         }
     }
 
-    /// Connects again to the peer of a directed receive if its connection has ended: either the peer is back, or the receive fails. Does
-    /// nothing if the receive is not directed at a peer.
+    /// Connects again to the peer of a directed receive if its connection has ended: either the peer is reachable
+    /// again, or the receive fails. Does nothing if the receive is not directed at a peer.
     pub(super) fn look_for(&mut self, peer: PeerAddress) {
         if peer.is_specified()
             && self.role.is_none()
@@ -125,7 +125,7 @@ impl Engine {
         }
     }
 
-    /// Handles what the service thread reported.
+    /// Handles the notices of the service thread.
     #[cold]
     pub(super) fn take_notices(&mut self) {
         match &mut self.connector {
@@ -152,7 +152,7 @@ impl Engine {
             Notice::Aliased { attempt, incarnation } => {
                 let Some(slot) = self.attempts.remove(&attempt) else { return };
                 if self.core.peers.get(slot).state() != State::Connecting(attempt) {
-                    return; // The peer connected to us meanwhile.
+                    return; // The peer connected to this endpoint meanwhile.
                 }
                 if self.role.is_some() {
                     return self.give_up(slot, ErrorCode::Refused, "it is connected there already".into());
@@ -168,7 +168,7 @@ impl Engine {
                         }
                         self.drain(real);
                     }
-                    // The connection that the attempt met is gone already: try again.
+                    // The existing connection that the attempt found is closed already, so try again.
                     None => self.start_connecting(slot),
                 }
             }
@@ -190,16 +190,17 @@ impl Engine {
             Notice::TurnedAway { from, error } => {
                 crate::later::later!(warn: %from, %error, "rejected an unknown peer");
             }
-            _ => {} // There is no other.
+            _ => {} // There are no other results.
         }
     }
 
-    /// Handles the death of a link's peer: what the peer sent before is still delivered, then everything else fails.
+    /// Handles the death of a link's peer. The frames that the peer sent before are still delivered, then everything
+    /// else fails.
     fn died(&mut self, slot: Connection, reason: String) {
         if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
             link.connection_end().set(&reason);
             for _ in 0..1 << 20 {
-                // Bounded: a ring has a fixed size, and the peer no longer fills it.
+                // The loop is bounded: a ring has a fixed size, and the peer no longer fills it.
                 if !self.poll_link(slot) || !self.core.peers.get(slot).is_up() {
                     break;
                 }
@@ -234,8 +235,8 @@ impl Engine {
         self.stands(slot, transport, reason);
     }
 
-    /// Returns the slot for an established connection, after ending the old connection in that slot. Returns `None` if the connection is
-    /// not wanted.
+    /// Returns the slot for an established connection, after ending the old connection in that slot. Returns `None` if
+    /// the connection is not accepted.
     fn slot_for(&mut self, attempt: Option<Connection>, at: At, incarnation: u128, proven: bool) -> Option<Connection> {
         let slot = match attempt {
             Some(slot) => {
@@ -254,7 +255,7 @@ impl Engine {
         if attempt.is_some() { Some(slot) } else { self.welcome(at, incarnation, proven) }
     }
 
-    /// Reports that a link is in use, and hands it the operations that waited.
+    /// Reports that a link is in use, and hands the waiting operations to it.
     fn stands(&mut self, slot: Connection, transport: TransportKind, reason: &str) {
         self.core.peers.set_reason(slot, reason);
         if self.role.is_some() {
@@ -316,24 +317,24 @@ impl Engine {
             }
             AnyLink::Verbs(verbs) => self.watch_pair(slot, verbs),
             AnyLink::Sim(_) => self.poller.add_polled(slot),
-            // It holds only messages that this endpoint sent, and then it is busy.
+            // A loopback link holds only messages that this endpoint sent, and is busy then.
             AnyLink::Loopback(_) => {}
         }
         self.links[slot as usize] = Some(link);
         self.core.shared_connected(slot);
         self.core.sender_connected(slot);
-        self.poller.waits(slot); // For a first poll: the peer may have sent something before the link was polled or watched.
+        self.poller.waits(slot); // This requests a first poll: the peer may have sent a frame already.
         self.cool();
         let counts = self.core.reporting.counters().remote();
         if !counts.is_empty() {
             self.core.peers.reply(slot, Kind::Counts, counts.bits(), 0);
         }
         self.core.peers.begin_budget(slot);
-        // Before any request of the peer is answered.
+        // These actions come before the answer to any request of the peer.
         self.act();
     }
 
-    /// Ends a broken connection: everything that waited for it fails, and the next operation makes a new connection.
+    /// Ends a broken connection. Everything that waited for it fails, and the next operation starts a new connection.
     #[cold]
     pub(super) fn down(&mut self, slot: Connection, broken: &Broken) {
         let link = self.unlink(slot);
@@ -370,7 +371,7 @@ impl Engine {
         up
     }
 
-    /// Handles what a simulated network reported.
+    /// Handles a notice of a simulated network.
     fn sim_notice(&mut self, notice: SimNotice) {
         match notice {
             SimNotice::Established { attempt, peer, context, incarnation, link } => {
@@ -402,12 +403,12 @@ impl Engine {
     fn attempt_failed(&mut self, attempt: u64, error: &ConnectError) {
         let Some(slot) = self.attempts.remove(&attempt) else { return };
         if self.core.peers.get(slot).state() != State::Connecting(attempt) {
-            return; // The peer connected to us meanwhile.
+            return; // The peer connected to this endpoint meanwhile.
         }
         self.give_up(slot, connect_code(error), error.to_string());
     }
 
-    /// Ends an attempt to connect that failed: everything that waited for the connection fails.
+    /// Ends a failed attempt to connect. Everything that waited for the connection fails.
     fn give_up(&mut self, slot: Connection, code: ErrorCode, reason: String) {
         let (peer, address) = self.core.peers.identify(slot);
         self.core.down(slot, code, &reason);

@@ -16,12 +16,12 @@ pub(crate) enum Connector {
         mailbox: Arc<Mailbox>,
         /// The options of sockets.
         tcp: TcpOptions,
-        /// Whether the endpoint makes no connections itself: then peers that are not connected cannot be reached.
+        /// Whether the endpoint makes no connections itself. Peers that are not connected then cannot be reached.
         answer_only: bool,
     },
     /// A simulated network.
     Sim(crate::transport::sim::Port),
-    /// None: the endpoint is closed.
+    /// There is none, because the endpoint is closed.
     Closed,
 }
 

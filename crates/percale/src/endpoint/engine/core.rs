@@ -1,13 +1,15 @@
 //! The state of the protocol: everything about an endpoint except its links. It consists of components, and of routes between them.
 //!
-//! A component has private fields, states its invariants at its top, and has unit tests that build it alone. It neither sends nor reports:
-//! its functions return what is to be sent or reported, and the routes (`impl Core` and `impl Engine` in the other modules) do that.
+//! A component has private fields, states its invariants at its top, and has unit tests that construct it alone. It
+//! neither sends nor reports: its functions return the frames and reports, and the routes (`impl Core` and `impl
+//! Engine` in the other modules) send and report them.
 //!
 //! Links hand frames to the core while they are borrowed, so the core never touches a link: actions for a link go to the outbox
 //! ([`Peers::push`]), which the engine empties afterwards. Invariants of all components together:
 //! 1. An operation completes exactly once: it is in exactly one component, and the function that ends it removes it there.
-//! 2. A number that comes back from a peer or a link is looked up in the component that gave it, which checks that it belongs to that peer. A
-//!    number of an entry that is gone is late: it is ignored, or answered as gone.
+//! 2. A number that a peer or a link returns is looked up in the component that assigned it, which checks that the
+//!    number belongs to that peer. The number of an entry that no longer exists is late: it is ignored, or answered as
+//!    gone.
 
 use super::gate::Gate;
 use super::groups::Groups;
@@ -38,11 +40,11 @@ pub(crate) struct Core {
     pub(crate) messages: Messages,
     /// Accesses to the memory of peers in progress, and transfers from local regions.
     pub(crate) remote: Remote,
-    /// Operations that wait until another process lets go of memory (see [`residue`](super::residue)).
+    /// Operations that wait until another process releases memory (see [`residue`](super::residue)).
     pub(crate) left: Left,
     /// The local regions, as peers reach them.
     pub(crate) local: LocalRegions,
-    /// Where the endpoint reports.
+    /// The destinations of the endpoint's reports.
     pub(crate) reporting: Reporting,
     /// The endpoint's part in a shared receive context.
     pub(crate) shared: SharedReceives,
@@ -154,7 +156,7 @@ impl Core {
     pub(crate) fn received(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) {
         if head.flags.contains(Flags::ACK) {
             if head.flags.contains(Flags::INVALIDATE) && !self.may_report(from, head, len, receive) {
-                return; // Reported later: the key that it invalidated is still in use.
+                return; // Reported later: the key that the message invalidated is still in use.
             }
             self.peers.reply(from, Kind::Ack, head.id, 0);
         }
@@ -195,7 +197,8 @@ impl Core {
         }
     }
 
-    /// Fails a receive that was matched but will get no message: its peer died, or the payload could not be fetched.
+    /// Fails a receive that was matched but that gets no message, because its peer died or the payload could not be
+    /// fetched.
     pub(crate) fn receive_failed(
         &mut self,
         from: Connection,
@@ -235,7 +238,7 @@ impl Core {
         }
     }
 
-    /// Fails everything that waited for a connection that is gone. Each operation ends once.
+    /// Fails everything that waited for a connection that has ended. Each operation ends once.
     #[cold]
     pub(crate) fn down(&mut self, from: Connection, error: ErrorCode, why: &str) {
         self.peers.drop_actions_for(from);
@@ -294,7 +297,7 @@ pub(crate) fn broken_code(broken: &Broken) -> ErrorCode {
         Broken::Protocol(_) => ErrorCode::Protocol,
         Broken::NoMemory(_) => ErrorCode::NoMemory,
         Broken::System(..) => ErrorCode::Io,
-        _ => ErrorCode::Io, // There is no other.
+        _ => ErrorCode::Io, // There are no other reasons.
     }
 }
 

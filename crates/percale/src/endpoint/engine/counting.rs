@@ -1,9 +1,9 @@
 //! Counting operations and accesses (fi_endpoint(3), fi_ep_bind; fi_cntr(3)).
 //!
-//! Operations that this endpoint begins, and messages that it receives, are counted when they are reported, by the flags of their
-//! completions. Accesses of peers to local regions are counted where this endpoint executes them. Peers notify it of accesses that it does
-//! not see ([`Kind::Wrote`](crate::wire::head::Kind::Wrote)), because it asked them to when they connected
-//! ([`Kind::Counts`](crate::wire::head::Kind::Counts)).
+//! Operations that this endpoint begins, and messages that it receives, are counted when they are reported, by the
+//! flags of their completions. Accesses of peers to local regions are counted where this endpoint executes them. Peers
+//! send a notice of accesses that this endpoint does not see ([`Kind::Wrote`](crate::wire::head::Kind::Wrote)), because
+//! it asked for that when the connection was established ([`Kind::Counts`](crate::wire::head::Kind::Counts)).
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::local_memory::atomic::{AtomicOp, Kind as AtomicKind};
 use crate::region::Registered;
 use crate::wire::head::{Counts, Flags, Head, Kind as Frame};
 
-/// Returns whether a request is all of its access. If an access has several parts, the initiator sends a notice when all have ended.
+/// Returns whether a request is a complete access. If an access has several parts, the initiator sends a notice when
+/// all have ended.
 pub(super) const fn is_whole(head: &Head) -> bool {
     !head.flags.contains(Flags::PART)
 }
@@ -61,7 +62,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes peers send notices of the accesses that they make by themselves, if counters were added that count them.
+    /// Makes peers send notices of the accesses that they make themselves, if counters that count them were added.
     fn counts_more(&mut self) {
         let counts = self.core.reporting.counters().remote();
         if !counts.is_empty() {

@@ -1,4 +1,5 @@
-//! Posting one-sided operations: they are made within the call if the peer's memory can be reached, else queued behind the operations that wait.
+//! Posts one-sided operations. They are made within the call if the peer's memory can be reached, else they are queued
+//! behind the waiting operations.
 
 use super::Engine;
 use super::access::{Course, by_rdma, execute, refused_code};
@@ -23,13 +24,13 @@ use crate::wire::head::Counts;
 /// The way in which an access can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
-    /// It is over: it was reported, and nothing is left to do.
+    /// The access has ended: it was reported, and nothing remains to do.
     Over,
-    /// The device makes it.
+    /// The device makes the access.
     Posted,
-    /// It waits: the peer was asked, or something else comes first.
+    /// The access waits, because the key was requested from the peer, or another operation comes first.
     Asked,
-    /// The target executes it.
+    /// The target executes the access.
     Executed,
 }
 
@@ -121,7 +122,8 @@ impl Engine {
         }
         let counts = peer.counts();
         match &mut self.links[slot as usize] {
-            // The memory of a dead peer can still be written, but no process uses it: the next progress ends the connection.
+            // The memory of a dead peer can still be written, but no process uses it. The next progress ends the
+            // connection.
             Some(AnyLink::Shm(link)) if !link.has_ended() => Some((link, counts, self.core.local.mapped())),
             _ => None,
         }
@@ -133,8 +135,8 @@ impl Engine {
         !flags.contains(OpFlags::DEVICE) && self.core.peers.get(slot).may_leave(Leaving::Access { fenced: true })
     }
 
-    /// Completes an access that was made directly. `tells` is the notice for the target, if there is one: the region (key and generation),
-    /// what counts the access there, and what the target reports.
+    /// Completes an access that was made directly. `tells` is the notice for the target, if there is one: the region
+    /// (key and generation), the counters that count the access there, and the events that the target reports.
     #[inline]
     fn over(
         &mut self,
@@ -150,8 +152,8 @@ impl Engine {
         self.core.complete(Side::Transmit, notify, entry);
     }
 
-    /// Posts an access that cannot be made directly: the peer is not connected, or something waits for it already, or its memory is not
-    /// within reach.
+    /// Posts an access that cannot be made directly: the peer is not connected, other operations wait for it already,
+    /// or its memory is not reachable.
     #[cold]
     fn post_access_slow(&mut self, slot: Connection, what: What, notify: Notify) -> Result<(), PostError> {
         if self.core.peers.is_single() && !self.core.peers.get(slot).is_up() {
@@ -222,15 +224,15 @@ impl Engine {
     }
 }
 
-/// Returns an atomic operation as one on a single word, if it is one and is valid. For any other the caller determines what is wrong, if
-/// anything is.
+/// Returns an atomic operation as one on a single word, if it is one and is valid. For any other operation the caller
+/// determines whether it is valid.
 #[inline]
 fn word_of(work: &AtomicWork) -> Option<Word> {
     if work.remote.len != Word::LEN as u64
         || !matches!(work.datatype, Datatype::U64 | Datatype::I64)
         || work.flags.contains(OpFlags::DEVICE)
     {
-        return None; // Its memory may also be a device's, which must not be read here.
+        return None; // The memory may also be a device's, which must not be read here.
     }
     let compare = match (work.op, &work.compare) {
         (AtomicOp::Sum, None) => None,
@@ -278,7 +280,7 @@ fn check_atomic(work: &AtomicWork) -> Result<(), PostError> {
     Ok(())
 }
 
-/// Makes an access directly if the peer's memory is within reach; else determines how to make it.
+/// Makes an access directly if the peer's memory is reachable. Otherwise determines how to make it.
 fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut Waiting, notify: Notify) -> Attempt {
     let Some(what) = waiting.what() else { return Attempt::Executed };
     let mut grants = [None; IOV_LIMIT];
@@ -288,7 +290,7 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut
             Lookup::Unknown => return Attempt::Asked,
             Lookup::Executed => return Attempt::Executed,
             Lookup::NoKey => {
-                // The target is asked again next time: the key may be registered by then.
+                // The next access requests the key from the target again, because the key may be registered by then.
                 link.forget(piece.key);
                 return refuse(core, what, notify, Refusal::Key);
             }
@@ -314,7 +316,8 @@ fn directly(link: &mut ShmLink, core: &mut Core, slot: Connection, waiting: &mut
             return failed(link, core, what, notify, piece.key, error);
         }
     }
-    // Each region counts the access once, by its first piece. The counts of the endpoint and the data are sent once, with the last piece.
+    // Each region counts the access once, by its first piece. The counts of the endpoint and the data are sent once,
+    // with the last piece.
     let (last, counted) = (what.pieces().len() - 1, core.peers.get(slot).counts() & what.counts());
     for (at, (grant, piece)) in grants.into_iter().flatten().zip(what.pieces()).enumerate() {
         let first = what.pieces()[..at].iter().all(|other| other.key != piece.key);
@@ -349,7 +352,7 @@ fn assisted(
     let long = LongAccess { grant, key: piece.key, address: piece.address, local, writes, token };
     let result = link.direct_long(&long);
     if matches!(result, Ok(false)) {
-        return Attempt::Over; // It is reported when it ends.
+        return Attempt::Over; // The access is reported when it ends.
     }
     core.withdraw_assisted(slot, waiting, id);
     let Some(what) = waiting.what() else { return Attempt::Over };
@@ -361,12 +364,12 @@ fn assisted(
     Attempt::Over
 }
 
-/// Handles an access that was not made, or only in part.
+/// Handles an access that failed, or that was made only in part.
 fn failed(link: &mut ShmLink, core: &mut Core, what: &What, notify: Notify, key: u64, error: DirectError) -> Attempt {
     let refusal = match error {
         DirectError::Stale => {
-            // The region was closed, and perhaps another one was registered with the key, so the key is resolved once more. What was copied
-            // is copied again.
+            // The region was closed, and perhaps another one was registered with the same key, so the key is resolved
+            // once more. Bytes that were copied are copied again.
             link.forget(key);
             return match link.look_up(key) {
                 Lookup::Executed => Attempt::Executed,
@@ -387,7 +390,7 @@ fn refuse(core: &mut Core, what: &What, notify: Notify, refusal: Refusal) -> Att
     Attempt::Over
 }
 
-/// Makes an atomic operation on memory within reach.
+/// Makes an atomic operation on reachable memory.
 #[inline]
 fn atomically(link: &mut ShmLink, grant: GrantIndex, work: &AtomicWork) -> Result<(), DirectError> {
     let one = |segments: &Segments| if segments.is_empty() { Some(Segment::EMPTY) } else { only(segments) };
@@ -396,7 +399,7 @@ fn atomically(link: &mut ShmLink, grant: GrantIndex, work: &AtomicWork) -> Resul
     match (one(&work.operand), one(&compare), one(&result)) {
         (Some(operand), Some(compare), Some(result)) => operate(link, grant, work, operand, compare, result),
         _ => {
-            // Memory in several pieces is assembled first.
+            // Memory in several pieces is gathered first.
             let (operand, compare, mut before) = (work.operand.to_vec(), compare.to_vec(), vec![0; result.len()]);
             let whole = |segments: &Segments| one(segments).unwrap_or(Segment::EMPTY);
             Segments::lend(&operand, |operand| {

@@ -1,8 +1,9 @@
 //! How a closing endpoint ends its operations.
 //!
-//! Every operation ends once: it is in one table, is taken from there, and is reported as failed, which uses up the room that it reserved.
-//! Operations on memory that a local peer may still be writing to are the exception: such an operation ends when that peer has let go of
-//! the memory, and if that takes longer than closing may, operation and memory are kept [`aside`](super::aside).
+//! Every operation ends once: it is in one table, is removed from it, and is reported as failed, which uses up the room
+//! that it reserved. Operations on memory to which a local peer may still be writing are the exception. Such an
+//! operation ends when that peer has released the memory. If that takes longer than the time for closing, operation and
+//! memory are kept [`aside`](super::aside).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::table::Id;
 use crate::transport::Connection;
 use crate::transport::shm::Residue;
 
-/// An operation that has failed, but is not reported before a peer has let go of its memory.
+/// An operation that has failed, but that is not reported before a peer has released its memory.
 #[derive(Debug)]
 pub(super) struct Held {
     side: Side,
@@ -28,9 +29,9 @@ pub(super) struct Held {
     error: ErrorEntry,
     /// Whether the endpoint's counters do not count it.
     quiet: bool,
-    /// The counter of its own that counts its end.
+    /// The operation's own counter, which counts its end.
     counting: Option<Counter>,
-    /// The buffer of a shared receive context of which it is a part.
+    /// The buffer of a shared receive context of which the operation's memory is a part.
     part: Option<Arc<Many>>,
 }
 
@@ -40,7 +41,7 @@ impl Held {
     }
 }
 
-/// Operations that are held until peers let go of memory, and that memory.
+/// Operations that are held until peers release memory, and that memory.
 #[derive(Debug, Default)]
 pub(super) struct Holding {
     operations: Vec<Held>,
@@ -48,8 +49,8 @@ pub(super) struct Holding {
 }
 
 impl Core {
-    /// Ends all operations. No link is left, and no operation begins any more. Waits until `until` for peers to let go of memory to which
-    /// they may still be writing.
+    /// Ends all operations. There are no links any more, and no operation begins. Waits until `until` for peers to
+    /// release memory to which they may still be writing.
     #[cold]
     pub(super) fn end_all(&mut self, until: Instant, why: &'static str) {
         self.settle_left();
@@ -71,13 +72,14 @@ impl Core {
         }
         self.messages.drop_claims();
         self.peers.drop_actions();
-        // Last, so that buffers of which peers hold parts are released together with those parts.
+        // This comes last, so that buffers of which peers hold parts are released together with those parts.
         if !links.is_empty() {
             self.end_held(links, until);
         }
     }
 
-    /// Takes the operations with memory that the peer of a broken link may still be writing out of those that are about to fail.
+    /// Removes the operations with memory to which the peer of a broken link may still be writing from those that are
+    /// about to fail.
     #[cold]
     pub(super) fn leave_behind(&mut self, from: Connection, residue: Residue, error: ErrorCode, why: &str) {
         let mut pulls = Vec::new();
@@ -88,13 +90,13 @@ impl Core {
                 pull => pulls.push(pull),
             }
         }
-        // An access of which several parts are held is found once.
+        // This counts an access once, even if several of its parts are held.
         let accesses = accesses.into_iter().filter_map(|id| self.remote.remove(id)).collect();
         let why = why.to_owned();
         self.left.add(LeftItem::Link(Box::new(Broken { from, residue, pulls, accesses, error, why })));
     }
 
-    /// Ends the operations with memory that no peer can be writing any more. Returns whether anything ended.
+    /// Ends the operations with memory to which no peer can be writing any more. Returns whether any operation ended.
     #[cold]
     pub(super) fn settle_left(&mut self) -> bool {
         let over = self.left.take_over();
@@ -137,7 +139,8 @@ impl Core {
         self.fail(Side::Receive, receive.notify, error);
     }
 
-    /// Ends an operation that waited for the users of a dead key. They may still be using it, but closing the region waits for that.
+    /// Ends an operation that waited for the users of a dead key. They may still be using the key, but closing the
+    /// region waits for them.
     fn end_window(&mut self, dying: Dying, why: &str) {
         match dying.abandon() {
             Abandoned::Operation(notify, entry) => {
@@ -151,7 +154,8 @@ impl Core {
         }
     }
 
-    /// Ends the operations with memory that peers hold after they have let go of it, or arranges that this is done later.
+    /// Ends the operations with memory that peers hold when the peers have released it, or arranges that this is done
+    /// later.
     fn end_held(&mut self, links: Vec<Broken>, until: Instant) {
         let (mut residues, mut holding) = (Vec::new(), Holding::default());
         for Broken { from, residue, pulls, accesses, error, why } in links {
@@ -162,7 +166,7 @@ impl Core {
                     self.messages.memory_mut().leave(receive.place);
                     let part = receive.multi.and_then(|multi| self.shared_part(multi));
                     if let Some(multi) = receive.multi.filter(|_| part.is_none()) {
-                        // Its other parts have ended, or are held with this one and end with it.
+                        // The other parts have ended, or are held with this one and end with it.
                         entry.flags |= self.multi_done(multi);
                     }
                     let failure = ErrorEntry::new(entry, error).with_text(why.clone());
@@ -182,7 +186,7 @@ impl Core {
         }
         let Holding { operations, memory } = holding;
         let mut kept = Aside::new(residues, memory);
-        // Only operations are worth waiting for: memory that the library owns can be released later.
+        // Only operations justify a wait: memory that the library owns can be released later.
         while !kept.is_over() && !operations.is_empty() && Instant::now() < until {
             std::thread::yield_now();
         }
@@ -212,8 +216,9 @@ impl Core {
         }
     }
 
-    /// Takes the memory of a failed operation to which a peer may still be writing. The failure of a safe operation, which owns its memory,
-    /// is reported now; the application gets the memory of other operations back when they are reported.
+    /// Takes the memory of a failed operation to which a peer may still be writing. The failure of a safe operation,
+    /// which owns its memory, is reported now. For other operations the report, which returns the memory to the
+    /// application, is made later.
     fn set_aside(&mut self, side: Side, notify: Notify, error: ErrorEntry, holding: &mut Holding) {
         let context = error.entry.context;
         match notify {
@@ -244,7 +249,8 @@ impl Core {
         self.fail_triggered(side, notify, error, quiet, counting);
     }
 
-    /// Reports the error of an operation, without counting it if that is `quiet`; deferred work counts it at the counter `counting`.
+    /// Reports the error of an operation. Does not count it if `quiet` is set. Deferred work counts it at the counter
+    /// `counting`.
     fn fail_triggered(
         &mut self,
         side: Side,

@@ -1,8 +1,9 @@
 //! The fast path of a read, a write or an atomic operation on a word, which is complete when the call that posts it returns.
 //!
-//! It handles the most common kind: one short piece on each side, in memory of the most recently used grant, reported to the endpoint's
-//! own queue, and neither counted nor reported at the target. Any other operation, and one that fails, is not reported here:
-//! the caller posts it on the general path. A write that failed may have been made in part, and is then made again.
+//! This path handles the most common kind: one short piece on each side, in memory of the most recently used grant,
+//! reported to the endpoint's own queue, and neither counted nor reported at the target. Any other operation, and any
+//! operation that fails, is not reported here: the caller posts it on the general path. A write that failed may have
+//! been made in part, and is then made again.
 
 use super::Engine;
 use super::core::Core;
@@ -18,7 +19,7 @@ use crate::transport::shm::{ASSISTED, ShmLink};
 use crate::types::PeerAddress;
 use crate::wire::head::Counts;
 
-/// The flags that such an operation may have. An access that is over is complete at every level.
+/// The flags that such an operation may have. A completed access has reached every completion level.
 const PLAIN: OpFlags = OpFlags::COMPLETION
     .union(OpFlags::INJECT)
     .union(OpFlags::MORE)
@@ -60,10 +61,11 @@ impl Engine {
         })
     }
 
-    /// Returns the link and the queue for an operation that may be made at once. A mapped key belongs to no grant, and so is not found there.
+    /// Returns the link and the queue for an operation that may be made at once. A mapped key belongs to no grant, so
+    /// it is not found there.
     #[inline(always)]
     fn in_place(&mut self, peer: PeerAddress, flags: OpFlags, counts: Counts) -> Option<(&mut ShmLink, &mut Ring)> {
-        // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
+        // This code does not run in a forked child (`Reach::run`), and a closed endpoint has no links.
         let Self { core: Core { peers, reporting, .. }, links, .. } = self;
         let (queue, detour) = reporting.transmit_path();
         if !PLAIN.contains(flags) || detour {

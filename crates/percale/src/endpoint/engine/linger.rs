@@ -1,4 +1,5 @@
-//! Spinning on the rings for messages that are about to arrive, for applications that poll and do something else between two polls.
+//! Spins on the rings for messages that are about to arrive. This is for applications that poll and do other work
+//! between two polls.
 //!
 //! [`LingerPolicy`](super::linger_policy::LingerPolicy) decides when.
 
@@ -17,8 +18,8 @@ const LOOKS: u32 = 8;
 const UNSUCCESSFUL_LOOKS: u32 = 32;
 
 impl Engine {
-    /// Polls for results. If there are none, a receive is posted and the application seems to wait, watches the rings for a short time and polls
-    /// again.
+    /// Polls for results. If there are none, while a receive is posted and the application seems to wait, this watches
+    /// the rings for a short time and polls again.
     #[inline(always)]
     pub(crate) fn poll_lingering(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
         match self.poll(entries) {
@@ -34,7 +35,7 @@ impl Engine {
     /// Continues [`poll_lingering`](Self::poll_lingering) when nothing was found.
     #[inline(never)]
     fn linger_and_poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
-        // Open MPI 4 reads until nothing is left: that is not a wait, unless a receive is posted.
+        // Open MPI 4 reads until no result is left. That is not a wait, unless a receive is posted.
         if !self.has_posted_receives() || !self.linger_policy.is_worthwhile() {
             return Ok(0);
         }
@@ -49,9 +50,9 @@ impl Engine {
         self.core.messages.has_receives()
     }
 
-    /// Spins on the rings of shared memory for at most this time. Returns whether something arrived, which the next progress handles.
-    /// Returns false at once if something else must not wait for that (a socket, bytes that have not left yet, other threads that need the
-    /// processor), or if there is no such ring.
+    /// Spins on the rings of shared memory for at most this time. Returns whether something arrived, which the next
+    /// progress handles. Returns false at once if other work must not wait for that (a socket, bytes that have not left
+    /// yet, other threads that need the processor), or if there is no such ring.
     ///
     /// This only polls: it makes no system call and writes nothing.
     #[inline(never)]
@@ -80,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// Returns whether a hot link has something for this endpoint, or `None` if no hot link is a shared-memory link.
+    /// Returns whether a hot link has a frame for this endpoint, or `None` if no hot link is a shared-memory link.
     #[inline]
     fn something_came(&mut self) -> Option<bool> {
         let mut any = None;

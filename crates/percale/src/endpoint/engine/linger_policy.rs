@@ -1,16 +1,20 @@
 //! Decides whether a poll that found nothing watches the rings for a while before it returns.
 //!
-//! Applications that wait poll, and do other things between two polls: Open MPI polls its other components, MPICH yields the processor, which takes
-//! longer than a message. A message that arrives meanwhile is not read. Therefore, if a receive is posted, a poll lingers for [`AT_MOST`] at most, on
-//! one of two conditions:
-//! * The application spins: its last poll found nothing either, and ended less than [`AT_ONCE`] ago. An application that computes between two polls
-//!   is not delayed. Neither is one where there are more processes than processors, as a yield that lets others run takes longer than that.
-//! * Lingering was successful the last time. An unsuccessful attempt ends this, so an application that sends, computes and polls loses that time once.
+//! A waiting application polls, and does other work between two polls: Open MPI polls its other components, and MPICH
+//! yields the processor, which takes longer than a message. A message that arrives meanwhile is not read. Therefore, if
+//! a receive is posted, a poll lingers for at most [`AT_MOST`], on one of two conditions:
+//! * The application spins: its last poll also found nothing, and ended less than [`AT_ONCE`] ago. An application that
+//!   computes between two polls is not delayed. Neither is one with more processes than processors, because a yield
+//!   that lets other processes run takes longer than that.
+//! * Lingering was successful the last time. An unsuccessful attempt ends this, so an application that sends, computes
+//!   and polls loses that time once.
 //!
-//! After a number of unsuccessful attempts in a row, no poll lingers until one has found something. An application that polls in short steps of its
-//! work looks as if it were waiting: HPCC's MPIRandomAccess tests for a message after each update. So the number adapts: it is halved when it was used
-//! up, and doubled, up to [`MAX_UNSUCCESSFUL`], when lingering was successful. With [`MAX_UNSUCCESSFUL`] each time, that benchmark took 2.0 s instead
-//! of 0.7 on two processes over shared memory. An application that really waits has waited for 24 µs by then, so what it does between two polls
+//! After a number of unsuccessful attempts in a row, no poll lingers until one has found a result. An application that
+//! polls in short steps of its work looks as if it were waiting: HPCC's MPIRandomAccess tests for a message after each
+//! update. So the number adapts: it is halved when it was used up, and doubled, up to [`MAX_UNSUCCESSFUL`], when
+//! lingering was successful. With a constant number of [`MAX_UNSUCCESSFUL`], that benchmark took 2.0 s instead of 0.7 s
+//! on two processes over shared memory. An application that really waits has waited for 24 µs by then, so its work
+//! between two polls matters little.
 //! matters little.
 
 use std::time::{Duration, Instant};
@@ -27,7 +31,7 @@ const MAX_UNSUCCESSFUL: u32 = 16;
 /// The state of an endpoint that is kept from poll to poll.
 #[derive(Debug)]
 pub(super) struct LingerPolicy {
-    /// The number of unsuccessful attempts since something was found.
+    /// The number of unsuccessful attempts since a poll last found a result.
     unsuccessful: u32,
     /// The number of unsuccessful attempts that are allowed, from 1 to [`MAX_UNSUCCESSFUL`].
     limit: u32,
@@ -50,13 +54,13 @@ impl LingerPolicy {
         !self.is_over() && (self.hopeful || self.is_soon_at(Instant::now()))
     }
 
-    /// Returns whether no poll lingers until one has found something.
+    /// Returns whether polls do not linger until one has found a result.
     #[inline]
     pub(super) const fn is_over(&self) -> bool {
         self.unsuccessful >= self.limit
     }
 
-    /// Records that a poll found something.
+    /// Records that a poll found a result.
     #[inline(always)]
     pub(super) const fn found(&mut self) {
         self.unsuccessful = 0;
@@ -78,7 +82,7 @@ impl LingerPolicy {
         }
         (self.unsuccessful, self.nothing) = (self.unsuccessful + 1, Some(Instant::now()));
         if self.unsuccessful >= self.limit {
-            // From now on `unsuccessful` is at least the limit, until something is found.
+            // From now on `unsuccessful` is at least the limit, until a poll finds a result.
             self.limit = (self.limit / 2).max(1);
         }
     }

@@ -1,6 +1,6 @@
-//! A listener: takes connection requests, and sends the answers of its owner.
+//! A listener: receives connection requests, and sends the answers of its owner.
 //!
-//! A requester stays connected until it has its answer, or gives up. Its request is valid for that time.
+//! A requester stays connected until it gets its answer, or gives up. Its request is valid for that time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,13 +23,13 @@ const IDLE: usize = 2048;
 /// The state of a listener: the connection requests that have no answer yet.
 #[derive(Debug)]
 pub(crate) struct Listening {
-    /// How many requests may wait for an answer.
+    /// The number of requests that may wait for an answer.
     backlog: usize,
     anywhere: bool,
     next: u64,
     /// The requesters of unanswered requests, by the number of the request.
     pending: HashMap<u64, Connection>,
-    /// The peers that have sent a request, with its number until it was answered.
+    /// The peers that have sent a request, with the number of the request until it was answered.
     asked: HashMap<Connection, Option<u64>>,
     /// All connected peers, in the order in which they connected.
     connected: VecDeque<Connection>,
@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Sets how many requests may wait for an answer from now on.
+    /// Sets the number of requests that may wait for an answer from now on.
     pub(crate) fn set_backlog(&mut self, backlog: usize) {
         if let Some(listening) = self.listening() {
             listening.backlog = backlog;
@@ -142,12 +142,12 @@ impl Engine {
     /// Answers a request.
     ///
     /// # Errors
-    /// If the requester is gone, or has an answer already.
+    /// If the requester is disconnected, or has an answer already.
     pub(crate) fn answer_request(&mut self, number: u64, answer: &Control) -> Result<(), ConnectionError> {
         if !self.process.is_here() {
             return Err(self.refused_connection());
         }
-        self.progress(); // The requester may have left.
+        self.progress(); // The requester may have disconnected.
         let listening = self.listening().ok_or(ConnectionError::Gone)?;
         let slot = listening.pending.remove(&number).ok_or(ConnectionError::Gone)?;
         listening.asked.insert(slot, None);
@@ -169,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a requester that is gone.
+    /// Removes a requester that has disconnected.
     pub(super) fn listener_over(&mut self, slot: Connection) {
         self.core.gate.forget(slot);
         let Some(listening) = self.listening() else { return };

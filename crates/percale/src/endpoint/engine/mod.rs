@@ -1,9 +1,10 @@
 //! The engine of one endpoint: its links, and the protocol above them.
 //!
-//! One thread at a time uses the engine: its owner, or the thread that holds the lock of a shared endpoint. The engine never blocks and
-//! makes no connection itself: the domain's service thread does that and leaves notices in a mailbox. All progress is made by
-//! [`Engine::progress`], in this order: hot links; notices; cold links and sockets; links with waiting sends, which are retried; what the
-//! frames that arrived ask for. While hot links are busy, most rounds do only the first and the last of these.
+//! One thread at a time uses the engine: its owner, or the thread that holds the lock of a shared endpoint. The engine
+//! never blocks, and it makes no connection itself: the domain's service thread makes connections and leaves notices in
+//! a mailbox. [`Engine::progress`] makes all progress. It handles the following, in this order: hot links; notices;
+//! cold links and sockets; links with waiting sends, which are retried; the actions that arrived frames request. While
+//! hot links are busy, most rounds do only the first and the last of these.
 //!
 //! The protocol's state consists of components with private fields, and of routes between them (see [`core`]):
 //!
@@ -19,12 +20,13 @@
 //! | `residue`: operations that wait until another process lets go of memory | `ending`, `windows` |
 //! | [`shared`]: the endpoint's part in a shared receive context | `pooled` |
 //! | [`gate`]: the peers that the endpoint accepts | [`role`], [`single`], [`listening`] |
-//! | `waiting`: who may be asleep, and how much progress reads make | [`sleep`], [`read`] |
+//! | `waiting`: the threads and tasks that may be asleep, and how much progress reads make | [`sleep`], [`read`] |
 //!
 //! Besides:
 //! * `types`: the state of operations under way; `kinds`: messages by the kind of their frames
 //! * [`poller`]: which links to poll, and when; `linger`, `linger_policy`: spinning on rings for messages that are about to arrive, and when
-//! * `rdma`: links over verbs in the endpoint's epoll; [`ticks`]: detection of silent TCP peers; `connector`: the source of connections
+//! * `rdma`: links over verbs in the endpoint's epoll; [`ticks`]: detection of silent TCP peers; `connector`: the
+//!   source of connections
 //! * [`connect`]: connections that begin and end; [`closing`]: the orderly end of connections and of the endpoint; `ending`: how a closing
 //!   endpoint ends its operations; `aside`: memory of those operations that outlives the endpoint
 //! * [`role`]: endpoints that do not accept messages from arbitrary peers: [`single`], an endpoint of one connection, and [`listening`]
@@ -110,22 +112,24 @@ pub(crate) use self::connector::Connector;
 pub struct Engine {
     /// The protocol's state.
     pub(crate) core: Core,
-    /// Links by connection number; `None` while there is none.
+    /// Links by connection number. An entry is `None` while the slot has no link.
     links: Vec<Option<AnyLink>>,
     poller: Poller,
     connector: Connector,
-    /// Connection attempts under way, and the slot that each is for.
+    /// Connection attempts under way, and the slot for which each is made.
     attempts: HashMap<u64, Connection>,
     next_attempt: u64,
     /// The bell that local peers ring.
     bell: Arc<Bell>,
     /// The doorbell bits and the peers to which they belong.
     doorbell: Arc<Doorbell>,
-    /// The descriptor that becomes readable when there is something to do, once armed: the bell's event and every socket.
+    /// The descriptor that becomes readable when there is work to do, once it is armed. It contains the bell's event
+    /// and every socket.
     epoll: Arc<OwnedFd>,
-    /// The timer that ticks while there are sockets to peers that may have gone silent. It is in the epoll too.
+    /// The timer that ticks while there are sockets to peers that may have become silent. It is in the epoll set too.
     ticks: Option<OwnedFd>,
-    /// The timer that expires some time after the endpoint was last armed, if the descriptor is to become readable then. It is in the epoll too.
+    /// The timer that makes the descriptor readable some time after the endpoint was last armed, if a sleeper needs
+    /// that. It is in the epoll set too.
     looks: Option<OwnedFd>,
     /// The threads and tasks that may be asleep, and the polls before their sleeps that found nothing.
     waiting: Waiting,
@@ -135,20 +139,20 @@ pub struct Engine {
     attention: Attention,
     /// The process in which the engine can be used: the one that created it, until it is closed ([`closing`]).
     process: Process,
-    /// Whether it was closed. A closed engine does nothing.
+    /// Whether the engine was closed. A closed engine does nothing.
     closed: bool,
     /// The pace at which reads of results make progress (see [`read`]).
     pace: ReadPace,
     /// Whether a poll that found nothing watches the rings for a while.
     linger_policy: LingerPolicy,
-    /// The address that peers know.
+    /// The address at which peers reach the endpoint.
     address: SocketAddr,
-    /// Unique among the endpoints of this process.
+    /// The number of the endpoint, unique in this process.
     id: u64,
 }
 
 impl Engine {
-    /// Makes progress on everything. Returns whether anything happened.
+    /// Makes progress on everything. Returns whether there was any.
     #[inline(never)]
     pub(crate) fn progress(&mut self) -> bool {
         if !self.core.has_room() {
@@ -165,8 +169,8 @@ impl Engine {
         self.chores() | any
     }
 
-    /// Makes progress while the completion queue is full: what arrives stays in the transports, but the notices of the service thread are
-    /// taken, so deaths of peers are noticed. (In a forked child this does nothing.)
+    /// Makes progress while the completion queue is full. Arriving frames stay in the transports, but the notices of
+    /// the service thread are handled, so the deaths of peers are noticed. In a forked child this does nothing.
     #[cold]
     fn only_notices(&mut self) -> bool {
         let any = self.process.is_here() && self.connector.has_notices();
@@ -188,7 +192,7 @@ impl Engine {
                     if link.is_quiet() {
                         continue;
                     }
-                    // Not by `poll_link`, which would look the link up again.
+                    // `poll_link` is not used here, because it would look the link up again.
                     match link.poll(slot, &mut self.core) {
                         Ok(any) => any,
                         Err(broken) => self.broke(slot, &broken),
@@ -204,7 +208,7 @@ impl Engine {
         any
     }
 
-    /// Does everything but poll the hot links.
+    /// Performs the parts of a round other than polling the hot links.
     #[inline(always)]
     fn chores(&mut self) -> bool {
         if !self.process.is_here() {
@@ -247,7 +251,7 @@ impl Engine {
         any
     }
 
-    /// Polls one link. Returns whether anything happened.
+    /// Polls one link. Returns whether there was any progress.
     #[inline(never)]
     fn poll_link(&mut self, slot: Connection) -> bool {
         let Some(Some(link)) = self.links.get_mut(slot as usize) else { return false };
@@ -260,14 +264,14 @@ impl Engine {
                 any
             }
             Err(broken) => {
-                // The last frames may have acknowledged what arrived at the peer.
+                // The last frames may have acknowledged the arrival of messages at the peer.
                 self.core.report_sent(slot, link);
                 self.broke(slot, &broken)
             }
         }
     }
 
-    /// Takes down a link that is broken. Returns true, because something happened.
+    /// Takes down a broken link. Always returns true: this counts as progress.
     #[cold]
     fn broke(&mut self, slot: Connection, broken: &Broken) -> bool {
         self.down(slot, broken);
@@ -292,8 +296,8 @@ impl Engine {
         any
     }
 
-    /// Polls every cold link, whether its peer rang or not: all local peers can write the doorbell's page, and a peer that overwrites it
-    /// must not silence the others.
+    /// Polls every cold link, whether its peer rang or not. All local peers can write the doorbell's page, and a peer
+    /// that overwrites it must not silence the others.
     #[inline(never)]
     fn poll_cold(&mut self) -> bool {
         let mut any = false;
@@ -311,7 +315,7 @@ impl Engine {
         let Some(cooled) = self.poller.overflow(&self.links) else { return };
         let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(cooled as usize) else { return };
         if !link.set_cold() {
-            self.poller.warm(cooled); // Something is on its way: it stays hot.
+            self.poller.warm(cooled); // A message is on its way, so the link stays hot.
         }
     }
 
@@ -323,8 +327,8 @@ impl Engine {
             if let Some(slot) = self.poller.hot_socket {
                 any = self.poll_link(slot);
             }
-            // Epoll is asked also while the hot socket is busy: nothing else polls the other sockets, and only epoll reports the end of a
-            // dead peer.
+            // Epoll is also polled while the hot socket is busy, because nothing else polls the other sockets, and only
+            // epoll reports the end of a dead peer.
             if !self.poller.asks_epoll(any, sweep) {
                 return any;
             }
@@ -341,7 +345,7 @@ impl Engine {
         for event in ready {
             let slot = event.data.u64();
             if slot == BELL || slot == LOOKS || slot == ALARM {
-                continue; // Emptied, or set, when the endpoint is next armed; over when its deadline is.
+                continue; // The next arming empties or sets this timer; the alarm ends with its deadline.
             }
             if slot == TICKS {
                 self.tick();
@@ -358,7 +362,7 @@ impl Engine {
         any
     }
 
-    /// Polls every link that an epoll would report, for systems on which the epoll cannot be asked.
+    /// Polls every link that epoll would report. This is for systems that do not allow epoll calls.
     #[cold]
     fn poll_all_sockets(&mut self) -> bool {
         let mut any = false;
@@ -371,7 +375,7 @@ impl Engine {
         any
     }
 
-    /// Polls links that hold something to be sent, and retries the sends that wait for them.
+    /// Polls links that hold bytes to send, and retries the sends that wait for them.
     #[inline(never)]
     fn poll_busy(&mut self) -> bool {
         let mut any = false;
@@ -383,7 +387,8 @@ impl Engine {
                 self.perform_owed(slot);
             }
             self.drain(slot);
-            // An operation that no longer waits may have completed: a thread that is about to sleep checks the results once more.
+            // An operation that no longer waits may have completed, so a thread that is about to sleep checks the
+            // results once more.
             any |= self.core.peers.get(slot).waiting() != waited;
             let waits = self.links.get(slot as usize).is_some_and(|link| link.as_ref().is_some_and(|l| !l.is_idle()));
             let owes = self.core.peers.get(slot).has_something_to_send();
@@ -395,7 +400,7 @@ impl Engine {
         any
     }
 
-    /// Does what the arrived frames ask for.
+    /// Performs the actions that arrived frames request.
     #[inline(never)]
     pub(crate) fn act(&mut self) {
         let mut advance = false;
@@ -403,7 +408,7 @@ impl Engine {
             if matches!(action, Action::Advance) {
                 advance = true;
             } else if !self.core.peers.may_answer(slot) {
-                self.core.peers.owe(slot, action); // Behind what the link refused: in order.
+                self.core.peers.owe(slot, action); // Behind earlier actions that the link refused.
             } else if let Some(refused) = self.perform(slot, action) {
                 self.core.peers.owe(slot, refused);
                 self.poller.waits(slot);
@@ -422,8 +427,8 @@ impl Engine {
             Action::Bytes(head, bytes) if bytes.len() > link.frame_limit() => self.core.offer(slot, &head, bytes),
             action => action,
         };
-        // A byte stream may hold back the second and later frames of a call until the next call, which may never come. So all frames of a
-        // sequence leave with the last one.
+        // A byte stream may hold back the second and later frames of a call until the next call, which may never come.
+        // So all frames of a sequence are sent with the last one.
         let more = link.is_stream() && self.core.peers.next_is_frame_for(slot);
         let result = match &action {
             Action::Advance => return None,
@@ -520,27 +525,27 @@ impl Engine {
         &self.epoll
     }
 
-    /// The address that peers know.
+    /// Returns the address at which peers reach the endpoint.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The process that opened the endpoint.
+    /// Returns the process that opened the endpoint.
     pub(crate) const fn process(&self) -> Process {
         self.process
     }
 
-    /// Unique among the endpoints of this process.
+    /// Returns the number of the endpoint, unique in this process.
     pub(crate) const fn id(&self) -> u64 {
         self.id
     }
 }
 
-/// The ticks in the endpoint's epoll.
+/// The token of the ticks in the endpoint's epoll set.
 const TICKS: u64 = u64::MAX - 1;
 
-/// The deadline of a connection that is not established yet.
+/// The token of the deadline of a connection that is not established yet.
 const ALARM: u64 = u64::MAX - 2;
 
-/// The timer of [`Engine::watch_in_time`] in the endpoint's epoll.
+/// The token of the timer of [`Engine::watch_in_time`] in the endpoint's epoll set.
 const LOOKS: u64 = u64::MAX - 3;

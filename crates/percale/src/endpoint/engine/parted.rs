@@ -1,25 +1,26 @@
 //! Reclaims the slots of permanently disconnected peers. Without this, a server with many short-lived clients would keep a slot for each of them.
 //!
-//! A slot is given up when nothing refers to it any more: it has no connection and none is being made, its address is not in the vector or
-//! does not lead to it, no receive is directed at it, none of its messages waits to be received, and no operation waits until another
-//! process lets go of memory (`residue`). Slots are checked when a connection ends, or an attempt at one fails: then up to [`LOOKS`] slots with
-//! connections that ended or failed before are checked, so a slot that was still referred to is checked again later. Endpoints with a role,
-//! members of groups and users of shared receives keep their slots.
+//! A slot is given up when nothing refers to it any more: it has no connection and none is being established, its
+//! address is not in the vector or does not lead to it, no receive is directed at it, none of its messages waits to be
+//! received, and no operation waits until another process releases memory (`residue`). Slots are checked when a
+//! connection ends, or an attempt to connect fails: then up to [`LOOKS`] slots whose connections ended or failed before
+//! are checked, so a slot that was still referred to is checked again later. Endpoints with a role, members of groups
+//! and users of shared receives keep their slots.
 
 use super::Engine;
 use crate::transport::Connection;
 
-/// Slots that are checked whenever a connection has ended.
+/// The number of slots that are checked whenever a connection has ended.
 const LOOKS: usize = 4;
 
 impl Engine {
-    /// Handles a slot after its connection has ended, or could not be made.
+    /// Handles a slot after its connection has ended, or could not be established.
     pub(super) fn parted(&mut self, slot: Connection) {
         self.core.peers.part(slot);
         for _ in 0..LOOKS {
             let Some(slot) = self.core.peers.next_parted() else { return };
             if !self.core.peers.get(slot).is_idle() {
-                continue; // It is connected again, or being connected, and is queued again when that is over.
+                continue; // The slot is connected again, or being connected. It is queued again when that ends.
             }
             if self.is_meant(slot) {
                 self.core.peers.part(slot);
@@ -29,8 +30,8 @@ impl Engine {
         }
     }
 
-    /// Returns whether messages of a peer without a connection wait to be received. No more messages come, so once the result is false it
-    /// stays false.
+    /// Returns whether messages of a peer without a connection wait to be received. No more messages arrive, so once
+    /// the result is false it stays false.
     fn has_left_messages(&mut self, slot: Connection) -> bool {
         if self.core.peers.get(slot).may_have_left() {
             let held = |tagged: &bool| self.core.messages.look_at(*tagged).holds_of(slot.into());

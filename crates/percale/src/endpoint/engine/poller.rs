@@ -1,12 +1,13 @@
 //! Decides which links to poll, and when.
 //!
-//! * Shared memory: a poll costs a load, so links that were active lately ("hot", at most [`HOT`]) are polled in every round; the others
-//!   ("cold") ring the doorbell bitmap, which is checked in every round while there are cold links.
-//! * TCP: a poll costs a system call. The hot socket is polled in every round; if it has nothing, all sockets are polled (by epoll),
-//!   because between two rounds the application may have yielded the processor, which takes longer than both calls. A busy hot socket
-//!   delays the others for [`SWEEP`] rounds at most, and a crowded thread (`system::spin`) asks epoll alone. While shared memory is busy,
-//!   sockets are polled every [`SWEEP`] rounds only, unless the thread is crowded. If the hot socket is the only one, epoll has nothing to
-//!   add, and is asked every [`LONE_SWEEP`] rounds.
+//! * Shared memory: a poll costs a load, so recently active links ("hot", at most [`HOT`]) are polled in every round.
+//!   The others ("cold") ring the doorbell bitmap, which is checked in every round while there are cold links.
+//! * TCP: a poll costs a system call. The hot socket is polled in every round. If it has nothing to read, all sockets
+//!   are polled by epoll, because between two rounds the application may have yielded the processor, which takes longer
+//!   than both calls. A busy hot socket delays the others for at most [`SWEEP`] rounds, and a crowded thread
+//!   (`system::spin`) polls epoll only. While shared memory is busy, sockets are polled only every [`SWEEP`] rounds,
+//!   unless the thread is crowded. If the hot socket is the only one, epoll can report nothing else and is polled every
+//!   [`LONE_SWEEP`] rounds.
 //! * Links that hold something to be sent, or for which sends wait ("busy"), are polled until they no longer do.
 
 use std::sync::Arc;
@@ -27,7 +28,7 @@ const LONE_SWEEP: u32 = 1024;
 /// Rounds between two polls of all cold links.
 const COLD_SWEEP: u32 = 4096;
 
-/// Rounds without a message for which reads of the rings pause between two looks.
+/// The number of rounds without a message after which reads of the rings no longer pause between two polls.
 const LATELY: u32 = 16;
 
 /// Rounds without a message after which shared memory no longer delays the polls of sockets.
@@ -53,7 +54,7 @@ pub(crate) struct Poller {
     hand: usize,
     /// Links with something to send, or sends that wait for them.
     pub(super) busy: Vec<Connection>,
-    /// Whether the busy links are being polled. Links that stay busy then need not wake sleepers.
+    /// Whether the busy links are being polled. A link that stays busy then need not wake sleepers.
     looking: bool,
     marks: Vec<Mark>,
     /// Slot + 1 by doorbell bit; 0 if the bit belongs to no link.
@@ -70,9 +71,9 @@ pub(crate) struct Poller {
     round: u32,
     /// Consecutive rounds, modulo [`SWEEP`], that skipped everything but the hot links.
     skipped: u32,
-    /// Rounds since a hot link brought something.
+    /// Rounds since a hot link delivered a frame.
     quiet: u32,
-    /// The hot link that brought something last.
+    /// The hot link that delivered a frame last.
     pub(super) last: Connection,
     /// Whether the thread that polls shares its processor with others. Then a round may take as long as their time slices.
     crowded: bool,
@@ -102,7 +103,7 @@ impl Poller {
         }
     }
 
-    /// Records that a link took a frame, of which it may still hold some bytes.
+    /// Records that a link took a frame. The link may still hold some bytes of the frame.
     #[inline]
     pub(super) fn sent(&mut self, slot: Connection, link: &AnyLink) {
         if !matches!(link, AnyLink::Shm(_)) || !link.is_idle() {
@@ -116,11 +117,11 @@ impl Poller {
             self.hot_socket = Some(slot);
         }
         if !link.is_idle() && self.waits(slot) && !self.looking {
-            self.bell.wake(); // Sleepers that fell asleep before have to take naps now.
+            self.bell.wake(); // Sleepers that fell asleep before this have to take naps now.
         }
     }
 
-    /// Makes this socket, the only link of the endpoint, one that is polled in every round from the first.
+    /// Marks this socket, the only link of the endpoint, as hot: it is polled in every round from the first.
     pub(super) const fn favour(&mut self, slot: Connection) {
         (self.hot_socket, self.quiet) = (Some(slot), QUIET + 1);
     }
@@ -143,7 +144,8 @@ impl Poller {
         &mut self.marks[slot as usize]
     }
 
-    /// Takes the list of busy links, to be polled. The caller marks those again that stay busy, then returns the list.
+    /// Takes the list of busy links in order to poll them. The caller marks the links that stay busy again, then
+    /// returns the list.
     pub(super) fn take_busy(&mut self) -> Vec<Connection> {
         for &slot in &self.busy {
             self.marks[slot as usize].busy = false;
@@ -168,14 +170,14 @@ impl Poller {
         self.round.is_multiple_of(COLD_SWEEP)
     }
 
-    /// Returns whether everything but the hot links, which are active, can wait for another round.
+    /// Returns whether the hot links are active, so that everything else can wait for another round.
     #[inline]
     pub(super) fn chores_can_wait(&mut self) -> bool {
         self.skipped = (self.skipped + 1) % SWEEP;
         self.skipped != 0
     }
 
-    /// Begins one more round. Returns whether every socket is due, and whether sockets are due at all.
+    /// Begins a new round. Returns whether every socket is due, and whether sockets are due at all.
     #[inline]
     pub(super) fn round(&mut self) -> (bool, bool) {
         self.round = self.round.wrapping_add(1);
@@ -184,15 +186,15 @@ impl Poller {
         (sweep, sweep || self.crowded || self.quiet > QUIET)
     }
 
-    /// Returns whether epoll alone is asked, without a poll of the hot socket: the next message may come from any peer, and two system
-    /// calls in each round cost a hop of a ring of processes a quarter of its time.
+    /// Returns whether only epoll is polled, without the hot socket. The next message may come from any peer, and in a
+    /// ring of processes two system calls in each round cost a quarter of the time of a hop.
     #[inline]
     pub(super) const fn asks_epoll_alone(&self) -> bool {
         self.crowded && self.sockets > 1
     }
 
-    /// Returns whether epoll is asked after the hot socket was polled. `heard` is whether that socket had something, `sweep` whether
-    /// everything is due.
+    /// Returns whether epoll is polled after the hot socket. `heard` is whether that socket delivered a frame, `sweep`
+    /// whether every socket is due.
     #[inline]
     pub(super) fn asks_epoll(&self, heard: bool, sweep: bool) -> bool {
         if self.sockets > 1 || self.hot_socket.is_none() {
@@ -201,13 +203,13 @@ impl Poller {
         sweep && self.round.is_multiple_of(LONE_SWEEP)
     }
 
-    /// Returns whether a hot link brought something in this round or the one before it.
+    /// Returns whether a hot link delivered a frame in this round or the one before it.
     #[inline]
     pub(super) const fn was_heard(&self) -> bool {
         self.quiet <= 1
     }
 
-    /// Whether a message came so lately that the next one may come at once.
+    /// Returns whether a message came so recently that the next one may come at once.
     #[inline]
     pub(super) const fn was_heard_lately(&self) -> bool {
         self.quiet <= LATELY
@@ -219,7 +221,7 @@ impl Poller {
         self.sockets > 0 && (self.crowded || self.quiet > QUIET)
     }
 
-    /// Returns whether the thread that polls shared its processor with others when it last offered it.
+    /// Returns whether the thread that polls shared its processor with others when it last yielded it.
     #[inline]
     pub(super) const fn is_crowded(&self) -> bool {
         self.crowded
@@ -230,14 +232,15 @@ impl Poller {
         self.crowded = crowded;
     }
 
-    /// Returns whether a read may spin on the rings for a while: nothing waits to be sent, sockets, if there are any, have to wait anyway
-    /// because shared memory is busy, and the thread is not crowded.
+    /// Returns whether a read may spin on the rings for a while. This is so if nothing waits to be sent, if sockets
+    /// have to wait anyway because shared memory is busy (or if there are no sockets), and if the thread is not
+    /// crowded.
     #[inline]
     pub(super) fn may_linger(&self) -> bool {
         !self.crowded && self.busy.is_empty() && (self.sockets == 0 || self.quiet <= QUIET)
     }
 
-    /// Returns whether there is nothing to poll but hot links, and the thread is not crowded.
+    /// Returns whether there are only hot links to poll, and the thread is not crowded.
     #[inline]
     pub(super) const fn is_calm(&self) -> bool {
         !self.crowded && (self.sockets | self.cold) == 0 && self.busy.is_empty()
@@ -249,7 +252,7 @@ impl Poller {
         self.hot[self.turn]
     }
 
-    /// Records that a hot link brought something in this round.
+    /// Records that a hot link delivered a frame in this round.
     #[inline]
     pub(super) fn heard(&mut self, slot: Connection) {
         (self.quiet, self.last) = (0, slot);
@@ -338,7 +341,7 @@ impl Poller {
         self.rung = list;
     }
 
-    /// Forgets a link that is gone. `shared` is whether it was a shared-memory link.
+    /// Removes a link that is closed. `shared` is whether it was a shared-memory link.
     pub(super) fn forget(&mut self, slot: Connection, shared: bool) {
         if shared && !self.is_hot(slot) {
             self.cold -= 1;
@@ -353,7 +356,7 @@ impl Poller {
         }
     }
 
-    /// Returns whether some link still holds something that only further progress sends.
+    /// Returns whether some link still holds bytes that only further progress sends.
     pub(super) fn is_working(&self, links: &[Option<AnyLink>]) -> bool {
         let working = |slot: &Connection| {
             links.get(*slot as usize).is_some_and(|link| link.as_ref().is_some_and(|link| !link.is_idle()))
@@ -366,7 +369,8 @@ impl Poller {
 mod tests {
     use super::*;
 
-    /// Returns how often the hot socket and epoll are polled in this number of rounds. `heard` is whether the hot socket has something.
+    /// Returns how often the hot socket and epoll are polled in this number of rounds. `heard` is whether the hot
+    /// socket delivers frames.
     fn looks(poller: &mut Poller, rounds: u32, heard: bool) -> (u32, u32) {
         let (mut hot, mut all) = (0, 0);
         for _ in 0..rounds {
@@ -406,7 +410,7 @@ mod tests {
         let mut poller = poller(3);
         poller.set_crowded(true);
         assert_eq!(looks(&mut poller, 64, false), (0, 64));
-        // Also while shared memory is busy, which otherwise keeps sockets waiting.
+        // This holds also while shared memory is busy, which otherwise delays the polls of sockets.
         poller.heard(7);
         assert_eq!(looks(&mut poller, SWEEP, false), (0, SWEEP));
         poller.set_crowded(false);

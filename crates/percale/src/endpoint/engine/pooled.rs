@@ -1,7 +1,8 @@
 //! An endpoint with a shared receive context: see [`pool`](crate::endpoint::pool).
 //!
-//! The endpoint's own tables are searched first, and are mostly empty. A receive that was taken from the pool is treated like any other
-//! from then on; its results go to the growing part of the queue, since no room could be reserved in it.
+//! The endpoint's own tables are searched first, and are mostly empty. A receive that was taken from the pool is
+//! treated like any other from then on. Its results go to the growing part of the queue, since no room could be
+//! reserved for them.
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ impl Core {
         }
     }
 
-    /// Returns the peer of a slot in the form in which the pool knows it.
+    /// Returns the peer of a slot in the form that the pool uses.
     pub(super) fn sender(&self, slot: Connection) -> Sender {
         let peer = self.peers.get(slot);
         Sender { slot, at: peer.has_address().then(|| peer.at()), incarnation: peer.incarnation() }
@@ -70,7 +71,7 @@ impl Core {
         table.held(held).map(|message| (message.from, message.head.tag, message.len))
     }
 
-    /// Makes a receive of this endpoint from a shared one.
+    /// Converts a shared receive to a receive of this endpoint.
     fn shared_receive(&mut self, waiting: Waiting) -> Receive {
         let Waiting { segments, mut context, reports, kind, .. } = waiting;
         let mut notify = if reports { Notify::Shared } else { Notify::SharedSilent };
@@ -94,9 +95,9 @@ impl Core {
         self.messages.memory_mut().take_shared_part(multi)
     }
 
-    /// Ends a part of a shared multi-receive buffer. One step decides whether this releases the buffer, and puts the end in the queue,
-    /// since other endpoints have parts too: no entry of a buffer comes behind the one that releases it. The end is counted afterwards,
-    /// because counting may begin operations that need a part of the same buffer.
+    /// Ends a part of a shared multi-receive buffer. One step decides whether this releases the buffer, and puts the
+    /// end in the queue, since other endpoints have parts too: no entry of a buffer follows the one that releases it.
+    /// The end is counted afterwards, because counting may begin operations that need a part of the same buffer.
     #[cold]
     pub(super) fn shared_part_over(&mut self, many: Arc<Many>, notify: Notify, result: Result<Entry, ErrorEntry>) {
         let (success, flags) = match &result {
@@ -133,8 +134,8 @@ impl Core {
         }
     }
 
-    /// Reports the end of a shared receive that no queue of the application takes: in the endpoint's own queue or, when the endpoint is
-    /// closing, in the queue of another member.
+    /// Reports the end of a shared receive that goes to no queue of the application. Reports it in the endpoint's own
+    /// queue or, when the endpoint is closing, in the queue of another member.
     #[cold]
     #[inline(never)]
     pub(super) fn report_shared(&mut self, notify: Notify, result: Result<Entry, ErrorEntry>) {
@@ -147,8 +148,8 @@ impl Core {
         }
     }
 
-    /// Leaves the shared receive context, and takes no more receives from it. If no queue outlives the endpoint, other members report the
-    /// receives that it has taken.
+    /// Leaves the shared receive context, and takes no more receives from it. If no queue outlives the endpoint, other
+    /// members report the receives that this endpoint has taken.
     #[cold]
     pub(super) fn leave_pool(&mut self) {
         let reports_elsewhere = self.reporting.queue_of(Side::Receive).is_some();
@@ -162,7 +163,7 @@ impl Core {
         }
     }
 
-    /// Gives a shared receive the message that was promised to it. Returns the promise if the message is gone.
+    /// Gives a shared receive the message that was promised to it. Returns the promise if the message no longer exists.
     fn keep_promise(&mut self, promise: Promise) -> Option<Promise> {
         let Some(message) = self.messages.table(promise.tagged).take(promise.held) else { return Some(promise) };
         let receive = self.shared_receive(promise.receive);
@@ -170,7 +171,7 @@ impl Core {
         None
     }
 
-    /// Ends a shared receive whose promised message is gone, if it gets no other.
+    /// Ends a shared receive whose promised message no longer exists, if the receive gets no other.
     #[cold]
     fn promise_over(&mut self, tagged: bool, receive: Option<Waiting>) {
         let Some(receive) = receive else { return };
@@ -192,8 +193,9 @@ impl Core {
         }
     }
 
-    /// Handles the pool's requests that concern messages kept here, before a receive of the endpoint's own is matched with them: a message
-    /// that was promised to a shared receive belongs to that receive, which would otherwise be queued behind later ones.
+    /// Handles the pool's requests that concern messages kept here. This is done before a receive of the endpoint's own
+    /// is matched with them: a message that was promised to a shared receive belongs to that receive, which would
+    /// otherwise be queued behind later ones.
     #[cold]
     pub(super) fn keep_promises(&mut self) {
         let Some(pool) = self.shared.with_notes() else { return };
@@ -209,8 +211,8 @@ impl Core {
         }
     }
 
-    /// Returns the first message here that the pattern matches and that was promised to no shared receive. From now on it cannot be
-    /// promised; the caller has to take or claim it.
+    /// Returns the first message here that matches the pattern and that was promised to no shared receive. From now on
+    /// the message cannot be promised. The caller has to take or claim it.
     pub(super) fn find_own(&mut self, tagged: bool, pattern: &Pattern) -> Option<Held> {
         let held = self.messages.table(tagged).find(pattern)?;
         if self.shared.is_member() { self.keep_own(tagged, pattern) } else { Some(held) }
@@ -223,7 +225,7 @@ impl Core {
             if self.shared.membership().is_some_and(|pool| pool.withdraw(tagged, held)) {
                 return Some(held);
             }
-            // Its receive takes it now, if it has one.
+            // The receive of this message takes it now, if there is one.
             self.keep_promises();
             if self.messages.table(tagged).held(held).is_some() {
                 return Some(held);
@@ -231,7 +233,7 @@ impl Core {
         }
     }
 
-    /// Messages that were kept here are gone.
+    /// Withdraws from the pool the messages that are no longer held here.
     #[cold]
     pub(super) fn withdraw_gone(&self, tagged: bool) {
         let Some(pool) = self.shared.membership() else { return };
@@ -239,7 +241,7 @@ impl Core {
         pool.withdraw_all(tagged, |held| table.held(held).is_none());
     }
 
-    /// A note about a receive.
+    /// Handles a note of the pool about a receive.
     fn read_note(&mut self, note: Note) {
         match note {
             Note::Fill(promise) => {
@@ -253,7 +255,7 @@ impl Core {
             }
             Note::Over(over) => {
                 let Over { notify, part, result } = *over;
-                // It was counted by the member that took it.
+                // The member that took the receive counted it.
                 match part {
                     Some(many) => self.report_part(&many, notify, result),
                     None => self.report_result(notify, result),
@@ -263,10 +265,10 @@ impl Core {
         }
     }
 
-    /// A shared receive gets no message.
+    /// Ends a shared receive that gets no message.
     fn end_shared(&mut self, tagged: bool, waiting: Waiting, error: ErrorCode, why: &str) {
         let released = match &waiting.kind {
-            // Another endpoint receives into a part of it still: released by the last of these.
+            // Another endpoint still receives into a part of the buffer. The last such endpoint releases the buffer.
             Kind::Many(many) if !many.close() => return,
             Kind::Many(_) => CompletionFlags::MULTI_RECEIVE,
             Kind::Plain | Kind::Safe(..) => CompletionFlags::empty(),
@@ -282,15 +284,15 @@ impl Core {
     }
 }
 
-/// Gives back a shared receive whose promised message is gone. Returns whether it is for tagged messages, and the receive if it gets no other
-/// message.
+/// Returns to the pool a shared receive whose promised message no longer exists. Returns whether it is for tagged
+/// messages, and the receive if it gets no other message.
 fn give_back(pool: &Membership, promise: Promise) -> (bool, Option<Waiting>) {
     let Promise { tagged, receive, pattern, .. } = promise;
     (tagged, pool.give_back(tagged, pattern, receive))
 }
 
 impl Engine {
-    /// Does what the pool asks for. Returns whether there was anything to do.
+    /// Handles the pool's requests. Returns whether there were any.
     #[cold]
     #[inline(never)]
     pub(super) fn read_notes(&mut self) -> bool {

@@ -9,8 +9,8 @@ use crate::transport::Connection;
 use crate::transport::any::AnyLink;
 use crate::transport::verbs::VerbsLink;
 
-/// The bit in the epoll data of descriptors that report the end of a link, besides its connection number. Completions have the connection
-/// number alone.
+/// The bit in the epoll data of a descriptor that reports the end of a link. The other bits are the link's connection
+/// number. Completions have the connection number alone.
 pub(super) const WATCH: u64 = 1 << 32;
 
 impl Engine {
@@ -29,8 +29,8 @@ impl Engine {
         link.watches().for_each(|fd| watch(fd, WATCH | u64::from(slot)));
     }
 
-    /// Removes the descriptors of a link from the epoll. To close them is not enough: the epoll watches a file until all of its descriptors
-    /// are closed, and a forked child has copies.
+    /// Removes the descriptors of a link from the epoll set. Closing them is not sufficient: epoll watches a file until
+    /// all of its descriptors are closed, and a forked child has copies.
     pub(super) fn unwatch_pair(&self, link: &VerbsLink) {
         for fd in link.watches().chain([link.completions()]) {
             if let Err(error) = epoll::delete(&*self.epoll, fd) {
@@ -45,7 +45,7 @@ impl Engine {
         if let Some(Some(AnyLink::Verbs(link))) = self.links.get_mut(slot as usize)
             && link.look()
         {
-            self.poller.waits(slot); // Polled until the link itself reports its end.
+            self.poller.waits(slot); // The link is polled until it reports its end itself.
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Reading results, and the progress that is made for that.
 //!
-//! A reader polls, mostly for a short message over shared memory that has not arrived yet. Such a message is copied to its receive and
-//! reported to the reader at once, without passing through the queue. While nothing arrives, most reads check only the rings (a *glance*), so that
-//! the next read sees a message sooner; everything else is polled at every [`GLANCES`]th read.
+//! A reader polls, mostly for a short message over shared memory that has not arrived yet. Such a message is copied to
+//! its receive and reported to the reader at once, without passing through the queue. While nothing arrives, most reads
+//! check only the rings (a *glance*), so that the next read sees a message sooner. Everything else is polled at every
+//! [`GLANCES`]th read.
 
 use super::Engine;
 use super::waiting::GLANCES;
@@ -23,18 +24,18 @@ const SOCKET_LOOKS: u32 = 16;
 enum Found {
     /// Nothing has arrived.
     Nothing,
-    /// A message, which was taken. No other message came with it.
+    /// A message, which was taken. No other message arrived with it.
     Message,
-    /// A message, which was taken; others may be there.
+    /// A message, which was taken. There may be others.
     Messages,
-    /// Something that only progress handles.
+    /// A frame that only progress can handle.
     More,
 }
 
 impl Engine {
-    /// Reads results from the endpoint's own queue. Makes progress first if the queue is empty and a check of the rings alone is not enough, if
-    /// progress is owed or a link is busy, and in any case at every 16th call. So a read of waiting results is not delayed, and a
-    /// reader that always finds results makes progress too.
+    /// Reads results from the endpoint's own queue. Makes progress first if the queue is empty and a check of the rings
+    /// alone is not enough, if progress is owed or a link is busy, and in any case at every 16th call. So a read of
+    /// waiting results is not delayed, and a reader that always finds results makes progress too.
     #[inline(always)]
     pub(crate) fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, ErrorAvailable> {
         self.pace.count();
@@ -45,10 +46,11 @@ impl Engine {
                 Found::Messages if entries.len() > 1 => return Ok(self.take_more(entries)),
                 Found::Messages => return Ok(1),
                 Found::Nothing if self.pace.may_glance() => {
-                    // Measured between distant cores: without this hint a cache line often takes three transfers instead of two. Probably
-                    // the line is requested again before its mark is written, and has to be transferred once more. Only for a while
-                    // after a message: a client that polls after each step of its own work loses more by it (HPCC's MPIRandomAccess on
-                    // two ranks: 1.75 s with the hint at every read, 1.38 s like this).
+                    // Measured between distant cores: without this hint a cache line often takes three transfers
+                    // instead of two. The line is probably requested again before its mark is written, and has to be
+                    // transferred once more. The hint is given only for a while after a message, because a client that
+                    // polls after each step of its own work loses more by it (HPCC's MPIRandomAccess on two ranks: 1.75
+                    // s with the hint at every read, 1.38 s like this).
                     if self.poller.was_heard_lately() {
                         std::hint::spin_loop();
                     }
@@ -63,7 +65,7 @@ impl Engine {
         self.core.reporting.read(entries)
     }
 
-    /// Glances at the rings of hot links for a message that can be reported at once, while no results wait.
+    /// Checks the rings of hot links for a message that can be reported at once, while no results wait.
     #[inline(always)]
     fn look(&mut self, entries: &mut [Entry]) -> Found {
         let Some(first) = entries.first_mut() else { return Found::More };
@@ -74,10 +76,10 @@ impl Engine {
         }
     }
 
-    /// Like [`look`](Self::look), but at one link.
+    /// Like [`look`](Self::look), but for one link.
     #[inline(always)]
     fn look_at(&mut self, slot: Connection, into: &mut Entry) -> Found {
-        // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
+        // This code does not run in a forked child (`Reach::run`), and a closed endpoint has no links.
         let Self { core, links, poller, .. } = self;
         let Some(Some(AnyLink::Shm(link))) = links.get_mut(slot as usize) else { return Found::More };
         let message = match link.glance() {
@@ -92,7 +94,7 @@ impl Engine {
         if link.take(&message) { Found::Messages } else { Found::Message }
     }
 
-    /// Like [`look`](Self::look), but at several links. The next call begins behind the link that had something.
+    /// Like [`look`](Self::look), but for several links. The next call begins behind the link that had a frame.
     #[inline(never)]
     fn look_in_turn(&mut self, into: &mut Entry) -> Found {
         let mut found = Found::More;
@@ -106,7 +108,8 @@ impl Engine {
         found
     }
 
-    /// Takes more messages after one that did not come alone: as many as there are, and as the caller wants. Returns the total number.
+    /// Takes more messages after one that did not arrive alone: at most as many as the caller wants. Returns the total
+    /// number.
     #[inline(never)]
     fn take_more(&mut self, entries: &mut [Entry]) -> usize {
         let most = entries.len().min(BATCH);
@@ -118,15 +121,15 @@ impl Engine {
         most
     }
 
-    /// Makes the next read make progress whatever waits: something was sent that leaves, or of which the peer is notified, only then. (A
-    /// send that was reported as complete arrives without further progress of this endpoint from the moment at which the completion can be
-    /// read.)
+    /// Makes the next read make progress even if results wait. Used after something was sent that leaves only with that
+    /// progress, or of which the peer is notified only then. (A send that was reported as complete arrives without
+    /// further progress of this endpoint from the moment at which the completion can be read.)
     #[inline]
     pub(super) const fn owe_progress(&mut self) {
         self.pace.owe_progress();
     }
 
-    // Out of line, so that reading what waits need not save what this uses.
+    // Out of line, so that a read of waiting results need not save the registers that this uses.
     #[inline(never)]
     fn progress_for_read(&mut self) {
         self.pace.begin_progress();
@@ -140,8 +143,8 @@ impl Engine {
         }
     }
 
-    /// Handles a read that found nothing and took as long as `looks` polls of a ring: other threads may need the processor, unless they have
-    /// just had it because the caller was elsewhere.
+    /// Handles a read that found nothing and took as long as `looks` polls of a ring. Other threads may need the
+    /// processor, unless they have just had it because the caller did other work.
     #[inline(never)]
     pub(super) fn found_nothing(&mut self, looks: u32) {
         if self.poller.was_heard() {
@@ -153,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// Decides, after everything was polled, whether the next reads may be glances.
+    /// Decides, after everything was polled, whether the next reads may check the rings only.
     #[inline]
     pub(super) fn glance_next(&mut self) {
         if self.poller.is_calm() && !self.core.peers.has_actions() && !self.attention.any() {

@@ -1,4 +1,4 @@
-//! Posting receives, looking for messages, cancelling.
+//! Posts receives, peeks at messages, and cancels operations.
 
 use super::core::Core;
 use super::kinds::{envelope, is_collective, is_tagged};
@@ -15,8 +15,9 @@ use crate::types::PeerAddress;
 use crate::wire::head::{Flags, Head, Kind};
 
 impl Core {
-    /// Posts a receive of the most common kind, on a fast path: it has one segment, reports to the endpoint's own queue, and no message is
-    /// here that it could take. Returns false, and does nothing, if any of this does not hold.
+    /// Posts a receive of the most common kind, on a fast path. Such a receive has one segment, reports to the
+    /// endpoint's own queue, and matches no message that is held here. Returns false, and does nothing, for any other
+    /// receive.
     #[inline(always)]
     pub(super) fn post_plain_receive(
         &mut self,
@@ -49,7 +50,7 @@ impl Core {
         true
     }
 
-    /// Posts a receive, or does what its PEEK, CLAIM and DISCARD flags ask for instead.
+    /// Posts a receive, or performs the action that its PEEK, CLAIM and DISCARD flags request instead.
     pub(crate) fn post_any_receive(&mut self, work: &ReceiveWork, notify: Notify) -> Result<(), PostError> {
         let pattern = self.pattern(work)?;
         let tagged = work.tag.is_some();
@@ -72,8 +73,8 @@ impl Core {
         Ok(())
     }
 
-    /// Redirects receives from one slot to another because both are the same peer. Messages of that peer may be here already, and are
-    /// matched with these receives.
+    /// Redirects receives from one slot to another because both are the same peer. Messages of that peer may be held
+    /// here already, and are matched with these receives.
     pub(super) fn redirect_receives(&mut self, from: Connection, to: Connection) {
         let source = |slot: Connection| Source::From(slot.into());
         for tagged in [false, true] {
@@ -81,12 +82,13 @@ impl Core {
                 while let Some(held) = self.messages.table(tagged).find(&pattern) {
                     let Some(message) = self.messages.table(tagged).held(held) else { break };
                     let (head, len) = (message.head, message.len);
-                    // The first receive that fits, which may be another one. There is none if the receive of this pattern is gone.
+                    // This takes the first receive that matches, which may be another one. There is none if the receive
+                    // of this pattern no longer exists.
                     if self.messages.table(tagged).meet(envelope(to, &head)).is_none() {
                         break;
                     }
                     if self.find_own(tagged, &pattern) != Some(held) {
-                        continue; // It was promised to a shared receive.
+                        continue; // The message was promised to a shared receive.
                     }
                     let Some(receive) = self.match_posted(to, &head, len) else { break };
                     let Some(message) = self.messages.table(tagged).take(held) else { break };
@@ -133,7 +135,7 @@ impl Core {
         }
         let identity = Identity::of(notify, work.context);
         let held = self.messages.take_claim(identity, tagged).ok_or(PostError::NotClaimed)?;
-        // A claimed message with a payload that had not arrived is gone if its sender is gone.
+        // A claimed message whose payload had not arrived no longer exists if its sender has disconnected.
         let message = self.messages.table(tagged).take(held).ok_or(PostError::NotClaimed)?;
         if work.flags.contains(OpFlags::DISCARD) {
             self.discard(work, notify, message);
@@ -176,23 +178,23 @@ impl Core {
     fn report_peeked(&mut self, work: &ReceiveWork, notify: Notify, tagged: bool, held: Held) {
         let Some(message) = self.messages.table(tagged).held(held) else { return };
         let (from, head, len) = (message.from, message.head, message.len);
-        let place = Place::One(Segment::EMPTY); // It is only reported.
+        let place = Place::One(Segment::EMPTY); // The message is only reported.
         let receive = Receive { place, context: work.context, notify, multi: None };
         let entry = self.received_entry(from, &head, len, &receive);
         self.report(Side::Receive, notify, entry); // It is counted once it is received.
     }
 
-    /// Discards a message: the sender's operation completes, and the local operation reports what the message was.
+    /// Discards a message: the sender's operation completes, and the local operation reports the message's properties.
     fn discard(&mut self, work: &ReceiveWork, notify: Notify, message: Unexpected) {
         let Unexpected { from, head, len, .. } = message;
         self.throw_away(message);
-        let place = Place::One(Segment::EMPTY); // It is only reported.
+        let place = Place::One(Segment::EMPTY); // The message is only reported.
         let receive = Receive { place, context: work.context, notify, multi: None };
         let entry = self.received_entry(from, &head, len, &receive);
         self.complete(Side::Receive, notify, entry);
     }
 
-    /// Drops a message that no receive will take, and answers its sender if it wants an answer.
+    /// Drops a message that no receive will take, and answers its sender if the sender expects an answer.
     pub(super) fn throw_away(&mut self, message: Unexpected) {
         self.peers.release(message.from, charge_of(&message));
         let Unexpected { from, head, body, .. } = message;
@@ -212,7 +214,7 @@ impl Core {
         }
     }
 
-    /// Posts a buffer for many messages, after giving it those that are already here.
+    /// Posts a buffer for many messages, after assigning to it the messages that are held already.
     fn post_multi(
         &mut self,
         work: &ReceiveWork,
@@ -243,7 +245,7 @@ impl Core {
         if released { CompletionFlags::MULTI_RECEIVE } else { CompletionFlags::empty() }
     }
 
-    /// Drops the held messages of this kind for which `unwanted` returns true. Returns how many there were.
+    /// Drops the held messages of this kind for which `unwanted` returns true. Returns their number.
     pub(super) fn drop_held(&mut self, kind: Kind, unwanted: impl Fn(Connection, u64, &Unexpected) -> bool) -> usize {
         let unwanted = |envelope: Envelope, message: &Unexpected| unwanted(message.from, envelope.tag, message);
         let dropped = match is_collective(kind) {
@@ -273,7 +275,7 @@ impl Core {
         self.peers.set_left(from, true); // Assumed here; `has_left_messages` checks whether it is true.
     }
 
-    /// Gives the messages of a peer that are here to receives directed at any of its slots, now that its connection has ended.
+    /// Assigns the held messages of a peer to receives directed at any of its slots, after its connection has ended.
     pub(super) fn keep_left_messages(&mut self, from: Connection) {
         if [false, true].iter().all(|tagged| !self.messages.look_at(*tagged).holds_of(from.into())) {
             return;
@@ -344,8 +346,8 @@ impl Core {
             || self.triggered.any() && self.cancel_begun(context, notify_operation)
     }
 
-    /// Like [`cancel`](Self::cancel), but for operations that a counter began, or that run on host memory in place of device memory: these
-    /// are posted with their numbers as contexts.
+    /// Like [`cancel`](Self::cancel), but for operations that a counter began, or that use host memory in place of
+    /// device memory. These are posted with their numbers as contexts.
     #[cold]
     fn cancel_begun(&mut self, context: u64, notify_operation: bool) -> bool {
         let begun = self.triggered.begun_with(context, notify_operation);

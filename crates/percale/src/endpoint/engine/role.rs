@@ -27,7 +27,7 @@ pub(crate) enum Role {
 }
 
 impl Engine {
-    /// Returns the state of a listener; `None` for other endpoints.
+    /// Returns the state of a listener, or `None` for other endpoints.
     pub(super) fn listening(&mut self) -> Option<&mut Listening> {
         match self.role.as_deref_mut() {
             Some(Role::Listener(listening)) => Some(listening),
@@ -49,8 +49,8 @@ impl Engine {
         }
     }
 
-    /// Returns the slot for a peer that has connected to this endpoint, or `None` if the peer is not accepted. An address belongs to the
-    /// peer that answered there; an address that a peer merely advertises leads to no slot.
+    /// Returns the slot for a peer that has connected to this endpoint, or `None` if the peer is not accepted. An
+    /// address belongs to the peer that answered there. An address that a peer merely advertises leads to no slot.
     pub(super) fn welcome(&mut self, at: At, incarnation: u128, proven: bool) -> Option<Connection> {
         match self.role.as_deref() {
             None if proven => Some(self.core.peers.met_slot(at)).filter(|slot| *slot != OWN),
@@ -73,7 +73,7 @@ impl Engine {
         }
     }
 
-    /// Handles the end of a link of an endpoint with a role, or of the attempt to make one.
+    /// Handles the end of a link of an endpoint with a role, or the end of an attempt to establish one.
     pub(super) fn link_over(&mut self, slot: Connection, error: ErrorCode, reason: &str) {
         match self.role.as_deref() {
             Some(Role::Single(_)) => self.single_over(slot, error, reason),
@@ -82,7 +82,8 @@ impl Engine {
         }
     }
 
-    /// Does the work that only some endpoints have: that of roles, shared receive contexts and counters. Returns whether anything happened.
+    /// Performs the work that only some endpoints have: that of roles, shared receive contexts and counters. Returns
+    /// whether there was any.
     #[cold]
     pub(super) fn attend(&mut self) -> bool {
         let mut any = match self.role.as_deref() {
@@ -112,8 +113,8 @@ impl Core {
         self.reporting.detour_receives(false);
     }
 
-    /// Closes the gate because no message will come any more: receives that find no message fail, both those that are posted and those that
-    /// will be.
+    /// Closes the gate because no message will come any more. Receives that find no message fail, both those that are
+    /// posted and those that will be.
     pub(super) fn close_gate(&mut self, error: ErrorCode, why: &str) {
         self.gate.close(error, why);
         self.reporting.detour_receives(true);

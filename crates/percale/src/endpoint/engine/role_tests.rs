@@ -1,5 +1,5 @@
-//! Tests listeners and endpoints of one connection against peers that send frames that no correct peer sends. In a simulated network, by
-//! one thread.
+//! Tests listeners and endpoints of one connection against peers that send frames that no correct peer sends. The tests
+//! use a simulated network, and run on one thread.
 
 use super::Engine;
 use super::gate::Gate;
@@ -17,7 +17,7 @@ use crate::transport::{Connection, Sink};
 use crate::wire::control::{Control, Rejection};
 use crate::wire::head::{Flags, Head, Kind};
 
-/// Turns in which whatever happens has happened.
+/// The number of turns after which everything that can happen has happened.
 const MANY: usize = 3000;
 
 struct World {
@@ -54,7 +54,7 @@ impl World {
         self.domain.endpoint()
     }
 
-    /// The listener still does what it is for.
+    /// Checks that the listener still serves requests.
     fn serves(&self) {
         let client = self.builder().connect(self.listener.address().to_string(), b"good").unwrap();
         self.turns(MANY, &[&client]);
@@ -70,7 +70,7 @@ impl World {
     }
 }
 
-/// Sends any frame at all.
+/// Sends an arbitrary frame.
 fn send(engine: &mut Engine, to: Connection, head: Head, payload: Vec<u8>) {
     let head = Head { len: payload.len() as u32, ..head };
     engine.core.peers.push(to, Action::Bytes(head, payload));
@@ -125,7 +125,7 @@ fn who_says_what_nobody_says_to_a_listener_is_cut_off() {
         assert_eq!(world.listener.pending(), 0, "case {case}");
         world.serves();
     }
-    // Peers that left have left no slots behind: new peers reuse the same slots.
+    // Disconnected peers have left no slots behind: new peers reuse the same slots.
     let slots = world.listener.peers();
     for _ in 0..20 {
         world.serves();
@@ -145,7 +145,7 @@ fn whoever_floods_a_listener_with_requests_costs_nobody_else_a_connection() {
         slot
     });
     world.turns(MANY, &[&hostile]);
-    // All of it arrives between two looks of the listener.
+    // All of the requests arrive between two polls of the listener.
     let (head, payload) = Control::Request { data: vec![1; 3] }.to_frame();
     hostile.access.with(|engine| (0..5000).for_each(|_| send(engine, slot, head, payload.clone())));
     let client = world.builder().connect(world.listener.address().to_string(), b"good").unwrap();
@@ -187,7 +187,7 @@ fn control_frames_are_counted_for_each_peer_and_from_look_to_look() {
         let slots = [flooding, calling].map(|address| engine.core.peers.slot((address, 0)));
         assert_ne!(slots[0], slots[1]);
         let accused = |engine: &Engine| slots.map(|slot| engine.core.peers.get(slot).accused().is_some());
-        // A few at a time, which the listener takes in between, are no flood.
+        // A few requests at a time, which the listener handles in between, are no flood.
         for _ in 0..10 {
             for slot in slots {
                 (0..3).for_each(|_| engine.core.frame(slot, &head, View::of(&payload)));
@@ -195,7 +195,7 @@ fn control_frames_are_counted_for_each_peer_and_from_look_to_look() {
             assert_eq!(engine.core.take_heard().len(), 6);
         }
         assert_eq!(accused(engine), [false, false]);
-        // More between two looks than all peers together may send are held against their sender alone.
+        // If more frames arrive between two polls than all peers together may send, only their sender is disconnected.
         (0..5000).for_each(|_| engine.core.frame(slots[0], &head, View::of(&payload)));
         engine.core.frame(slots[1], &head, View::of(&payload));
         assert_eq!(accused(engine), [true, false]);

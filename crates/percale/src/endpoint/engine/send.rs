@@ -1,4 +1,5 @@
-//! Posting sends: directly to the link where that is possible, else behind the operations that wait for it.
+//! Posts sends. A send goes directly to the link if that is possible, else it is queued behind the operations that wait
+//! for the link.
 
 use zerocopy::IntoBytes;
 
@@ -18,16 +19,16 @@ use crate::transport::{Connection, Link, Refused};
 use crate::types::PeerAddress;
 use crate::wire::head::{Flags, Head, Kind, Offer};
 
-/// The flags that make the peer answer when it has the message.
+/// The flags that make the peer acknowledge the message.
 const ACKNOWLEDGED: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::MATCH_COMPLETE).union(OpFlags::INVALIDATE);
 
 impl Engine {
-    /// Posts a send of the most common kind, on a fast path: a short message in one piece over shared memory, to a peer that is connected
-    /// and for which nothing waits, reported to the endpoint's own queue or not at all. Returns `None`, and does nothing, if any of this
-    /// does not hold.
+    /// Posts a send of the most common kind, on a fast path. Such a send is a short message in one piece over shared
+    /// memory, to a peer that is connected and for which nothing waits, and is reported to the endpoint's own queue or
+    /// not at all. Returns `None`, and does nothing, for any other send.
     ///
-    /// Always inlined, and the parts of the message are separate arguments: the compiler then neither tests nor stores what the caller
-    /// knows of the message.
+    /// This is always inlined, and the parts of the message are separate arguments, so that the compiler neither tests
+    /// nor stores properties of the message that are constant at the caller.
     #[inline(always)]
     pub(crate) fn send_in_place(
         &mut self,
@@ -41,9 +42,9 @@ impl Engine {
         const PLAIN: OpFlags =
             OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::INJECT).union(OpFlags::TRANSMIT_COMPLETE);
         if self.poller.hot.is_empty() {
-            return None; // Not over shared memory, then.
+            return None; // The link is not one over shared memory.
         }
-        // A forked child does not come here (`Reach::run`), and a closed endpoint has no links.
+        // This code does not run in a forked child (`Reach::run`), and a closed endpoint has no links.
         let Self { core: Core { peers, reporting, .. }, links, pace, .. } = self;
         let (queue, detour) = reporting.transmit_path();
         let len = segment.len();
@@ -64,7 +65,7 @@ impl Engine {
         let (told, data) = data.map_or((Flags::empty(), 0), |data| (Flags::DATA, data));
         let head = Head { kind, flags: told, len: len as u32, tag, data, id: 0 };
         let more = flags.contains(OpFlags::MORE);
-        // It leaves nothing on the link that was not there before, so the poller need not be notified.
+        // This leaves nothing on the link that was not there before, so the poller need not be notified.
         match link.send_plain(&head, segment, more) {
             Ok(()) => {
                 if more {
@@ -88,7 +89,7 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn post_send(&mut self, work: &SendWork, notify: Notify) -> Result<(), PostError> {
         if !self.process.is_here() {
-            return Err(self.refusal()); // The rings are not even mapped here.
+            return Err(self.refusal()); // In a forked child the rings are not even mapped.
         }
         self.owe_progress();
         let slot = self.core.peers.resolve(work.peer).map_err(|error| unresolved(error, work.peer))?;
@@ -110,8 +111,8 @@ impl Engine {
         self.post_send_slow(slot, work, notify)
     }
 
-    /// Sends a message that a counter begins, if it can leave at once over shared memory. Returns false, and does nothing, if it cannot.
-    /// The end of the send is not reported here.
+    /// Sends a message that a counter begins, if it can leave at once over shared memory. Returns false, and does
+    /// nothing, if it cannot. The end of the send is not reported here.
     pub(super) fn send_at_once(&mut self, work: &SendWork) -> bool {
         const SPECIAL: OpFlags = ACKNOWLEDGED.union(OpFlags::FENCE).union(OpFlags::INVALIDATE).union(OpFlags::DEVICE);
         let len = work.segments.len();
@@ -136,14 +137,14 @@ impl Engine {
         true
     }
 
-    /// The same.
+    /// Like `post_send`, but not inlined.
     #[inline(never)]
     pub(crate) fn post_send_by_call(&mut self, work: &SendWork, notify: Notify) -> Result<(), PostError> {
         self.post_send(work, notify)
     }
 
-    /// Posts a send that cannot go to the link at once: the peer is not connected, or something waits for it already, or the operation is
-    /// special.
+    /// Posts a send that cannot go to the link at once: the peer is not connected, other operations wait for it
+    /// already, or the operation is special.
     #[cold]
     fn post_send_slow(&mut self, slot: Connection, work: &SendWork, notify: Notify) -> Result<(), PostError> {
         if work.flags.contains(OpFlags::DEVICE) {
@@ -179,7 +180,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Hands the message at the head of the queue to its link. Returns false if it has to wait.
+    /// Hands the message at the head of the queue to its link. Returns false if the message has to wait.
     fn start_message(&mut self, slot: Connection) -> bool {
         let Some(link) = &mut self.links[slot as usize] else { return false };
         let Some(Pending { work, notify }) = self.core.peers.get_mut(slot).take_first() else { return false };
@@ -247,13 +248,13 @@ impl Core {
     /// last byte has left.
     #[inline]
     fn has_left(&mut self, to: Connection, link: &AnyLink, notify: Notify, entry: impl FnOnce() -> Entry) -> bool {
-        self.report_sent(to, link); // Earlier sends: their last bytes may have left with this one.
+        self.report_sent(to, link); // This reports earlier sends: their last bytes may have left with this one.
         let Some((_, end)) = link.unsent() else { return true };
         self.messages.unsent().keep(to, end, notify, entry());
         false
     }
 
-    /// Reports the sends that have left since. Returns whether there were any.
+    /// Reports the sends that have left meanwhile. Returns whether there were any.
     #[inline]
     pub(super) fn report_sent(&mut self, to: Connection, link: &AnyLink) -> bool {
         self.messages.unsent().any() && self.report_left(to, link.unsent().map_or(u64::MAX, |(start, _)| start))
@@ -269,7 +270,7 @@ impl Core {
         any
     }
 
-    /// Fails the sends that have not left, because the connection is gone and they will not arrive.
+    /// Fails the sends that have not left. They will not arrive, because the connection has ended.
     #[cold]
     pub(super) fn fail_unsent(&mut self, to: Connection, error: ErrorCode, why: &str) {
         for (notify, entry) in self.messages.unsent().take_lost(to) {
@@ -284,8 +285,8 @@ fn leaves_whole(link: &AnyLink, work: &SendWork) -> bool {
     work.segments.len() <= link.frame_limit().min(INJECT_LIMIT) && !work.flags.intersects(ACKNOWLEDGED)
 }
 
-/// Hands one send to its link: the message itself, or an offer of it if it is long or the peer asked for offers. `posted` is called if the
-/// send needs its memory after that.
+/// Hands one send to its link: the message itself, or an offer of it if the message is long or the peer asked for
+/// offers. `posted` is called if the send needs its memory after that.
 #[inline(always)]
 fn transmit(
     link: &mut AnyLink,
@@ -326,7 +327,8 @@ const fn message(tagged: bool) -> Kind {
     if tagged { Kind::Tagged } else { Kind::Message }
 }
 
-/// Like [`transmit`], but for a message of a group. Returns whether it has left; if so, its end is not reported otherwise.
+/// Like [`transmit`], but for a message of a group. Returns whether the message has left. If so, its end is not
+/// reported otherwise.
 pub(super) fn transmit_collective(
     link: &mut AnyLink,
     core: &mut Core,
@@ -339,7 +341,7 @@ pub(super) fn transmit_collective(
     if len > link.frame_limit() || core.peers.get(slot).takes_offers_only() && len > 0 {
         let kind = Err(Kind::CollectiveOffer);
         let work = message.to_send();
-        // The group keeps its memory until the transfers of its operation have ended.
+        // The group keeps the memory until the transfers of its operation have ended.
         let posted = || Posted::lent(work);
         transmit_tracked(link, core, slot, &work, notify, head, kind, posted)?;
         core.peers.get_mut(slot).started_for_group();
@@ -385,7 +387,7 @@ fn transmit_tracked(
         Err(offered) => {
             let offer = match core.arriving(notify, work.context) {
                 None => offer_of(&work.segments),
-                // Only this endpoint may copy, because not all of the payload is there.
+                // Only this endpoint may copy, because the payload has not arrived completely.
                 Some(_) => Offer { len: (len as u64).into(), ..Offer::default() },
             };
             (head.kind, head.len) = (offered, size_of::<Offer>() as u32);
@@ -401,7 +403,7 @@ fn transmit_tracked(
     Ok(())
 }
 
-/// Returns the offer to a receiver for a payload that waits here.
+/// Returns the offer to a receiver for a payload that waits at this endpoint.
 pub(super) fn offer_of(segments: &Segments) -> Offer {
     let mut offer = Offer {
         len: (segments.len() as u64).into(),

@@ -1,11 +1,12 @@
-//! Peers that are the sending halves of contexts (`wire::contexts`): which receives take their messages.
+//! Receives for peers that are the sending halves of contexts (`wire::contexts`).
 //!
-//! A sender is a peer of its own, with its own incarnation and connection; it connects, and cannot be connected to. The source of its
-//! messages is the vector's number of its address. A receive that names context `i` of the address takes the messages of the sending half
-//! of that context.
-//! 1. While a sender that proved its address is connected, receives directed at its context are directed at the sender's slot.
-//! 2. When its connection ends, the receives that are directed at it end in error. Receives that are posted later take the messages that it left
-//!    (`Matching::leave`); if there is none, they look for the context again.
+//! A sender is a peer of its own, with its own incarnation and connection. It connects, and no peer can connect to it.
+//! The source of its messages is the vector's number of its address. A receive from context `i` of the address takes
+//! the messages of the sending half of that context.
+//! 1. While a sender that proved its address is connected, receives directed at its context are directed at the
+//!    sender's slot.
+//! 2. When its connection ends, the receives that are directed at it end in error. Receives that are posted later take
+//!    the messages that it left (`Matching::leave`). If there are none, they look for the context again.
 
 use super::core::Core;
 use crate::transport::Connection;
@@ -33,7 +34,7 @@ impl Core {
         }
     }
 
-    /// Handles the end of a connection. The receives that were directed at its peer have ended with it.
+    /// Handles the end of a connection. The receives that were directed at its peer have ended with the connection.
     #[inline]
     pub(super) fn sender_down(&mut self, slot: Connection) {
         if half_of(self.peers.get(slot).at().1).is_some() {

@@ -1,15 +1,16 @@
-//! An endpoint of one connection (FI_EP_MSG): how the connection is made, and how it ends.
+//! An endpoint of one connection (FI_EP_MSG): how the connection is established, and how it ends.
 //!
-//! One side *calls*: it connects to a listener and sends a request; the answer names an endpoint, and the caller connects to that endpoint.
-//! The other side *awaits* this caller, after the listener's owner has accepted the request with it. Both sides identify each other by
-//! their incarnations, so no other peer can take the place of either: any other peer that connects is rejected before it can send a frame.
+//! One side *calls*: it connects to a listener and sends a request. The answer names an endpoint, and the caller
+//! connects to that endpoint. The other side *awaits* this caller, after the listener's owner has accepted the request
+//! with it. Both sides identify each other by their incarnations, so no other peer can take the place of either: any
+//! other peer that connects is rejected before it can send a frame.
 //!
 //! ```text
 //! Unconnected ── call ──> Calling ──> Asking ──> Joining ──> Connected ──> Over
 //!       └─────── await ─────────────────────────> Awaiting ────┘
 //! ```
-//! Every state before `Connected` can also lead to `Over`: there was no connection then. Until the connection is established the gate is
-//! closed, sends are refused, and receives can be posted.
+//! Every state before `Connected` can also lead to `Over`, without a connection. Until the connection is established
+//! the gate is closed, sends are refused, and receives can be posted.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -27,9 +28,9 @@ use crate::wire::control::{Control, DATA_LIMIT};
 #[derive(Debug)]
 pub(crate) struct Single {
     stage: Stage,
-    /// Whether it listens on every interface.
+    /// Whether the endpoint listens on every interface.
     anywhere: bool,
-    /// The address of the other side: the listener that it called, or the caller that it awaits.
+    /// The address of the other side: the called listener, or the awaited caller.
     remote: Option<SocketAddr>,
     /// The data that the other side gave.
     data: Vec<u8>,
@@ -37,13 +38,13 @@ pub(crate) struct Single {
     ending: Option<Ending>,
 }
 
-/// The connection is over, and the receives that found no message are about to fail.
+/// A connection that has ended, with receives that found no message and are about to fail.
 ///
-/// Other endpoints may report to the same queue, and their connections may have brought something before this one ended: a reader of the
-/// queue polls all of them before these receives fail.
+/// Other endpoints may report to the same queue, and may have received messages before this connection ended. So a
+/// reader of the queue polls all of them before these receives fail.
 #[derive(Debug)]
 struct Ending {
-    /// The rounds of progress that are left.
+    /// The remaining rounds of progress.
     rounds: u32,
     error: ErrorCode,
     why: String,
@@ -56,17 +57,17 @@ const ROUNDS: u32 = 2;
 #[derive(Debug)]
 enum Stage {
     Unconnected,
-    /// Connects to a listener, to send a request with this data.
+    /// The endpoint connects to a listener, in order to send a request with this data.
     Calling(Connection, Vec<u8>),
-    /// Has sent a request to this listener.
+    /// The endpoint has sent a request to this listener.
     Asking(Connection),
-    /// Connects to the endpoint that this listener named.
+    /// The endpoint connects to the endpoint that this listener named.
     Joining {
         listener: Connection,
         peer: Connection,
         incarnation: u128,
     },
-    /// Awaits the call of this peer.
+    /// The endpoint awaits the call of this peer.
     Awaiting {
         peer: Connection,
         incarnation: u128,
@@ -141,7 +142,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Awaits a caller, which gave the data `theirs`; `ours` is the data for the caller, and only checked here.
+    /// Awaits a caller, which sent the data `theirs`. `ours` is the data for the caller, and is only checked here.
     pub(crate) fn await_caller(
         &mut self,
         caller: (SocketAddr, u128),
@@ -162,7 +163,7 @@ impl Engine {
         Ok(Awaiting { address: own, anywhere, incarnation: own_incarnation })
     }
 
-    /// Stops awaiting a caller that will not call, because its request is gone.
+    /// Stops awaiting a caller that will not call, because its request no longer exists.
     pub(crate) fn call_off(&mut self, why: &str) {
         self.end_single(false, ErrorCode::Refused, why);
     }
@@ -208,16 +209,16 @@ impl Engine {
             self.poller.favour(slot);
         }
         self.core.open_gate();
-        self.core.reporting.count_change(); // For threads that sleep until it is established.
+        self.core.reporting.count_change(); // For threads that sleep until the connection is established.
         let (peer, address) = self.core.peers.identify(slot);
         let (endpoint, reason) = (self.id(), self.core.peers.get(slot).reason().to_owned());
         let transport = transport.name();
         self.core.event(|| Event::Connected { endpoint, peer, address, transport, reason, data });
     }
 
-    /// Handles the end of a link, or of an attempt to make one.
+    /// Handles the end of a link, or of an attempt to establish one.
     pub(super) fn single_over(&mut self, slot: Connection, error: ErrorCode, reason: &str) {
-        self.hear_single(); // An answer may have come before.
+        self.hear_single(); // An answer may have arrived before.
         let Ok(single) = self.single() else { return };
         match single.stage {
             Stage::Asking(listener) if listener == slot && error == ErrorCode::Closed => {
@@ -235,7 +236,7 @@ impl Engine {
                     single.ending = Some(Ending { rounds: ROUNDS, error, why });
                 }
                 self.attention.set_role(true);
-                self.ring(); // Sleepers wake up and make the rounds.
+                self.ring(); // Sleepers wake up and perform the rounds.
                 let (endpoint, reason) = (self.id(), reason.to_owned());
                 let address = self.core.peers.get(slot).address();
                 self.core.event(|| Event::Shutdown { endpoint, address, error, reason });
@@ -244,7 +245,7 @@ impl Engine {
         }
     }
 
-    /// Ends the attempt to connect: there will be no connection.
+    /// Ends the attempt to connect. There will be no connection.
     fn fail_single(&mut self, error: ErrorCode, reason: &str, data: Vec<u8>) {
         let Ok(single) = self.single() else { return };
         let address = single.remote.unwrap_or(self.address);
@@ -255,14 +256,14 @@ impl Engine {
         self.core.event(|| Event::ConnectionRefused { endpoint, address, error, reason, data });
     }
 
-    /// Ends the connection or the attempt to make it, and fails everything that waits for it.
+    /// Ends the connection or the attempt to establish it, and fails everything that waits for it.
     fn end_single(&mut self, stood: bool, error: ErrorCode, why: &str) {
         self.leave_single(stood, error, why);
         self.core.close_gate(error, why);
         self.core.reporting.count_change();
     }
 
-    /// Ends the connection or the attempt to make it, and closes all links.
+    /// Ends the connection or the attempt to establish it, and closes all links.
     fn leave_single(&mut self, stood: bool, error: ErrorCode, why: &str) {
         let Ok(single) = self.single() else { return };
         single.stage = Stage::Over { stood, error, reason: why.to_owned() };
@@ -276,8 +277,8 @@ impl Engine {
         }
     }
 
-    /// Makes a round of progress: fails the receives of a connection that is over once the rounds have passed. Returns whether the end of a
-    /// connection was pending.
+    /// Performs a round of progress: fails the receives of an ended connection once the rounds have passed. Returns
+    /// whether the end of a connection was pending.
     fn end_receives(&mut self) -> bool {
         let Ok(single) = self.single() else { return false };
         match &mut single.ending {
@@ -288,7 +289,7 @@ impl Engine {
         true
     }
 
-    /// Fails the receives of a connection that is over without waiting for the remaining rounds.
+    /// Fails the receives of an ended connection without waiting for the remaining rounds.
     fn end_receives_now(&mut self) {
         let Some(Ending { error, why, .. }) = self.single().ok().and_then(|single| single.ending.take()) else {
             return;
@@ -346,11 +347,11 @@ impl Engine {
         }
     }
 
-    /// Ends the connection in an orderly way (fi_shutdown(3)): messages that were posted are sent first, and operations that are still
-    /// outstanding then fail.
+    /// Ends the connection in an orderly way (fi_shutdown(3)): posted messages are sent first, and operations that are
+    /// still outstanding then fail.
     pub(crate) fn shutdown(&mut self) -> Result<(), ConnectionError> {
         if !self.process.is_here() {
-            return Err(self.refused_connection()); // The connection is the parent's.
+            return Err(self.refused_connection()); // The connection belongs to the parent.
         }
         let single = self.single()?;
         match single.stage {
@@ -358,7 +359,7 @@ impl Engine {
                 let until = self.flush();
                 let why = "the endpoint was shut down";
                 if !matches!(self.single()?.stage, Stage::Connected(_)) {
-                    return Ok(()); // The peer was faster.
+                    return Ok(()); // The peer has already ended the connection.
                 }
                 self.hang_up(slot, ErrorCode::Canceled, why, until);
                 self.end_single(true, ErrorCode::Canceled, why);
@@ -388,8 +389,8 @@ impl Engine {
         })
     }
 
-    /// Returns the data that the other side gave once the connection was established, or why there is no connection. Returns `None` as long
-    /// as that is undecided.
+    /// Returns the data of the other side if the connection was established, or the reason why there is no connection.
+    /// Returns `None` while this is undecided.
     pub(crate) fn outcome(&mut self) -> Option<Result<Vec<u8>, ConnectionError>> {
         let single = match self.single() {
             Ok(single) => single,

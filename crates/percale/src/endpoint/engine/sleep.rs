@@ -9,21 +9,23 @@
 //! 1. The bell is armed in the mode that wakes this sleeper, and everything was polled after it was armed.
 //! 2. The descriptor is readable, and sleepers that wait on the bell alone were woken.
 //!
-//! Only waiters sleep on the bell alone, and only while the bell is all that the endpoint has to wait for: a new source of events wakes
-//! them ([`Engine::has_descriptor`]). This is why a thread that arms, finds work and does not sleep wakes the others, since it may leave
-//! some of that work; why a waiter that wakes up leaves the bell armed while others sleep; and why work that goes on only through naps
-//! wakes the sleepers ([`Poller::sent`](super::poller::Poller::sent)). Arming empties the event, which may keep a sleeper asleep that was
-//! just woken: it is then notified through the object that it waits with (its queue, its waker, the condition variable of the lock).
+//! Only waiters sleep on the bell alone, and only while the bell is the endpoint's only source of events: a new source
+//! of events wakes them ([`Engine::has_descriptor`]). Three rules follow. A thread that arms, finds work and does not
+//! sleep wakes the others, since it may leave some of that work. A waiter that wakes up leaves the bell armed while
+//! others sleep. Work that continues only through naps wakes the sleepers
+//! ([`Poller::sent`](super::poller::Poller::sent)). Arming empties the event, which may keep a sleeper asleep that was
+//! just woken. That sleeper is then notified through the object with which it waits (its queue, its waker, the
+//! condition variable of the lock).
 //!
-//! Every sleep ends after [`SLEEP`] at most, and everything is polled then, because one peer can consume the wake-up of another. Waiters
-//! limit their own sleep to that time; the [reactor](crate::endpoint::reactor) wakes one of the tasks of an endpoint; and for a sleeper
-//! that waits for the descriptor in its own event loop, a timer makes the descriptor readable. The timer is set whenever the endpoint is
-//! armed ([`Engine::watch_in_time`]).
+//! Every sleep ends after [`SLEEP`] at most, and everything is polled then, because one peer can consume the wake-up of
+//! another. Waiters limit their own sleep to that time. The [reactor](crate::endpoint::reactor) wakes one of the tasks
+//! of an endpoint. For a sleeper that waits for the descriptor in its own event loop, a timer makes the descriptor
+//! readable. The timer is set whenever the endpoint is armed ([`Engine::watch_in_time`]).
 //!
-//! Some progress of a peer does not ring the bell: the peer makes room in a ring, or releases memory. While the endpoint waits for such
-//! progress, waiters take naps and watchers do not sleep. If the progress does not happen
-//! ([`PATIENCE`](super::waiting::PATIENCE) polls found nothing), naps become longer, and watchers sleep until the timer expires, so a stopped
-//! peer costs almost no processor time.
+//! Some progress of a peer does not ring the bell: the peer makes room in a ring, or releases memory. While the
+//! endpoint waits for such progress, waiters take naps and watchers do not sleep. If the progress does not happen
+//! ([`PATIENCE`](super::waiting::PATIENCE) polls found nothing), naps become longer, and watchers sleep until the timer
+//! expires, so a stopped peer costs almost no processor time.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -41,7 +43,7 @@ use crate::transport::shm::{Bell, Rouse};
 /// destroy the wake-up of another. Therefore each sleeper wakes up and polls at this interval.
 pub(crate) const SLEEP: Duration = Duration::from_millis(100);
 
-/// What a waiter sleeps on.
+/// The object on which a waiter sleeps.
 #[derive(Debug)]
 enum On {
     /// The endpoint's descriptor.
@@ -64,7 +66,8 @@ impl On {
 #[must_use = "whoever was promised to be woken has to say that he is awake"]
 pub(crate) struct Armed {
     on: On,
-    /// The maximum time to sleep. It is shorter while a link waits for its peer to make room or progress, which does not ring the bell.
+    /// The maximum time to sleep. It is shorter while a link waits for its peer to make room or progress, because that
+    /// does not ring the bell.
     longest: Duration,
 }
 
@@ -94,7 +97,8 @@ impl Armed {
         self.longest
     }
 
-    /// Sleeps on the bell until it is woken, without polls in between, or until the given time has passed. May wake up spuriously.
+    /// Sleeps on the bell, without polls in between, until it is woken or the given time has passed. May wake up
+    /// spuriously.
     pub(super) fn sleep_on_the_bell(&self, patience: Duration) {
         let On::Bell(bell, rouse) = &self.on else { panic!("there is more than the bell to wait for") };
         bell.sleep(*rouse, patience);
@@ -106,8 +110,8 @@ fn no_looks(error: rustix::io::Errno) {
 }
 
 impl Engine {
-    /// Prepares to sleep: from now on new work wakes the caller. Returns `None` if there is work already, or if the number of
-    /// [`results`](Self::results) is no longer `looked`, the one that the caller last saw.
+    /// Prepares to sleep: from now on new work wakes the caller. Returns `None` if there is work already, or if the
+    /// number of [`results`](Self::results) differs from `looked`, the number that the caller last saw.
     pub(crate) fn arm(&mut self, looked: u64) -> Option<Armed> {
         let one = if self.has_only_the_bell() { Rouse::Word } else { Rouse::Event };
         let rouse = self.waiting.mode_with(one);
@@ -121,7 +125,8 @@ impl Engine {
         Some(Armed { on, longest })
     }
 
-    /// Returns whether the bell is all that the endpoint waits for: no socket, no queue pair, no deadline of a connection.
+    /// Returns whether the bell is the endpoint's only source of events: it has no socket, no queue pair, and no
+    /// connection with a deadline.
     fn has_only_the_bell(&self) -> bool {
         self.poller.sockets == 0 && self.role.is_none()
     }
@@ -144,8 +149,8 @@ impl Engine {
         }
     }
 
-    /// Like [`arm`](Self::arm), but for a sleeper that does not report when it is awake. Returns whether it may sleep. If not, the
-    /// descriptor is readable.
+    /// Like [`arm`](Self::arm), but for a sleeper that does not report when it is awake. Returns whether the sleeper
+    /// may sleep. If not, the descriptor is readable.
     pub(crate) fn watch(&mut self) -> bool {
         self.waiting.watch();
         if self.waiting.naps_long() {
@@ -197,7 +202,8 @@ impl Engine {
         }
     }
 
-    /// Arms the bell, then polls everything once more. Returns `None` if that found something, else the maximum time to sleep.
+    /// Arms the bell, then polls everything once more. Returns `None` if that found work, else the maximum time to
+    /// sleep.
     fn look_asleep(&mut self, looked: u64, rouse: Rouse) -> Option<Duration> {
         if !self.process.is_here() || matches!(self.connector, Connector::Sim(_)) {
             return None; // Simulated time passes only while a thread polls.
@@ -208,13 +214,13 @@ impl Engine {
         }
         self.bell.arm(rouse);
         let fenced = self.fence_hot();
-        // This poll of everything finds what peers published before they could see the mark.
+        // This poll finds the frames that peers published before they could see that the bell is armed.
         let mut any = self.connector.has_notices();
         any |= self.progress();
         if self.poller.has_cold() && self.core.has_room() {
             any |= self.poll_cold();
         }
-        any |= rouse != Rouse::Event && !self.has_only_the_bell(); // A new source of events since that poll.
+        any |= rouse != Rouse::Event && !self.has_only_the_bell(); // A new source of events was added since that poll.
         // Results may appear although nothing arrived: for example, a send just found room.
         if any || self.results() != looked || self.core.triggered.is_eager() {
             if self.waiting.any() {
@@ -233,7 +239,7 @@ impl Engine {
         }
         let results = self.results();
         let nap = self.waiting.nap(results);
-        // This poll may have missed what a peer publishes without a fence, so the next poll comes soon.
+        // This poll may have missed frames that a peer published without a fence, so the next poll comes soon.
         let nap = if fenced { nap } else { NAP };
         if self.waiting.is_watched() && self.waiting.naps_long() {
             self.look_again_after(nap);
@@ -256,8 +262,8 @@ impl Engine {
         matches!(self.core.peers.get(slot).first(), Some(Pending { work: Work::Window(..), .. }))
     }
 
-    /// Makes sure that whatever the peer of a hot link publishes from now on is published after the peer could see the mark. Returns false
-    /// if that could not be done.
+    /// Ensures that everything that the peer of a hot link publishes from now on is published after the peer could see
+    /// that the bell is armed. Returns false if this is not possible.
     fn fence_hot(&mut self) -> bool {
         let mut barrier = false;
         for &slot in &self.poller.hot {
@@ -270,15 +276,17 @@ impl Engine {
         !barrier || Bell::barrier()
     }
 
-    /// For a waiter that yields the processor: returns whether the link that was active last has a peer on this processor, or is not a
-    /// shared-memory link. (A local peer may not have published yet where it runs.)
+    /// Returns whether the link that was active last has a peer on this processor, or is not a shared-memory link. A
+    /// waiter that yields the processor calls this: a local peer on the same processor may not have had the time to
+    /// publish.
     pub(crate) fn is_called_from_here(&mut self) -> bool {
         if !self.process.is_here() {
             return false; // The shared memory is not even mapped here.
         }
         for &slot in &self.poller.hot {
             if let Some(Some(AnyLink::Shm(link))) = self.links.get_mut(slot as usize) {
-                // To sleep while a peer streams takes a barrier on all processors, which costs more than the peer's fences.
+                // Sleeping while a peer streams takes a barrier on all processors, which costs more than the peer's
+                // fences.
                 link.end_stream();
             }
         }

@@ -1,9 +1,10 @@
 //! Operations on local memory that belongs to a device, in part or in whole.
 //!
-//! The operation itself runs on pinned memory of the host. The data that it reads is copied there when it begins; the data that it brought
-//! is copied to the device when it has ended, and then its end is reported. In between it is kept like an operation that a counter began
-//! ([`Triggered`](super::triggered::Triggered)), so the paths of other operations do not know of it. The location of the memory was
-//! determined when the operation was posted ([`OpFlags::DEVICE`]).
+//! The operation itself runs on pinned memory of the host. The data that it reads is copied there when it begins. The
+//! data that it received is copied to the device when it has ended, and then its end is reported. In between it is kept
+//! like an operation that a counter began ([`Triggered`](super::triggered::Triggered)), so the paths of other
+//! operations need not handle it. The location of the memory was determined when the operation was posted
+//! ([`OpFlags::DEVICE`]).
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -23,27 +24,27 @@ use crate::local_memory::volatile::Segments;
 /// The location of an operation's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Located {
-    /// The memory that it reads: the payload, or the operands.
+    /// The memory that the operation reads: the payload, or the operands.
     source: Option<Pieces>,
-    /// The values that are compared.
+    /// The memory of the values that are compared.
     compare: Option<Pieces>,
-    /// The memory that it writes.
+    /// The memory that the operation writes.
     result: Option<Pieces>,
 }
 
 /// The host memory on which such an operation runs.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
-    /// The memory that it reads.
+    /// The memory that the operation reads.
     _source: Option<Pinned>,
     /// The memory that a send of a long message reads. The message is sent while it is still being copied here.
     arriving: Option<Arc<Arriving>>,
     _compare: Option<Pinned>,
-    /// The memory that it writes, and where its content is copied afterwards.
+    /// The memory that the operation writes, and the place to which its content is copied afterwards.
     result: Option<(Pinned, Segments, Pieces)>,
 }
 
-/// An operation's memory: what it reads, what it compares, what it writes.
+/// The memory of an operation: the part that it reads, the values to compare, and the part that it writes.
 type Memory<'a> = [Option<&'a mut Segments>; 3];
 
 fn memory(operation: &mut Operation) -> Memory<'_> {
@@ -57,7 +58,7 @@ fn memory(operation: &mut Operation) -> Memory<'_> {
             let operand = (work.op != AtomicOp::Read).then_some(&mut work.operand);
             [operand, work.compare.as_mut(), work.result.as_mut()]
         }
-        // Located separately, because its memory is not a list of segments.
+        // Its memory is located separately, because it is not a list of segments.
         Operation::Collective(_) => [None, None, None],
     }
 }
@@ -73,10 +74,10 @@ const fn flags(operation: &mut Operation) -> &mut OpFlags {
 }
 
 impl Operation {
-    /// The devices that have some of its memory, if its flags ask for that ([`OpFlags::DEVICE`]).
+    /// Returns the devices that have some of the operation's memory, if its flags request that ([`OpFlags::DEVICE`]).
     ///
     /// # Errors
-    /// What their drivers say.
+    /// If a driver reports an error.
     pub fn devices(&self) -> Result<Vec<Device>, DeviceError> {
         let mut operation = *self;
         let mut all = Vec::new();
@@ -90,8 +91,8 @@ impl Operation {
 }
 
 impl Located {
-    /// Determines the location of an operation's memory if the flag DEVICE asks for that, and removes the flag. Returns `None` if all of it
-    /// is host memory.
+    /// Determines the location of an operation's memory if the flag DEVICE requests that, and removes the flag. Returns
+    /// `None` if all of the memory is host memory.
     pub(crate) fn find(operation: &mut Operation) -> Result<Option<Box<Self>>, PostError> {
         let flags = flags(operation);
         if !flags.contains(OpFlags::DEVICE) {
@@ -160,7 +161,8 @@ impl Staged {
         self.arriving.as_ref()
     }
 
-    /// Copies the data that the operation brought to its destination. Returns the result of the operation, or an error if the copy failed.
+    /// Copies the data that the operation received to its destination. Returns the result of the operation, or an error
+    /// if the copy failed.
     pub(super) fn land(&self, side: Side, result: Result<Entry, ErrorEntry>) -> Result<Entry, ErrorEntry> {
         if let Some(arriving) = &self.arriving {
             arriving.end();
@@ -170,7 +172,8 @@ impl Staged {
             Ok(entry) => (*entry, false),
             Err(error) => (error.entry, true),
         };
-        // For a message, the bytes that arrived, also if there were more; for an access, all or nothing.
+        // For a message, this covers the bytes that arrived, even if the message was longer. For an access, it covers
+        // all bytes or none.
         let len = match side {
             Side::Receive => usize::try_from(entry.len).unwrap_or(usize::MAX),
             Side::Transmit if failed => 0,
@@ -208,7 +211,7 @@ impl Engine {
         }
         let claimed = flags(&mut operation).contains(OpFlags::CLAIM);
         let staged = located.stage(&mut operation).map_err(refused)?;
-        // If it is injected, the data that it reads from host memory is copied too.
+        // If the operation is injected, the data that it reads from host memory is copied too.
         let posted = match injected {
             true => Posted::injected(operation).map_err(PostError::InjectTooLong)?.map(Operation::not_injected),
             false => Posted::lent(operation),

@@ -1,8 +1,8 @@
 //! Remote accesses that this endpoint executes for its peers.
 //!
-//! Every request is checked against the domain's table of regions, and answered: a short request at once, a long one at the end of a pull,
-//! unless the peer expects it at once. Whatever a peer asks for, the memory of a region is touched only while the region is pinned, so that
-//! closing the region waits for this endpoint only.
+//! Every request is checked against the domain's table of regions, and answered: a short request at once, a long one at
+//! the end of a pull, unless the peer expects the answer at once. For every request, the memory of a region is touched
+//! only while the region is pinned, so that closing the region waits for this endpoint only.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -33,7 +33,7 @@ pub(crate) struct Store {
     /// The request.
     head: Head,
     region: Arc<Registered>,
-    /// The buffer in which the bytes wait if only the kernel may touch the region.
+    /// The buffer that holds the bytes if only the kernel may touch the region.
     staged: Option<Buffer>,
 }
 
@@ -78,8 +78,8 @@ impl Core {
         self.peers.reply(to, Kind::Done, head.id, number);
     }
 
-    /// Answers a request that changed a region if the initiator may send a notice of the access later. The notice names the region by the
-    /// generation in this answer.
+    /// Answers a request that changed a region, in a case where the initiator may send a notice of the access later.
+    /// The notice identifies the region by the generation in this answer.
     #[cold]
     fn answer_part(&mut self, to: Connection, head: &Head, region: &Registered) {
         self.peers.get_mut(to).reply_queued();
@@ -140,7 +140,8 @@ impl Core {
         }
     }
 
-    /// Returns where in its region a write that arrives in pieces lands, or `None` if it must be assembled first.
+    /// Returns the place in its region at which a write that arrives in pieces lands, or `None` if the write must be
+    /// assembled first.
     pub(super) fn place_of_write(
         &self,
         from: Connection,
@@ -153,18 +154,18 @@ impl Core {
         let len = u64::from(head.len);
         region.check(head.tag, len, Access::REMOTE_WRITE)?;
         if !region.is_backed() {
-            return Ok(None); // Only the kernel may touch it.
+            return Ok(None); // Only the kernel may touch the region.
         }
         let into = region.lease(head.tag, len, Access::REMOTE_WRITE)?;
         Ok(Some((region, into)))
     }
 
-    /// Ends such a write, which has arrived in its region or, if it was refused, was discarded.
+    /// Ends such a write. It has arrived in its region or, if it was refused, its bytes were discarded.
     pub(super) fn write_landed(&mut self, from: Connection, head: &Head, region: Result<Arc<Registered>, Refusal>) {
         if self.too_many(from) {
             return;
         }
-        // If it was revoked meanwhile, some of the bytes did not get there.
+        // If the region was revoked meanwhile, some of the bytes did not arrive there.
         let region = region.and_then(|region| {
             let stands = region.pin().enter().is_some();
             if stands { Ok(region) } else { Err(Refusal::Key) }
@@ -172,7 +173,7 @@ impl Core {
         self.changed(from, head, region.as_deref().map_err(|refusal| *refusal), None);
     }
 
-    /// Allocates a buffer for bytes that are for memory that only the kernel may touch.
+    /// Allocates a buffer for bytes whose destination only the kernel may touch.
     fn stage(&mut self, from: Connection, len: u64) -> Result<Buffer, Refusal> {
         let room = usize::try_from(len).map_err(|_| Refusal::Memory)?;
         let mut bytes = Vec::new();
@@ -275,7 +276,7 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the bytes that a long read asks for, and their copy if one has to be kept.
+    /// Returns the bytes that a long read requests, and their copy if one has to be kept.
     fn lend_read(&mut self, from: Connection, head: &Head, len: u64) -> Result<(Lease, Option<Buffer>), Refusal> {
         let region = self.region(from, head.data)?;
         region.check(head.tag, len, Access::REMOTE_READ)?;
@@ -323,7 +324,7 @@ impl Core {
         Action::Push { id, token, request, source }
     }
 
-    /// An answer that is too long for a frame of its link is offered instead.
+    /// Offers an answer that is too long for a frame of its link.
     #[cold]
     pub(super) fn offer(&mut self, to: Connection, head: &Head, bytes: Vec<u8>) -> Action {
         self.peers.get_mut(to).stage_answer(bytes.len() as u64);
@@ -373,17 +374,17 @@ impl Core {
         }
     }
 
-    /// Handles a notice of a peer that wrote or read a region by itself, or that made an access of several parts.
+    /// Handles a notice of a peer that wrote or read a region itself, or that made an access of several parts.
     fn written(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let Some(Notice { generation, len }) = payload.read::<Notice>(0) else {
             return self.peers.accuse(from, "access notification without a region");
         };
-        let Ok(region) = self.region(from, head.tag) else { return }; // Closed since.
+        let Ok(region) = self.region(from, head.tag) else { return }; // The region was closed meanwhile.
         let counts = Counts::from_bits_truncate(head.id);
-        // Reads that were executed in parts: the initiator learns no generation, and only the endpoint counts.
+        // These are reads that were executed in parts: the initiator gets no generation, and only the endpoint counts.
         let read = counts == Counts::READS && !head.flags.contains(Flags::DATA);
         if generation.get() != region.generation() && !(read && generation.get() == 0) {
-            return; // Closed since, and another region has the key.
+            return; // The region was closed meanwhile, and another region has the key.
         }
         let right = if counts == Counts::READS { Access::REMOTE_FETCH } else { Access::REMOTE_ATOMIC };
         if !region.rights().contains(right) {

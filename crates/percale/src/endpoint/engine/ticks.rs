@@ -1,4 +1,4 @@
-//! The timer by which silent TCP peers are detected, also while all users of the endpoint sleep on its descriptor.
+//! The timer that detects silent TCP peers, even while all users of the endpoint sleep on its descriptor.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) fn set_timer(timer: &OwnedFd, after: Duration) -> rustix::io::Result<
 }
 
 impl Engine {
-    /// Starts the timer by which silent peers are detected, also while all users of the endpoint sleep on its descriptor.
+    /// Starts the timer that detects silent peers, even while all users of the endpoint sleep on its descriptor.
     pub(super) fn start_ticks(&mut self) {
         let Connector::Service { tcp, .. } = &self.connector else { return };
         if self.ticks.is_some() || tcp.timeout.is_zero() {
@@ -38,9 +38,9 @@ impl Engine {
         }
     }
 
-    /// Creates a timer in the endpoint's epoll.
+    /// Creates a timer in the endpoint's epoll set.
     pub(super) fn timer(&self, first: Duration, period: Option<Duration>, name: u64) -> rustix::io::Result<OwnedFd> {
-        // Zero would disarm it.
+        // Zero would disarm the timer.
         let first = time(first.max(Duration::from_nanos(1)));
         let spec = Itimerspec { it_interval: time(period.unwrap_or_default()), it_value: first };
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;

@@ -1,8 +1,8 @@
 //! Operations that a counter begins: from their endpoint's list to their end.
 //!
-//! Once begun, such an operation is like any other, except that its end is reported to a [`Triggered`] first. It never fails for lack of
-//! room: results go to the growing part of the queue, and what a link does not take waits. Progress looks for due operations; a post that
-//! makes some due leaves them to it.
+//! Once begun, such an operation is like any other, except that its end is reported to a [`Triggered`] first. It never
+//! fails for lack of room: results go to the growing part of the queue, and an operation that a link does not take
+//! waits. Progress checks for due operations. A post that makes some due leaves them to progress.
 
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ impl Engine {
         let posted = if !flags.contains(OpFlags::INJECT) {
             Posted::lent(operation)
         } else if located.is_some() {
-            // It would have to be copied now, and again when it begins.
+            // The data would have to be copied now, and again when the operation begins.
             return Err(PostError::Device("what waits is not injected from a device's memory", libc::EOPNOTSUPP));
         } else {
             Posted::injected(operation).map_err(PostError::InjectTooLong)?.map(Operation::not_injected)
@@ -113,20 +113,20 @@ impl Engine {
         Ok(Transfer { operation: posted, notify, counting, quiet, canceled: false, located, endpoint })
     }
 
-    /// Makes progress look for operations that are due and for the end of operations that have begun, from now on. Other endpoints pay
-    /// nothing for it.
+    /// From now on, makes progress check for operations that are due and for the end of operations that have begun.
+    /// Other endpoints have no cost from this.
     pub(super) const fn watch_begun(&mut self) {
         self.attention.expect_triggers();
         self.core.triggered.expect();
         self.core.reporting.count_all();
     }
 
-    /// Queues an operation in the line of a counter. Returns whether something may be due there.
+    /// Queues an operation in the line of a counter. Returns whether operations may be due there.
     pub(crate) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
         self.core.triggered.queue(transfer, counter, condition)
     }
 
-    /// Lets an operation wait for a variable.
+    /// Makes an operation wait for a variable.
     pub(crate) fn queue_written(&mut self, transfer: Transfer, variable: Variable) {
         self.core.triggered.watch(variable, transfer);
         // Sleepers poll again, and then sleep for a shorter time.
@@ -141,7 +141,7 @@ impl Engine {
             self.begin(transfer);
             any = true;
         }
-        // Beginning one may end it, and that may make others due.
+        // An operation may end as soon as it begins, and that may make others due.
         while let Some(mut due) = self.core.triggered.take_due() {
             while let Some(transfer) = due.pop_front() {
                 self.begin(transfer);
@@ -219,14 +219,14 @@ const fn code(why: &PostError) -> ErrorCode {
 }
 
 impl Core {
-    /// Ends an operation that a counter began: reports it with its own context, to the place that its post asked for.
+    /// Ends an operation that a counter began. Reports it with its own context, to the place that its post requested.
     #[cold]
     pub(super) fn triggered_over(&mut self, side: Side, result: Result<Entry, ErrorEntry>) {
         let id = match &result {
             Ok(entry) => entry.context,
             Err(error) => error.entry.context,
         };
-        // What it used is freed when this returns: nothing touches it any more.
+        // The memory of the operation is freed when this returns: nothing touches it any more.
         let Some(begun) = self.triggered.take_begun(Id::from_u64(id)) else { return };
         let transfer = begun.transfer();
         let (context, notify, quiet) = (transfer.context(), transfer.notify, transfer.quiet);
@@ -260,7 +260,7 @@ impl Core {
         }
     }
 
-    /// What the payload of an operation that has begun is still on its way to.
+    /// Returns the memory to which the payload of an operation that has begun is still being copied.
     #[inline]
     pub(super) fn arriving(&self, notify: Notify, context: u64) -> Option<&Arc<Arriving>> {
         if notify == Notify::Triggered { self.triggered.arriving(context) } else { None }
@@ -286,7 +286,8 @@ impl Core {
         }
     }
 
-    /// Ends all operations that wait for counters and variables, because the endpoint closes. None is begun any more.
+    /// Ends all operations that wait for counters and variables, because the endpoint closes. From now on none is
+    /// begun.
     pub(super) fn end_waiting(&mut self, why: &str) {
         let ended = self.triggered.close(self.reporting.queues());
         for transfer in ended {

@@ -26,16 +26,16 @@ pub(crate) enum Notify {
     Queue,
     /// The completion queue, where no room was reserved: one of many results of a multi-receive.
     Event,
-    /// Success is not reported; a failure goes to the completion queue.
+    /// Success is not reported. A failure goes to the completion queue.
     Silent,
     /// Like [`Event`](Self::Event), but for a receive of a shared receive context: if this endpoint closes before the receive ends, and its
     /// queue with it, another endpoint of the context reports it.
     Shared,
     /// Like [`Silent`](Self::Silent), but for a receive of a shared receive context.
     SharedSilent,
-    /// The safe operation; the context is its number.
+    /// The safe operation whose number is the context.
     Operation,
-    /// An operation that a counter began; the context is its number. See [`Triggered`](super::triggered::Triggered).
+    /// An operation that a counter started. The context is its number. See [`Triggered`](super::triggered::Triggered).
     Triggered,
     /// A transfer of a group's operation: see [`Groups`](super::groups::Groups). The context is the group and the operation.
     Collective,
@@ -59,7 +59,7 @@ impl Notify {
         matches!(self, Self::Operation | Self::Triggered | Self::Collective)
     }
 
-    /// Returns what the flags of a posted operation ask for.
+    /// Returns the kind of report that the flags of a posted operation request.
     #[inline]
     pub(crate) fn from_flags(flags: OpFlags) -> Self {
         if flags.contains(OpFlags::COMPLETION) { Self::Queue } else { Self::Silent }
@@ -92,7 +92,8 @@ pub(crate) enum Side {
     Receive,
 }
 
-/// An operation that its link has not taken: the connection is being made, a fence holds it, or there was no room.
+/// An operation that its link has not taken: the connection is being established, a fence holds the operation, or the
+/// link had no room.
 #[derive(Debug)]
 pub(crate) struct Pending {
     /// The operation.
@@ -154,8 +155,8 @@ impl Pending {
         }
     }
 
-    /// Returns what a completion would report. Returns `None` once some part of the operation has left: then it ends as an access that is
-    /// executed.
+    /// Returns what a completion would report. Returns `None` if a part of the operation was sent: the operation then
+    /// ends like an executed access.
     pub(crate) fn entry(&self) -> Option<Entry> {
         Some(match &self.work {
             Work::Send(posted) => {
@@ -198,7 +199,7 @@ pub(crate) struct Receive {
     pub(crate) context: u64,
     /// Where its end is reported.
     pub(crate) notify: Notify,
-    /// The multi-receive buffer that this is, or that `place` is a part of.
+    /// The multi-receive buffer that this receive is, or of which `place` is a part.
     pub(crate) multi: Option<Id<Multi>>,
 }
 
@@ -218,13 +219,13 @@ pub(crate) struct Unexpected {
 /// Where the payload of an unexpected message is.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// Here, and short enough to need no allocation.
+    /// In this entry: the payload is short enough to need no allocation.
     Short(Short),
-    /// Here.
+    /// In this buffer.
     Whole(Vec<u8>),
     /// Still arriving, into the buffer of this landing.
     Arriving(Id<Arrival>),
-    /// At its sender.
+    /// Still at its sender.
     Offered(Offer),
 }
 
@@ -259,13 +260,14 @@ pub(crate) struct Arrival {
     pub(crate) from: Connection,
     /// The message's head.
     pub(crate) head: Head,
-    /// The receive that it goes to, once there is one.
+    /// The receive of the message, once there is one.
     pub(crate) receive: Option<Receive>,
-    /// The buffer in which it lands while there is no receive.
+    /// The buffer into which the payload arrives while there is no receive.
     pub(crate) heap: Option<Buffer>,
     /// Where the message is held while there is no receive.
     pub(crate) held: Option<Held>,
-    /// For a write: the region to which it goes directly, or why it is refused, in which case its bytes are dropped.
+    /// For a write: the region into which its bytes arrive directly, or the reason for refusing the write. The bytes
+    /// of a refused write are dropped.
     pub(crate) region: Option<Result<Arc<Registered>, Refusal>>,
 }
 
@@ -308,9 +310,9 @@ impl Pull {
 pub(super) enum Asked {
     /// The bytes of a local operation.
     Source(Lease),
-    /// An operation that is gone: the request is late.
+    /// The operation no longer exists: the request is late.
     Gone,
-    /// An operation that offers nothing, or that was asked before.
+    /// The operation offers nothing, or its payload was requested before.
     Nothing,
 }
 
@@ -319,7 +321,7 @@ pub(super) enum Asked {
 pub(crate) enum Action {
     /// Send this frame, which has no payload.
     Frame(Head),
-    /// Advance the groups that can go on. This concerns no link.
+    /// Advance the groups that can continue. This concerns no link.
     Advance,
     /// Send this frame and its payload.
     Bytes(Head, Vec<u8>),
@@ -329,7 +331,7 @@ pub(crate) enum Action {
     Pull {
         /// The sender's operation.
         id: u32,
-        /// What it offers.
+        /// The bytes that the sender offers.
         offer: Offer,
         /// Where the payload goes.
         into: Lease,
@@ -349,7 +351,7 @@ pub(crate) enum Action {
     },
 }
 
-/// The payload of a pull frame: at most what one line and its continuation hold.
+/// The payload of a pull frame: at most the bytes that one line and its continuation hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     /// The bytes, of which the first `len` are valid.

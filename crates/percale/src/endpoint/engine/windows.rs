@@ -1,7 +1,7 @@
 //! Windows of type 2: binding and invalidating them in order with an endpoint's messages, and messages that invalidate keys.
 //!
-//! Nothing blocks here: a key that a peer is still using is dead at once, and the report that depends on it (the end of the operation, or
-//! the message) is kept in [`Left`](super::residue::Left), which progress checks.
+//! No call blocks here: a key that a peer is still using is dead at once, and the report that depends on it (the end of
+//! the operation, or the message) is kept in [`Left`](super::residue::Left), which progress checks.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -66,8 +66,8 @@ impl Core {
         Some(())
     }
 
-    /// Handles a message that invalidates a key (MW-045 to MW-047). Returns false if the message may not invalidate it: then the message is
-    /// not delivered, and its sender gets an error.
+    /// Handles a message that invalidates a key (MW-045 to MW-047). Returns false if the message may not invalidate the
+    /// key. The message is then not delivered, and its sender gets an error.
     #[cold]
     pub(super) fn invalidates(&mut self, from: Connection, head: &Head) -> bool {
         use Kind::{Message, MessageOffer, Tagged, TaggedOffer};
@@ -83,7 +83,7 @@ impl Core {
                 true
             }
             Err(error) => {
-                // The answer is the same for every error, so a peer that guesses keys learns nothing.
+                // The answer is the same for every error, so a peer that guesses keys gets no information.
                 crate::later::later!(debug: %error, "a peer's message invalidates a key without permission");
                 self.peers.reply(from, Kind::Ack, head.id, ErrorCode::KeyRejected.errno() as u64);
                 false
@@ -97,7 +97,8 @@ impl Core {
         self.left.may_report(from, head, len, receive)
     }
 
-    /// Reports what waited for a dead key: its users have finished, or the wait took too long.
+    /// Reports the operation or message that waited for a dead key, because the key's users have finished, or the wait
+    /// took too long.
     pub(super) fn died(&mut self, dying: Dying) {
         let is_settled = dying.is_settled();
         match dying.into_news() {
@@ -119,7 +120,8 @@ impl Core {
         self.left.peer_gone(from);
     }
 
-    /// Counts again the invalidations that have not ended, after the counters of a connection were reset: fences wait for them.
+    /// Counts the invalidations that have not ended again, after the counters of a connection were reset, because
+    /// fences wait for them.
     pub(super) fn windows_still_wait(&mut self, from: Connection) {
         for _ in 0..self.left.operations_to(from) {
             self.peers.started(from);
@@ -155,7 +157,7 @@ impl Engine {
         if !peer.may_queue(Queuing::Window, notify, fenced) {
             return Err(PostError::Again);
         }
-        // A key can be invalidated although its peer is not connected.
+        // A key can be invalidated even if its peer is not connected.
         let idle = peer.is_idle();
         if peer.may_leave(Leaving::Window { invalidates, fenced }) && self.core.do_window(slot, work, notify).is_some()
         {
@@ -170,7 +172,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts the first waiting operation, if it is one on a window and its turn has come. Returns false otherwise.
+    /// Starts the first waiting operation, if it is a window operation and its turn has come. Returns false otherwise.
     pub(super) fn start_window(&mut self, slot: Connection) -> bool {
         let front = self.core.peers.get_mut(slot).take_first();
         let Some(Pending { work: Work::Window(mut work), notify }) = front else { return false };

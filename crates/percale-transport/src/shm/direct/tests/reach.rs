@@ -36,7 +36,7 @@ fn bytes_go_both_ways_whole_and_in_pieces() {
             assert!(bytes_of(&region) == expected, "written: {address}, {len}, mapped: {mapped}");
             assert_eq!(two.read(key, address as u64, len).unwrap(), bytes);
         }
-        // Three pieces on the local side, some of them longer than what is copied under one announcement.
+        // Three pieces on the local side, some of them longer than the part that is copied under one announcement.
         let grant = two.grant(key);
         for len in [24, 300_000] {
             let from = Lent::new(content(99, len));

@@ -14,7 +14,7 @@ fn other(bench: &Bench, using: Using) -> Bench {
     Bench { adapter: Arc::clone(&bench.adapter), grantee, queue, near }
 }
 
-/// The number of a grant that is gone does not affect the next grant in its slot, in any state of that grant.
+/// The number of a grant that has ended does not affect the next grant in its slot, in any state of that grant.
 ///
 /// Requirements: REV-001.
 #[test]

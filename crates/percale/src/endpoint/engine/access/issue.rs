@@ -36,12 +36,12 @@ pub(in super::super) fn execute(
         }
     }
     let Some((access, &what, _)) = core.remote.started(waiting) else {
-        return Ok(()); // It has ended.
+        return Ok(()); // The access has ended.
     };
     let several = what.part(1).is_some();
     while let Some((remote, offset)) = what.part(waiting.sent()) {
         if core.remote.has_failed(access) {
-            break; // A refused part ends the access: the others are not requested.
+            break; // A refused part ends the access, so the others are not requested.
         }
         let long_bytes = core.remote.long_bytes(slot) + remote.len;
         let sent = match core.peers.get(slot).may_leave(Leaving::Part { long_bytes }) {
@@ -50,7 +50,7 @@ pub(in super::super) fn execute(
         };
         if let Err(refused) = sent {
             if waiting.sent() == 0 {
-                core.withdraw_assisted(slot, waiting, access); // No part of it has left, so it is counted nowhere.
+                core.withdraw_assisted(slot, waiting, access); // No part was sent, so it is not counted anywhere.
             }
             return Err(refused);
         }
@@ -76,7 +76,7 @@ fn send_part(
     offset: usize,
     several: bool,
 ) -> Result<(), Refused> {
-    let len = remote.len as usize; // At most PART_LIMIT.
+    let len = remote.len as usize; // The length is at most PART_LIMIT.
     let (local, takes_data) = match what {
         What::Write(work) => (work.local.slice(offset, len), false),
         What::Read(work) => (work.local.slice(offset, len), true),
@@ -92,7 +92,7 @@ fn send_part(
         id: id.to_wire() | PART,
     };
     head.flags.set(Flags::PART, several);
-    // A stream also delivers a longer write directly to its place.
+    // A stream delivers longer writes directly to their place too.
     let limit = if link.is_stream() { link.frame_limit() } else { link.frame_limit().min(RMA_EAGER) };
     let eager = len <= limit;
     let mut long = false;
@@ -129,8 +129,8 @@ fn send_part(
     Ok(())
 }
 
-/// Sends a write in one frame. The completion data is sent behind its bytes if these are few and the frame has room: a target assembles a
-/// frame that carries both.
+/// Sends a write in one frame. The completion data is appended to the bytes if the bytes are few and the frame has
+/// room. It is limited to few bytes because a target assembles a frame that carries both.
 fn send_write(
     link: &mut AnyLink,
     core: &mut Core,
@@ -141,7 +141,7 @@ fn send_write(
     several: bool,
 ) -> Result<(), Refused> {
     let Some(data) = what.data() else { return link.send(&head, local, false) };
-    // The eight bytes must fit as well.
+    // The eight bytes of data have to fit as well.
     let fits = !several && local.len() <= RMA_EAGER && local.len() + size_of::<U64>() <= link.frame_limit();
     let told = fits.then(|| {
         local.with_tail(U64::new(data).as_bytes(), |payload| {
@@ -170,7 +170,8 @@ fn send_atomic(link: &mut AnyLink, mut head: Head, work: &AtomicWork) -> Result<
         reserved: 0,
         count: ((work.remote.len as usize / work.datatype.size()) as u32).into(),
     };
-    // The payload is short, so it is copied into one buffer: an atomic operation that is sent in a frame takes far longer than that.
+    // The payload is short, so it is copied into one buffer. The copy takes far less time than an atomic operation that
+    // is sent in a frame.
     let mut payload = Vec::with_capacity(size_of::<AtomicHead>() + 2 * work.remote.len as usize);
     payload.extend_from_slice(about.as_bytes());
     if work.op != AtomicOp::Read {

@@ -1,19 +1,20 @@
 //! One-sided operations, at the initiator.
 //!
-//! An access is made in one of three ways. *Directly*: over a shared-memory link the initiator reaches the peer's region by itself, and the
-//! access is mostly over within the call. *By RDMA*: a device makes the access (`rdma`). *Executed*: the target makes the access at its
-//! progress. Then the access is cut into parts, each of which is one request frame and ends with one answer ([`Kind::Done`] or
-//! [`Kind::ReadData`]) or with the end of a pull. Short data is sent in its frame, over a stream also longer data. A long write is offered
-//! by the initiator and pulled by the target. A long read is offered by the target and pulled by the initiator, or, over a stream, expected
-//! by the initiator and sent at once.
+//! An access is made in one of three ways. *Directly*: over a shared-memory link the initiator accesses the peer's
+//! region itself, and the access mostly ends within the call. *By RDMA*: a device makes the access (`rdma`).
+//! *Executed*: the target makes the access during its progress. Then the access is cut into parts. Each part is one
+//! request frame and ends with one answer ([`Kind::Done`] or [`Kind::ReadData`]) or with the end of a pull. Short data
+//! is sent in its frame; over a stream, longer data is too. A long write is offered by the initiator and pulled by the
+//! target. A long read is offered by the target and pulled by the initiator, or, over a stream, expected by the
+//! initiator and sent at once.
 //!
 //! Order: one way at a time. While executed accesses to a peer are outstanding, later ones to it are executed as well, and frames are
 //! handled in order. Only long parts are performed out of that order, at some time after their frames were handled: an access to the same
 //! bytes waits for them (unless both read), and a message waits for all long writes. So accesses to the same bytes of a region, and messages
 //! after writes, take effect in the order in which they were posted.
 //!
-//! `remote` records the accesses that are in progress. Here are the routes from there to the links, to the counts of peers, and to the
-//! reports.
+//! `remote` records the accesses that are in progress. This module contains the routes from there to the links, to the
+//! counts of peers, and to the reports.
 
 mod issue;
 mod rdma;
@@ -36,7 +37,7 @@ use crate::transport::any::AnyLink;
 use crate::transport::{Connection, Link, PullError, Refused};
 use crate::wire::head::{Counts, Flags, Head, Kind, Notice, RMA_EAGER, ReadHead};
 
-/// Returns the refusal that the failure of a transfer from or to a region means.
+/// Returns the refusal for a failed transfer from or to a region.
 const fn pull_refusal(error: PullError) -> Refusal {
     match error {
         PullError::Fault | PullError::Unknown => Refusal::Fault,
@@ -51,7 +52,7 @@ pub(super) fn refused_code(refusal: Refusal) -> ErrorCode {
 }
 
 impl Core {
-    /// Sends the request of a read. Over a stream, the pull that takes the bytes of a long read begins at once.
+    /// Sends the request of a read. Over a stream, the pull of a long read begins at once.
     fn send_read(&mut self, link: &mut AnyLink, mut head: Head, local: &Segments) -> Result<(), Refused> {
         let expected = (local.len() > RMA_EAGER && link.is_stream()).then(|| self.messages.next_pull());
         let payload = ReadHead {
@@ -92,7 +93,7 @@ impl Core {
         }
     }
 
-    /// Handles a [`Kind::ReadOffer`] frame: the bytes are to be fetched.
+    /// Handles a [`Kind::ReadOffer`] frame: fetches the bytes.
     pub(super) fn read_offered(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         let OfferedRead { part, offer, into } = match self.remote.read_offered(from, head, payload) {
             Ok(Some(offered)) => offered,
@@ -103,7 +104,7 @@ impl Core {
         self.peers.push(from, Action::Pull { id: head.tag as u32, offer, into, token });
     }
 
-    /// Ends the part of a long read that was fetched, or that could not be.
+    /// Ends the part of a long read that was fetched, or that could not be fetched.
     pub(super) fn fetched(&mut self, part: Id<Part>, result: Result<u64, PullError>) {
         self.part_over(part, result.map(drop).map_err(pull_refusal));
     }
@@ -146,8 +147,8 @@ impl Core {
         if access.is_by_rdma() { peer.rdma_ended(access.is_long()) } else { peer.execution_ended(access.is_long()) }
     }
 
-    /// Notifies the target of what it cannot know by itself: one notice for each region, of which the last also carries what the endpoint
-    /// counts, and the data.
+    /// Notifies the target of the parts of an access that it cannot see. Sends one notice for each region; the last
+    /// notice also carries the counts of the endpoint, and the data.
     fn tell(&mut self, to: Connection, tell: &Tell) {
         let regions = tell.regions();
         let counted = self.peers.get(to).counts() & tell.counts();
@@ -158,7 +159,8 @@ impl Core {
         }
     }
 
-    /// Notifies the target that its region with this key and this generation was accessed, if it counts or reports that.
+    /// Notifies the target that its region with this key and this generation was accessed, if the target counts or
+    /// reports that.
     pub(super) fn wrote(&mut self, to: Connection, (key, generation): (u64, u64), counts: Counts, told: Option<Told>) {
         if counts.is_empty() && told.is_none() {
             return;
@@ -173,7 +175,8 @@ impl Core {
         self.peers.push(to, Action::Notice(head, notice));
     }
 
-    /// Begins a long access that this endpoint makes itself with the target's help. Returns its number, or `None` if it had begun already.
+    /// Begins a long access that this endpoint makes itself with the target's help. Returns its number, or `None` if
+    /// the access had begun already.
     pub(super) fn start_assisted(
         &mut self,
         slot: Connection,
@@ -192,7 +195,8 @@ impl Core {
         Some(id)
     }
 
-    /// Removes such an access that ended in the call that began it, and is reported there, or of which nothing could leave.
+    /// Removes such an access if it ended (and is reported) in the call that began it, or if no part of it could be
+    /// sent.
     pub(super) fn withdraw_assisted(&mut self, slot: Connection, waiting: &mut Waiting, id: Id<Execution>) {
         self.remote.withdraw(waiting, id);
         self.peers.get_mut(slot).execution_ended(false);
@@ -214,7 +218,7 @@ impl Core {
         }
     }
 
-    /// Fails the accesses that were being executed over a connection that is gone.
+    /// Fails the accesses that were being executed over a closed connection.
     pub(super) fn accesses_down(&mut self, from: Connection, error: ErrorCode, why: &str) {
         for access in self.remote.take_of(from) {
             let failure = ErrorEntry::new(access.entry(), error).with_text(why.to_owned());

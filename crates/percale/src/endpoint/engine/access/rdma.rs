@@ -1,12 +1,14 @@
 //! Accesses to the memory of peers by RDMA.
 //!
-//! One way at a time, as [elsewhere](super): an access by RDMA begins when no executed access is under way, and an executed access, or a
-//! message after a write, begins when no access by RDMA is under way. An access that closely follows an executed access is executed as
-//! well, and does not wait; but only for a bounded number of accesses in a row (`peers::sending`).
+//! Only one way is used at a time, as described in [`access`](super). An access by RDMA begins when no executed access
+//! is under way, and an executed access, or a message after a write, begins when no access by RDMA is under way. An
+//! access that closely follows an executed access is executed as well, without waiting, but only for a bounded number
+//! of accesses in a row (`peers::sending`).
 //!
-//! An access is made by RDMA only if the target need not be notified of it: no atomic operations, no completion data, nothing that the
-//! target counts, no write that is complete only when its bytes are visible at the target. An access that the device refused, and those
-//! behind it, come back ([`Core::give_back`]), first in the queue, to be executed.
+//! An access is made by RDMA only if the target need not be notified of it. This excludes atomic operations, accesses
+//! with completion data, accesses that the target counts, and writes that complete only when their bytes are visible at
+//! the target. An access that the device refused, and the accesses behind it, are returned to the head of the queue
+//! ([`Core::give_back`]) and are then executed.
 
 use super::super::core::Core;
 use super::super::peers::Leaving;
@@ -21,11 +23,11 @@ use crate::wire::head::Counts;
 /// The way in which an access can be made now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Course {
-    /// All of it was posted.
+    /// All of the access was posted.
     Posted,
-    /// It has to wait.
+    /// The access has to wait.
     Waits,
-    /// The target executes it.
+    /// The target executes the access.
     Executed,
 }
 
@@ -43,10 +45,10 @@ pub(in super::super) fn by_rdma(
         return course;
     }
     let Some((access, &what, true)) = core.remote.started(waiting) else {
-        return Course::Executed; // It began as an executed access.
+        return Course::Executed; // The access began as an executed access.
     };
     if core.remote.has_failed(access) {
-        // It is unknown whether a part of it was made, so no other part is made.
+        // It is unknown whether a part of the access was made, so no other part is posted.
         core.access_step(access, Ok(()));
         return Course::Posted;
     }
@@ -84,11 +86,11 @@ fn post(link: &mut VerbsLink, what: &What, remote: &RemoteMemory, offset: u64, a
     link.post_access(what.changes(), remote, &local, access)
 }
 
-/// Posts the first part of an access, if it is one for RDMA and its turn has come.
+/// Posts the first part of an access, if the access can be made by RDMA and its turn has come.
 ///
 /// # Errors
-/// The other way in which the access is made, or that it waits. Then nothing was posted, and the access is counted nowhere: accesses that
-/// come back from a broken queue pair go before it, and wait for everything that is counted.
+/// The other way in which the access is made, or that it waits. Then nothing was posted, and the access is not counted:
+/// accesses that a broken queue pair returns go before it, and it waits for everything that is counted.
 fn begin(
     link: &mut VerbsLink,
     core: &mut Core,
@@ -140,7 +142,8 @@ fn is_plain(what: &What, counted: Counts) -> bool {
 }
 
 impl Core {
-    /// Puts an access that could not be completed by RDMA back into the queue. If there are several, the one that began last comes back first.
+    /// Puts an access that could not be completed by RDMA back into the queue. If there are several, the caller returns
+    /// the one that began last first.
     pub(in super::super) fn give_back(&mut self, from: Connection, wire: u32) {
         let Some(id) = self.remote.rdma_access_of(from, wire) else { return };
         let Some(execution) = self.remote.remove(id) else { return };
@@ -148,7 +151,7 @@ impl Core {
         let (notify, posted) = (execution.notify(), execution.into_posted());
         let peer = self.peers.get_mut(from);
         match peer.first_mut() {
-            // Not all of it was posted, so it is still in the queue.
+            // The access was not posted completely, so it is still in the queue.
             Some(Pending { work: Work::Access(waiting), .. }) if waiting.started() == Some(id) => {
                 waiting.begin_anew(posted);
             }

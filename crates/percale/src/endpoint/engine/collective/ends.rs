@@ -22,20 +22,20 @@ pub(in crate::endpoint::engine) fn collective_entry(work: &CollectiveWork) -> En
 }
 
 impl Core {
-    /// Schedules the groups that can go on.
+    /// Schedules the groups that can continue.
     fn groups_ready(&mut self) {
         self.peers.push(0, Action::Advance);
     }
 
-    /// Schedules a group that can go on.
+    /// Schedules a group that can continue.
     #[inline(never)]
     fn collective_ready(&mut self, index: Id<Group>) {
         self.groups.make_ready(index);
         self.groups_ready();
     }
 
-    /// Delivers a message of a group of the most common kind, on a fast path: it has a receive, which it fills. Returns false, and does
-    /// nothing, if this does not hold.
+    /// Delivers a message of a group of the most common kind, on a fast path: such a message has a receive, and fills
+    /// it. Returns false, and does nothing, for any other message.
     #[inline(never)]
     pub(in crate::endpoint::engine) fn collective_in_place(
         &mut self,
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Performs the next steps of a group that can go on as long as they need no link, and schedules it for the others.
+    /// Performs the next steps of a group as long as they need no link, and schedules the group for the others.
     #[inline(never)]
     fn goes_on(&mut self, index: Id<Group>) {
         if !(self.groups.go_on(index) && self.collective_done(index)) {
@@ -79,7 +79,8 @@ impl Core {
         }
     }
 
-    /// Ends the first operation of a group, which is done, and reports it. Returns whether nothing else is left to do for the group.
+    /// Ends the first operation of a group, whose steps are done, and reports it. Returns whether nothing else remains
+    /// to do for the group.
     pub(super) fn collective_done(&mut self, index: Id<Group>) -> bool {
         let Some(end) = self.groups.end_operation(index) else { return true };
         if end.is_join {
@@ -151,7 +152,7 @@ impl Core {
             let head = Head { kind: Kind::Collective, ..Head::default() };
             self.receive_failed(from, &head, &receive, error, why);
         }
-        // Messages of the peer for groups in which it is not known to be a member can never be received.
+        // Messages of the peer for groups of which it is not known to be a member can never be received.
         let known = self.groups.tags_of(from);
         self.drop_held(Kind::Collective, |of, tag, _| of == from && !known.contains(&tag));
         if self.groups.break_groups_of(from, error, why) {

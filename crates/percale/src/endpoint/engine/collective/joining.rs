@@ -12,7 +12,7 @@ use crate::endpoint::engine::types::{Action, GroupMessage};
 use crate::transport::Connection;
 use crate::wire::head::ABORT;
 
-/// The context of messages for which no operation waits.
+/// The context of messages that belong to no operation.
 pub(super) const NOBODY: u64 = u64::MAX;
 
 impl Engine {
@@ -67,8 +67,8 @@ impl Core {
         self.peers.push(0, Action::Advance);
     }
 
-    /// Handles a peer that advertises another address than the one at which it was found. The other members name it by the advertised
-    /// address, so no member joins a list with the address at which it was found.
+    /// Handles a peer that advertises another address than the one at which it was found. The other members use the
+    /// advertised address for it, so no member joins a list with the address at which it was found.
     pub(in crate::endpoint::engine) fn misnamed(&mut self, slot: Connection, advertised: SocketAddr) {
         let address = self.peers.get(slot).address();
         let why = format!("the member at {address} advertises {advertised}, which is used from now on");

@@ -1,9 +1,9 @@
 //! Groups: posting their operations, and the steps of those (see [`collective`](crate::collective)).
 //!
-//! [`Groups`](super::groups::Groups) decides what is to be done; here it is done, with links, peers and reports. Transfers end in
-//! [`Core::collective_over`](super::core::Core::collective_over). When the last transfer that an operation waits for has ended, the group is
-//! added to the list of groups that can go on, and the outbox schedules them for the time after the links were polled. Nothing here is on the
-//! path of any other message.
+//! [`Groups`](super::groups::Groups) decides which actions to take; this module performs them, with links, peers and
+//! reports. Transfers end in [`Core::collective_over`](super::core::Core::collective_over). When the last transfer for
+//! which an operation waits has ended, the group is added to the list of groups that can continue, and the outbox
+//! schedules them for the time after the links were polled. No code of this module is on the path of any other message.
 //!
 //! * `joining`: groups that are being joined
 //! * `ends`: the end of transfers, operations and groups
@@ -60,7 +60,7 @@ impl Engine {
         if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(PostError::Collective("a member is in the group twice"));
         }
-        // From now on what ends may be a group's; other endpoints do not look.
+        // From now on an ending transfer may belong to a group. Endpoints without groups do not check for this.
         self.core.reporting.count_all();
         let list = self.list_of(&slots);
         let (index, members) = (self.core.groups.open(list, slots, rank), members.len());
@@ -98,7 +98,7 @@ impl Engine {
         if work.flags.contains(OpFlags::DEVICE) {
             return self.post_located(Operation::Collective(*work), notify);
         }
-        // The plan is large, and is not moved where none is needed.
+        // The plan is large, so it is not created where none is needed.
         let plan = if self.core.groups.repeats(work)? { None } else { Some(self.core.groups.plan_of(work)?) };
         self.core.reserve(Side::Transmit, notify).map_err(|_| PostError::Again)?;
         let index = Id::from_u64(work.group.to_u64());
@@ -112,11 +112,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Advances the groups and joins that can go on.
+    /// Advances the groups and joins that can continue.
     #[cold]
     pub(super) fn advance_groups(&mut self) {
         if !self.core.groups.begin_advancing() {
-            return; // A caller further up the stack does.
+            return; // A caller further up the stack advances them.
         }
         while let Some(ready) = self.core.groups.take_ready() {
             match ready {
@@ -209,8 +209,8 @@ impl Engine {
         any
     }
 
-    /// Winds up a broken group: notifies the members, cancels what can be cancelled, and ends its operations when nothing uses their memory
-    /// any more.
+    /// Winds up a broken group: notifies the members, cancels the receives, and ends its operations when nothing uses
+    /// their memory any more.
     #[cold]
     fn wind_up(&mut self, index: Id<Group>) {
         if let Some((tag, members, code)) = self.core.groups.announce_broken(index) {

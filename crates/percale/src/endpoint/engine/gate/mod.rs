@@ -1,10 +1,10 @@
 //! The peers that may send messages to an endpoint: all peers, or one peer, or (for a listener) none.
 //!
-//! While the gate is closed only frames about the connection itself pass; a peer that sends anything else is disconnected. Frames that pass
-//! an open gate cost nothing more: a closed gate disables the fast path of messages instead.
+//! While the gate is closed only frames about the connection itself pass, and a peer that sends any other frame is
+//! disconnected. An open gate adds no cost to frames: a closed gate disables the fast path of messages instead.
 //!
 //! Invariants:
-//! 1. An open gate takes no control frames: those that had arrived are dropped when it opens.
+//! 1. An open gate accepts no control frames: those that had arrived are dropped when it opens.
 //! 2. A gate that closed because no message will come stays closed.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
@@ -30,9 +30,9 @@ pub(super) const HEARD_LIMIT: u32 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     closed: bool,
-    /// Control frames that the engine has yet to handle. `None` if no peer may send any.
+    /// Control frames that the engine has yet to handle. `None` if peers may not send any.
     heard: Option<Vec<(Connection, Control)>>,
-    /// Why the connection is over, if it is: no message will come.
+    /// The reason why the connection has ended, if it has: no message will come.
     over: Option<(ErrorCode, String)>,
 }
 
@@ -58,7 +58,7 @@ impl Gate {
         *self = Self { closed: true, heard: None, over: Some((error, why.to_owned())) };
     }
 
-    /// Returns why no message will come any more, if none will.
+    /// Returns the reason why no message will come any more, if there is one.
     #[inline]
     pub(super) const fn over(&self) -> Option<&(ErrorCode, String)> {
         self.over.as_ref()

@@ -1,4 +1,4 @@
-//! The gate alone, without an engine.
+//! Tests of the gate without an engine.
 
 use super::*;
 

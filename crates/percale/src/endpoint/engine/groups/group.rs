@@ -14,7 +14,7 @@ use crate::transport::Connection;
 pub(crate) struct Group {
     /// A digest of its members' list.
     pub(super) list: u64,
-    /// The tag of its messages, once the members have agreed on it; before that nothing of the group runs.
+    /// The tag of its messages, once the members have agreed on it. No operation of the group runs before that.
     pub(super) tag: u64,
     /// Whether the members have agreed on the tag.
     pub(super) named: bool,
@@ -24,17 +24,18 @@ pub(crate) struct Group {
     /// The number of operations so far.
     pub(super) sequence: u32,
     pub(super) running: Option<Running>,
-    /// The operations that were posted behind it.
+    /// The operations that were posted behind the running one.
     pub(super) queue: VecDeque<Running>,
-    /// Why no operation of the group will succeed any more, if it is broken.
+    /// The reason why the group is broken, if it is. No operation of a broken group succeeds.
     pub(super) broken: Option<(ErrorCode, String)>,
     /// Whether the members were notified that it is broken.
     pub(super) told: bool,
     /// Members that have closed their endpoints.
     pub(super) gone: Vec<Connection>,
-    /// The connection to a member ended while the group had no tag, and why: that member may have given the group up, or be another one by now.
+    /// The reason why the connection to a member ended while the group had no tag, if one did. That member may have
+    /// given the group up, or may be another peer by now.
     pub(super) lost: Option<(ErrorCode, String)>,
-    /// Whether the application has left it. Then it is removed when its operations have ended.
+    /// Whether the application has left the group. Then the group is removed when its operations have ended.
     pub(super) left: bool,
     pub(super) scratch: Scratch,
     /// The program of the operation that ended last: the next operation usually does the same.

@@ -1,17 +1,18 @@
-//! The groups of an endpoint: their operations, the messages of those, and what is known of groups that are gone or do not exist yet.
+//! The groups of an endpoint, their operations, their messages, and the records of groups that were removed or do not
+//! exist yet.
 //!
-//! This is a state machine that sends nothing and reports nothing: [`next`](Groups::next) returns what is to be done for a group, and the
-//! caller (`collective`) does it. So several members run without transports (`tests`).
+//! This is a state machine that sends nothing and reports nothing. [`next`](Groups::next) returns the next action for a
+//! group, and the caller (`collective`) performs it. So tests can run several members without transports (`tests`).
 //!
 //! * `group`: a group; `running`: an operation of it, and its memory
 //!
 //! Invariants:
 //! 1. Only the first operation of a group runs; the others wait in the order in which they were posted.
-//! 2. An operation waits for exactly the transfers that are counted in it, and ends when its last step is done. What ends it returns its
-//!    [`GroupEnd`], once.
+//! 2. An operation waits for exactly the transfers that are counted in it, and ends when its last step is done. The
+//!    function that ends the operation returns its [`GroupEnd`], once.
 //! 3. An operation of a broken group ends when no transfer uses its memory any more.
 //! 4. A group is in `by_tag` exactly while it has a tag. Nothing of a group runs before the members have agreed on the tag.
-//! 5. What a peer claims about a group counts only if the peer is a member.
+//! 5. A peer's claim about a group counts only if the peer is a member.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -38,30 +39,30 @@ use crate::transport::Connection;
 use crate::wire::head::Head;
 use crate::wire::join::{JOIN, Join};
 
-/// The number of broken groups that are remembered after they are gone.
+/// The number of broken groups that are remembered after their removal.
 const REMEMBERED: usize = 1024;
 /// The number of groups that one peer may have given up before they exist here.
 const HEARD: usize = 64;
 
-/// Work that can go on after the links were polled.
+/// Work that can continue after the links were polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
     /// The actions that joins ask for.
     Joins,
-    /// This group, unless it is gone by then.
+    /// This group, if it still exists.
     Group(Id<Group>),
 }
 
-/// What is to be done for a group.
+/// The next action for a group.
 #[derive(Debug)]
 pub(super) enum Next {
     /// Nothing: it waits for transfers, or has no operation.
     Nothing,
-    /// The group is broken: it is to be wound up.
+    /// Wind up the group, which is broken.
     WindUp,
-    /// Its first operation is done: it is to be ended ([`end_operation`](Groups::end_operation)) and reported.
+    /// End the first operation ([`end_operation`](Groups::end_operation)) and report it: its steps are done.
     Done,
-    /// A message is to be sent to a member. It is counted as under way only if it does not leave at once
+    /// Send a message to a member. The message is counted as under way only if it does not leave at once
     /// ([`count_transfer`](Groups::count_transfer)).
     Send {
         /// The member's slot.
@@ -71,7 +72,7 @@ pub(super) enum Next {
         data: u64,
         context: u64,
     },
-    /// A message of a member is to be received. It was counted as under way.
+    /// Receive a message of a member. It was counted as under way.
     Receive {
         /// The member's slot.
         from: Connection,
@@ -91,7 +92,7 @@ pub(super) struct GroupEnd {
     pub(super) bytes: usize,
     /// Whether it is the operation that joins the group, and its end is an event.
     pub(super) is_join: bool,
-    /// Whether nothing else is to be done for the group.
+    /// Whether nothing else remains to be done for the group.
     pub(super) is_last: bool,
 }
 
@@ -114,14 +115,14 @@ impl GroupEnd {
     }
 }
 
-/// The result of a notice that a member gave a group up.
+/// The result of a notice that a member gave up a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Abort {
-    /// The group is broken, and can go on to be wound up.
+    /// The group is broken, and can continue in order to be wound up.
     Broken(Id<Group>),
-    /// There is no such group yet. The notice counts when there is one.
+    /// There is no such group yet. The notice takes effect when the group exists.
     Unknown,
-    /// The peer is no member of the group.
+    /// The peer is not a member of the group.
     NoMember,
 }
 
@@ -132,7 +133,7 @@ pub(crate) struct Groups {
     by_tag: HashMap<u64, Id<Group>>,
     /// Receives and messages of groups.
     messages: Matching<Receive, Unexpected>,
-    /// Groups and joins that can go on.
+    /// Groups and joins that can continue.
     ready: VecDeque<Ready>,
     /// Whether a caller further up the stack is advancing them.
     advancing: bool,
@@ -198,7 +199,7 @@ impl Groups {
         self.stamp
     }
 
-    /// Sets the tag of a group, on which the members have agreed. The group can go on.
+    /// Sets the tag on which the members of a group have agreed. The group can continue.
     fn name(&mut self, index: Id<Group>, tag: u64) {
         let Some(group) = self.groups.get_mut(index) else { return };
         (group.tag, group.named) = (tag, true);
@@ -213,10 +214,10 @@ impl Groups {
         self.by_tag.insert(tag, index);
     }
 
-    /// Handles the end of the connection to this peer. The peer may have given up groups that are being joined here, and have announced
-    /// that over this connection; announcements that follow may come from a successor of the peer. Such a group is broken as soon as its
-    /// members agree on a tag. A peer that closed the connection in an orderly way may have been only a predecessor of a member, which
-    /// concerns no group.
+    /// Handles the end of the connection to this peer. The peer may have given up groups that are being joined here,
+    /// and may have announced that over this connection. Announcements that follow may come from a successor of the
+    /// peer. Such a group is broken as soon as its members agree on a tag. A peer that closed the connection in an
+    /// orderly way may have been only a predecessor of a member, which concerns no group.
     pub(super) fn lost(&mut self, from: Connection, error: ErrorCode, why: &str) {
         if error == ErrorCode::Closed {
             return;
@@ -232,7 +233,7 @@ impl Groups {
         }
     }
 
-    /// Removes a group that is over.
+    /// Removes a group that has ended.
     fn close(&mut self, index: Id<Group>) {
         let Some(group) = self.groups.remove(index) else { return };
         if group.named {
@@ -291,7 +292,7 @@ impl Groups {
 
     // Operations.
 
-    /// Returns whether the group's last operation did the same, so that no plan is needed.
+    /// Returns whether the group's last operation was of the same kind and shape, so that no plan is needed.
     ///
     /// # Errors
     /// If there is no such group.
@@ -305,14 +306,14 @@ impl Groups {
     /// Returns the plan of an operation.
     ///
     /// # Errors
-    /// If there is no such group, or the operation is none that the group can do.
+    /// If there is no such group, or the group cannot perform the operation.
     pub(super) fn plan_of(&self, work: &CollectiveWork) -> Result<Plan, PostError> {
         let group = self.get(work.group).ok_or(PostError::NoGroup)?;
         check(work, group.members.len(), group.rank)
     }
 
-    /// Starts an operation, or queues it behind those that are there. Without a plan it [repeats](Self::repeats) what the group did last. Returns
-    /// whether the caller is to advance the group now.
+    /// Starts an operation, or queues it behind the existing ones. Without a plan it [repeats](Self::repeats) the
+    /// group's last operation. Returns whether the caller is to advance the group now.
     #[inline]
     pub(super) fn start(
         &mut self,
@@ -332,7 +333,7 @@ impl Groups {
         let source = work.source.slice(0, given);
         // A member that gets no result may still have passed memory for one.
         let (mut result, mut own) = (work.result.slice(0, got.max(bytes)), None);
-        // A member that gets no result still combines what others send, if the program combines anything.
+        // A member that gets no result still combines the elements of others, if the program combines any.
         if result.len() < bytes && program.folds {
             let mut buffer = own_memory(bytes);
             result = buffer.segment_for_receive().unwrap_or(Segment::EMPTY);
@@ -364,46 +365,47 @@ impl Groups {
         }
         group.running = Some(running());
         if joins {
-            return false; // It begins when the members have agreed on the tag.
+            return false; // The operation begins when the members have agreed on the tag.
         }
         if self.advancing {
-            self.ready.push_back(Ready::Group(index)); // A caller up the stack advances it.
+            self.ready.push_back(Ready::Group(index)); // A caller further up the stack advances the group.
             return false;
         }
         true
     }
 
-    /// Begins to advance groups. Returns false if a caller further up the stack does; else the caller does until
-    /// [`stop_advancing`](Self::stop_advancing).
+    /// Begins to advance groups. Returns false if a caller further up the stack advances them. Otherwise the caller
+    /// advances them until [`stop_advancing`](Self::stop_advancing).
     #[inline]
     pub(super) const fn begin_advancing(&mut self) -> bool {
         !std::mem::replace(&mut self.advancing, true)
     }
 
-    /// Ends what [`begin_advancing`](Self::begin_advancing) began. Returns whether something is ready meanwhile.
+    /// Ends the work that [`begin_advancing`](Self::begin_advancing) began. Returns whether more became ready
+    /// meanwhile.
     #[inline]
     pub(super) fn stop_advancing(&mut self) -> bool {
         self.advancing = false;
         !self.ready.is_empty()
     }
 
-    /// Takes the next group, or the joins, that can go on.
+    /// Takes the next group, or the joins, that can continue.
     pub(super) fn take_ready(&mut self) -> Option<Ready> {
         self.ready.pop_front()
     }
 
-    /// Adds a group to those that can go on.
+    /// Adds a group to those that can continue.
     #[inline]
     pub(super) fn make_ready(&mut self, index: Id<Group>) {
         self.ready.push_back(Ready::Group(index));
     }
 
-    /// Adds the joins to the work that can go on.
+    /// Adds the joins to the work that can continue.
     pub(super) fn make_joins_ready(&mut self) {
         self.ready.push_back(Ready::Joins);
     }
 
-    /// Performs the steps of a group that need no link, and returns what is to be done next.
+    /// Performs the steps of a group that need no link, and returns the next action.
     #[inline(always)]
     pub(super) fn next(&mut self, index: Id<Group>) -> Next {
         let Some(group) = self.groups.get_mut(index) else { return Next::Nothing };
@@ -446,7 +448,7 @@ impl Groups {
         Next::Done
     }
 
-    /// Ends the first operation of a group, which is done, and lets the next one run.
+    /// Ends the first operation of a group, whose steps are done, and lets the next one run.
     #[inline(always)]
     pub(super) fn end_operation(&mut self, index: Id<Group>) -> Option<GroupEnd> {
         let group = &mut self.groups[index];
@@ -467,7 +469,7 @@ impl Groups {
         }
     }
 
-    /// Ends a transfer, which may break the group. Returns the group if it can go on.
+    /// Ends a transfer, which may break the group. Returns the group if it can continue.
     #[inline]
     pub(super) fn transfer_over(
         &mut self,
@@ -477,7 +479,7 @@ impl Groups {
         self.end_transfer(context, |_| failure)
     }
 
-    /// Like [`transfer_over`](Self::transfer_over), but for one that received a message with this data.
+    /// Like [`transfer_over`](Self::transfer_over), but for a transfer that received a message with this data.
     #[inline]
     pub(super) fn received(&mut self, context: u64, data: u64) -> Option<Id<Group>> {
         let why = "the members of the group do not do the same, in the same order";
@@ -502,8 +504,8 @@ impl Groups {
         (settled || group.broken.is_some()).then_some(index)
     }
 
-    /// Performs the next steps of a group's operation as long as they need no link. Returns whether the operation is done, and is to be
-    /// [ended](Self::end_operation).
+    /// Performs the next steps of a group's operation as long as they need no link. Returns whether all steps are done
+    /// and the operation is to be [ended](Self::end_operation).
     #[inline]
     pub(super) fn go_on(&mut self, index: Id<Group>) -> bool {
         let Self { groups, chunks, .. } = self;
@@ -523,8 +525,9 @@ impl Groups {
 
     // Messages.
 
-    /// Delivers a message of the most common kind, on a fast path: it has a receive, which it fills. Returns the receive's context. Returns
-    /// `None`, and does nothing, if this does not hold. (A broken group has no receives.)
+    /// Delivers a message of the most common kind, on a fast path: such a message has a receive, and fills it. Returns
+    /// the receive's context. Returns `None`, and does nothing, for any other message. (A broken group has no
+    /// receives.)
     #[inline(always)]
     pub(super) fn deliver(&mut self, from: Connection, head: &Head, payload: View<'_>) -> Option<u64> {
         let met = self.messages.meet(envelope(from, head))?;
@@ -537,7 +540,7 @@ impl Groups {
         Some(context)
     }
 
-    /// Returns the receive to which a message goes, if one is posted.
+    /// Returns the receive for a message, if one is posted.
     #[inline]
     pub(super) fn match_posted(&mut self, from: Connection, head: &Head) -> Option<Receive> {
         self.messages.arrive_with(envelope(from, head), |_, _| (Keep::Remove, ()))?.1
@@ -558,7 +561,7 @@ impl Groups {
         self.messages.holds_of(peer.into())
     }
 
-    /// Takes the kept message of a member that a receive takes, if there is one.
+    /// Takes the kept message of a member that matches a receive, if there is one.
     #[inline]
     pub(super) fn take_message(&mut self, from: Connection, tag: u64) -> Option<Unexpected> {
         let held = self.messages.find(&pattern(from, tag))?;
@@ -591,7 +594,7 @@ impl Groups {
         held.map(|(_, message)| message).collect()
     }
 
-    /// Takes the receives that wait for messages of a peer with which there is no connection any more.
+    /// Takes the receives that wait for messages of a disconnected peer.
     pub(super) fn take_receives_of(&mut self, from: Connection) -> Vec<Receive> {
         self.messages.drain_posted(Source::From(from.into())).collect()
     }
@@ -605,7 +608,7 @@ impl Groups {
         self.make_joins_ready();
     }
 
-    /// Takes the next action that joins ask for. Those that concern only groups of this endpoint are done here.
+    /// Takes the next action that joins ask for. Actions that concern only groups of this endpoint are performed here.
     pub(super) fn next_deed(&mut self) -> Option<Deed> {
         loop {
             match self.joins.deeds.pop_front()? {
@@ -631,7 +634,8 @@ impl Groups {
         !self.joins.deeds.is_empty()
     }
 
-    /// Handles what a peer says about joining a list. Returns false if it makes no sense, or is about too many joins.
+    /// Handles a message of a peer about joining a list. Returns false if the message is invalid, or is about too many
+    /// joins.
     pub(super) fn hear_join(&mut self, from: Connection, list: u64, data: u64) -> bool {
         Join::from_data(data).is_some_and(|said| self.joins.hear(list, from, said))
     }
@@ -641,7 +645,8 @@ impl Groups {
         self.joins.misnamed(peer, why);
     }
 
-    /// Handles that the application left a group. Operations that were posted still end. Returns whether joins can go on.
+    /// Handles a group's being left by the application. Operations that were posted still end. Returns whether joins
+    /// can continue.
     pub(super) fn leave(&mut self, id: GroupId) -> bool {
         let index = Id::from_u64(id.to_u64());
         let Some(group) = self.groups.get_mut(index).filter(|group| !group.left) else { return false };
@@ -653,14 +658,15 @@ impl Groups {
         if group.named || !group.queue.is_empty() {
             return false;
         }
-        // No operation needs it: the other members are notified at once, and the next join of these members need not wait for it.
+        // No operation needs the group: the other members are notified at once, and the next join of these members need
+        // not wait for it.
         let list = group.list;
         self.joins.leave(list, index.to_u64());
         self.make_joins_ready();
         true
     }
 
-    /// Handles the notice of a peer that it gave up the group with this tag, because of an error with this number.
+    /// Handles the notice of a peer that it gave up the group with this tag because of an error with this number.
     pub(super) fn aborted(&mut self, from: Connection, tag: u64, number: u32) -> Abort {
         let Some(&index) = self.by_tag.get(&tag) else {
             self.hear(tag, from);
@@ -684,14 +690,14 @@ impl Groups {
         self.has_deeds()
     }
 
-    /// Returns the tags of the groups that have one and of which a peer is a member.
+    /// Returns the tags of the groups that have a tag and that include a peer as a member.
     pub(super) fn tags_of(&self, member: Connection) -> Vec<u64> {
         let groups = self.groups.iter().filter(|(_, group)| group.named && group.members.contains(&member));
         groups.map(|(_, group)| group.tag).collect()
     }
 
-    /// Breaks the groups of a peer with which there is no connection any more, unless it closed its endpoint in an orderly way: then they
-    /// break when they need it. Returns whether groups can go on.
+    /// Breaks the groups of a disconnected peer. If the peer closed its endpoint in an orderly way, a group breaks only
+    /// when it needs the peer. Returns whether groups can continue.
     pub(super) fn break_groups_of(&mut self, member: Connection, error: ErrorCode, why: &str) -> bool {
         let mut any = false;
         for (index, group) in self.groups.iter_mut() {
@@ -709,7 +715,8 @@ impl Groups {
         any
     }
 
-    /// Returns the tag, the members and the error of a broken group with members that are to be notified, once.
+    /// Returns the tag, the members and the error of a broken group if its members are to be notified. This returns
+    /// them once.
     pub(super) fn announce_broken(&mut self, index: Id<Group>) -> Option<(u64, Vec<Connection>, ErrorCode)> {
         let group = &mut self.groups[index];
         let (code, _) = group.broken.as_ref()?;
@@ -722,11 +729,11 @@ impl Groups {
         Some((tag, others, code))
     }
 
-    /// Cancels the receives of a broken group. Returns the messages that arrived for it, which are to be discarded.
+    /// Cancels the receives of a broken group. Returns the messages that arrived for it, which the caller discards.
     pub(super) fn withdraw(&mut self, index: Id<Group>) -> Vec<Unexpected> {
         let group = &mut self.groups[index];
         if !group.named {
-            return Vec::new(); // Nothing of it has begun.
+            return Vec::new(); // No operation of the group has begun.
         }
         let tag = group.tag;
         if let Some(running) = &mut group.running {
@@ -738,7 +745,8 @@ impl Groups {
         self.take_held(|envelope, _| envelope.tag == tag)
     }
 
-    /// Ends the operations of a broken group if no transfer uses their memory any more. Returns them, and why they fail.
+    /// Ends the operations of a broken group if no transfer uses their memory any more. Returns them, and the reason of
+    /// their failure.
     pub(super) fn end_broken(&mut self, index: Id<Group>) -> Option<(Vec<GroupEnd>, ErrorCode, String)> {
         let group = &mut self.groups[index];
         if group.running.as_ref().is_some_and(|running| running.outstanding > 0) {
@@ -763,7 +771,8 @@ impl Groups {
         groups.map(|group| (group.tag, group.members.clone())).collect()
     }
 
-    /// Takes the operation to which the transfer with this context belongs out of its group. Returns its end, and its memory.
+    /// Removes the operation to which the transfer with this context belongs from its group. Returns its end, and its
+    /// memory.
     pub(super) fn take_operation(&mut self, context: u64) -> Option<(GroupEnd, Scratch, Option<Buffer>)> {
         let index = self.groups.find_wire((context >> 32) as u32)?;
         let group = &mut self.groups[index];
@@ -791,7 +800,7 @@ impl Groups {
     }
 }
 
-/// Returns the plan of an operation, if it is one that the group can do.
+/// Returns the plan of an operation, if the group can perform it.
 fn check(work: &CollectiveWork, members: usize, rank: usize) -> Result<Plan, PostError> {
     let plan = Plan::of(work, members, rank).ok_or(PostError::TooLong(usize::MAX))?;
     if work.what.root().is_some_and(|root| root >= members) {

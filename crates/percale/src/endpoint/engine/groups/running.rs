@@ -1,4 +1,4 @@
-//! An operation of a group that runs, or waits for its turn, and its memory.
+//! An operation of a group that runs or waits for its turn, and its memory.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -9,7 +9,7 @@ use crate::local_memory::buffer::{Buffer, BufferExt as _};
 use crate::local_memory::sealed;
 use crate::local_memory::volatile::{Segment, Segments, SegmentsExt as _};
 
-/// The size from which memory that an operation allocates is allocated so that peers can map it.
+/// The size from which memory of an operation is allocated in a way that lets peers map it.
 const SEALED: usize = 16 << 10;
 
 /// An operation of a group.
@@ -20,29 +20,29 @@ pub(super) struct Running {
     pub(super) at: usize,
     /// Transfers that have yet to end.
     pub(super) outstanding: u32,
-    /// Whether the operation goes on when all of them have ended.
+    /// Whether the operation continues when all of them have ended.
     pub(super) waiting: bool,
     /// This member's elements.
     pub(super) source: Segment,
-    /// Where the result is made.
+    /// The memory of the result.
     pub(super) result: Segment,
-    /// The memory of the result, if the operation allocated it.
+    /// The memory of the result, if the operation allocated that memory.
     pub(super) own: Option<Buffer>,
     pub(super) op: AtomicOp,
     pub(super) datatype: Datatype,
-    /// Its number in the group.
+    /// The operation's number in the group.
     pub(super) sequence: u32,
     /// The data that its messages carry: its number, and a digest of its kind and shape.
     pub(super) data: u64,
     pub(super) bytes: usize,
     pub(super) context: u64,
     pub(super) notify: Notify,
-    /// Whether it is the operation that joins the group.
+    /// Whether this is the operation that joins the group.
     pub(super) joins: bool,
 }
 
 impl Running {
-    /// Returns a part of its memory.
+    /// Returns a part of the operation's memory.
     #[inline]
     pub(super) fn memory(&self, scratch: &mut Scratch, (place, at): Spot, len: usize) -> Segment {
         let whole = match place {
@@ -73,7 +73,7 @@ impl Running {
     }
 }
 
-/// The memory of a group in which received values wait until they are combined. It is used by the operation that runs.
+/// The memory of a group in which received values wait until they are combined. The running operation uses it.
 #[derive(Debug)]
 pub(in super::super) struct Scratch {
     buffer: Buffer,

@@ -1,4 +1,4 @@
-//! Groups alone: several members run without an engine and without links, and the test carries their messages.
+//! Tests of groups without an engine and without links: several members run, and the test carries their messages.
 
 use super::super::types::Body;
 use super::*;
@@ -19,7 +19,7 @@ struct Carried {
     bytes: Vec<u8>,
 }
 
-/// A member of a group. Its slot is its rank, at every member.
+/// A member of a group. Its slot is its rank at every member.
 struct Member {
     groups: Groups,
     index: Id<Group>,
@@ -27,7 +27,7 @@ struct Member {
     ended: Vec<u64>,
 }
 
-/// A group, with the messages that are on their way.
+/// A group, with the messages that are under way.
 struct World {
     members: Vec<Member>,
     carried: Vec<Carried>,
@@ -67,7 +67,7 @@ impl World {
                 Next::Nothing => return,
                 Next::WindUp => panic!("the group is broken"),
                 Next::Done => ended.extend(groups.end_operation(*index).map(|end| end.context)),
-                // It leaves at once, so it is not counted.
+                // The message leaves at once, so it is not counted.
                 Next::Send { to, segment, tag, data, .. } => {
                     let bytes = Segments::one(segment).to_vec();
                     self.carried.push(Carried { from: rank, to: to as usize, tag, data, bytes });
@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// Delivers a message that is on its way: one of those that are the first between their two members.
+    /// Delivers one of the messages under way that are the oldest between their two members.
     fn deliver(&mut self) {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let mut at = (self.random >> 33) as usize % self.carried.len();
@@ -132,7 +132,8 @@ fn words(buffer: Buffer) -> Vec<u64> {
     buffer.into_vec().chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Runs an operation at every member, which has the words `source(rank)`. Returns the `gets(rank)` words that each member gets.
+/// Runs an operation at every member, whose elements are the words `source(rank)`. Returns the `gets(rank)` words that
+/// each member gets.
 fn run(
     world: &mut World,
     what: Collective,
@@ -162,7 +163,7 @@ fn run(
 fn members_of_groups_of_every_size_get_the_sum() {
     for members in 1..=9 {
         let mut world = World::new(members);
-        // The second time it repeats the plan of the first.
+        // The second operation repeats the plan of the first.
         for _ in 0..2 {
             let source = |rank: usize| (0..3).map(|word| 100 * word + rank as u64).collect();
             let sums = run(&mut world, Collective::Allreduce, 3, source, |_| 3);
@@ -252,7 +253,7 @@ fn an_operation_of_a_broken_group_ends_when_no_transfer_uses_its_memory() {
     let plan = groups.plan_of(&broadcast).unwrap();
     assert!(groups.start(index, &broadcast, Some(plan), Notify::Queue, false));
     let Next::Send { context, .. } = groups.next(index) else { panic!("the root sends first") };
-    groups.count_transfer(index); // The link has it still.
+    groups.count_transfer(index); // The link still has the message.
     assert_eq!(groups.aborted(9, TAG, 5), Abort::NoMember);
     assert_eq!(groups.aborted(1, TAG + 1, 5), Abort::Unknown);
     assert_eq!(groups.aborted(1, TAG, 5), Abort::Broken(index));
@@ -337,7 +338,8 @@ fn who_is_no_member_breaks_no_group_to_come() {
 #[test]
 fn a_group_that_lost_a_member_before_it_was_agreed_on_is_broken() {
     let (list, member) = (1, 1);
-    // What ended the connection; whether the group was being joined; whether it is broken then.
+    // A case is the error that ended the connection, whether the group was being joined, and whether the group is
+    // broken then.
     let cases =
         [(ErrorCode::PeerDied, true, true), (ErrorCode::PeerDied, false, false), (ErrorCode::Closed, true, false)];
     for (error, is_joining, breaks) in cases {
@@ -351,7 +353,7 @@ fn a_group_that_lost_a_member_before_it_was_agreed_on_is_broken() {
         assert!(all.groups[index].broken.is_none(), "the members have yet to agree");
         all.name(index, TAG);
         assert_eq!(all.groups[index].broken.is_some(), breaks, "{error:?} {is_joining}");
-        // From now on it is for the group's operations to find out.
+        // From now on the group's operations have to detect this.
         all.lost(member, ErrorCode::PeerDied, "no answer");
         assert_eq!(all.groups[index].broken.is_some(), breaks);
     }

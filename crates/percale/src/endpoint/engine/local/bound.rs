@@ -1,4 +1,5 @@
-//! The windows that were bound through an endpoint lately. A thread that invalidates one of them finds it without a lock.
+//! The windows that were recently bound through an endpoint. A thread that invalidates one of them finds it without a
+//! lock.
 
 use std::sync::Arc;
 
@@ -7,8 +8,8 @@ use crate::region::window::Cell;
 /// The number of windows that are kept: one for each value of the window's index modulo this.
 const PLACES: usize = 64;
 
-/// The windows that were bound through an endpoint lately. This is only a cache: windows that are not here are in the domain's table, and
-/// windows that are here may be deallocated.
+/// The windows that were recently bound through an endpoint. This is only a cache: other windows are in the domain's
+/// table, and windows in this cache may be deallocated.
 #[derive(Debug, Default)]
 pub(crate) struct BoundWindows(Option<Box<[Option<Arc<Cell>>; PLACES]>>);
 

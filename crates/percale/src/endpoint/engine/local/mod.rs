@@ -1,13 +1,13 @@
-//! The local regions as an endpoint's peers reach them: the domain's key table, the identity under which accesses come, and the windows that
-//! were bound through the endpoint.
+//! The local regions as an endpoint's peers reach them: the domain's key table, the identity under which accesses are
+//! made, and the windows that were bound through the endpoint.
 //!
-//! * `bound`: windows that were bound lately
+//! * `bound`: windows that were bound recently
 //!
 //! Invariants:
-//! 1. An access of a peer is checked under the number of this endpoint, the peer's incarnation, and the endpoint's authorization key
-//!    ([`via`](LocalRegions::via)), whichever way it comes.
-//! 2. A peer gets the key table, to reach regions without the engine, only if the endpoint trusts peers of the same user.
-//! 3. Only windows of the endpoint's own domain are bound.
+//! 1. An access of a peer is checked under the number of this endpoint, the peer's incarnation, and the endpoint's
+//!    authorization key ([`via`](LocalRegions::via)), for every way of access.
+//! 2. A peer gets the key table, in order to reach regions without the engine, only if the endpoint trusts peers of the
+//!    same user.
 
 mod bound;
 #[cfg(all(test, not(loom)))]
@@ -35,7 +35,7 @@ pub(crate) struct LocalRegions {
     authority: u64,
     /// Raw keys of peers.
     mapped: Keyring,
-    /// Which peers may reach the local regions without the engine.
+    /// The peers that may reach the local regions without the engine.
     trust: Trust,
     /// Registers memory of operations with a device.
     pins: Pins,
@@ -66,18 +66,19 @@ impl LocalRegions {
         self.keys.find(key, self.via(peer))
     }
 
-    /// Returns the local regions, if a peer may reach them by itself, and the identity under which it does so.
+    /// Returns the local regions, if a peer may reach them without the engine, and the identity of the peer in these
+    /// accesses.
     pub(super) fn granted(&self, peer: u128) -> (Option<Arc<Keys>>, Via) {
         ((self.trust == Trust::SameUser).then(|| Arc::clone(&self.keys)), self.via(peer))
     }
 
-    /// Returns what registers memory of operations with a device.
+    /// Returns the registration of operations' memory with a device.
     #[cfg_attr(not(feature = "verbs"), allow(clippy::clone_on_copy, reason = "it is a unit without verbs"))]
     pub(super) fn pins(&self) -> Pins {
         self.pins.clone()
     }
 
-    /// Sets what registers memory of operations with a device.
+    /// Sets the registration of operations' memory with a device.
     #[cfg(all(test, feature = "verbs"))]
     pub(super) fn set_pins(&mut self, pins: Pins) {
         self.pins = pins;
@@ -89,7 +90,7 @@ impl LocalRegions {
         &self.mapped
     }
 
-    /// Frees memory of regions that peers have let go of.
+    /// Frees memory of regions that peers have released.
     pub(super) fn free_parked(&self) {
         self.keys.free_parked();
     }
@@ -99,10 +100,10 @@ impl LocalRegions {
         self.keys.revoke_timeout()
     }
 
-    /// Binds a window for a peer, which is given by its incarnation and its address.
+    /// Binds a window for a peer with this incarnation and this address.
     ///
     /// # Errors
-    /// [`Busy`](WindowError::Busy) if an earlier key of the window is still in use: the bind may be tried again.
+    /// [`Busy`](WindowError::Busy) if an earlier key of the window is still in use. The caller may try the bind again.
     pub(super) fn bind(
         &mut self,
         window: Place<'_>,

@@ -1,4 +1,4 @@
-//! Local regions alone, without an engine and without links.
+//! Tests of local regions without an engine and without links.
 
 use super::*;
 use crate::endpoint::window_work::{Bind, What, WindowPost};

@@ -1,4 +1,4 @@
-//! The memory of receives: the segments of receives that have several, and buffers that take many messages.
+//! The memory of receives: the segments of receives that have several, and buffers for many messages.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use crate::endpoint::pool::Many;
 use crate::local_memory::volatile::{Segment, Segments, View, ViewExt as _};
 use crate::table::{Id, Table};
 
-/// A buffer that takes many messages.
+/// A buffer for many messages.
 #[derive(Debug)]
 pub(crate) struct Multi {
     /// The whole buffer.
     segments: Segments,
-    /// Bytes given to messages so far.
+    /// Bytes assigned to messages so far.
     used: usize,
-    /// Messages that were given a part and are not complete.
+    /// Messages that were assigned a part and are not complete.
     in_flight: usize,
-    /// Whether it takes no more messages. Then the buffer is released when the last message in flight completes.
+    /// Whether the buffer takes no more messages. Then it is released when the last message in flight completes.
     closed: bool,
     /// The buffer of a shared receive context of which this is a part, for one message.
     pooled: Option<Arc<Many>>,
-    /// The context of all its completions.
+    /// The context of all completions of the buffer.
     context: u64,
-    /// Where its messages and its release are reported.
+    /// Where the messages and the release of the buffer are reported.
     notify: Notify,
 }
 
@@ -30,15 +30,15 @@ pub(crate) struct Multi {
 ///
 /// Invariants:
 /// 1. The segments of a [`Place::Several`] are kept until [`leave`](Self::leave).
-/// 2. A multi-receive buffer is kept until it takes no more messages and none is in flight; what ends it then returns that it was released,
-///    once.
+/// 2. A multi-receive buffer is kept until it takes no more messages and none is in flight. The function that ends it
+///    then returns that it was released, once.
 /// 3. A buffer with less than the minimum left takes no more messages.
 #[derive(Debug)]
 pub(in super::super) struct ReceiveMemory {
     /// The segments of receives that have several.
     vectors: Table<Segments>,
     multis: Table<Multi>,
-    /// A multi-receive buffer with less than this left takes no more messages.
+    /// A multi-receive buffer with fewer bytes left takes no more messages.
     minimum: usize,
 }
 
@@ -57,7 +57,7 @@ impl ReceiveMemory {
         self.minimum = minimum;
     }
 
-    /// Returns where a receive of these segments puts its message. Valid until [`leave`](Self::leave).
+    /// Returns the place for the message of a receive with these segments. Valid until [`leave`](Self::leave).
     #[inline]
     pub(in super::super) fn place(&mut self, segments: &Segments) -> Place {
         match segments.as_slice() {
@@ -72,7 +72,7 @@ impl ReceiveMemory {
         Place::Several(self.vectors.insert(*segments), segments.len())
     }
 
-    /// Frees the place of a receive that is over.
+    /// Frees the place of a receive that has ended.
     #[inline]
     pub(in super::super) fn leave(&mut self, place: Place) {
         if let Place::Several(vector, _) = place {
@@ -103,7 +103,7 @@ impl ReceiveMemory {
         self.multis.insert(Multi { segments, used, in_flight, closed, pooled, context, notify })
     }
 
-    /// Adds the part of a buffer of a shared receive context that one message gets.
+    /// Adds the part of a buffer of a shared receive context that is assigned to one message.
     pub(in super::super) fn add_shared_part(
         &mut self,
         segments: Segments,
@@ -119,7 +119,7 @@ impl ReceiveMemory {
     pub(in super::super) fn take_part(&mut self, multi: Id<Multi>, len: u64) -> (Receive, bool) {
         let minimum = self.minimum.max(1);
         let state = &mut self.multis[multi];
-        // The buffer has one segment, as was checked. An empty message has a place in it too.
+        // It was checked that the buffer has one segment. An empty message has a place in it too.
         let whole = state.segments.as_slice().first().copied().unwrap_or(Segment::EMPTY);
         let part = whole.slice(state.used, usize::try_from(len).unwrap_or(usize::MAX));
         state.used = state.used.saturating_add(part.len());
@@ -142,8 +142,8 @@ impl ReceiveMemory {
         released
     }
 
-    /// Records that a buffer gets no more messages, because its receive ends. Returns whether that released the buffer; if not, the last
-    /// message in flight releases it.
+    /// Records that a buffer gets no more messages, because its receive ends. Returns whether that released the buffer.
+    /// If not, the last message in flight releases it.
     pub(in super::super) fn close(&mut self, multi: Id<Multi>) -> bool {
         let state = &mut self.multis[multi];
         state.closed = true;
@@ -162,7 +162,7 @@ impl ReceiveMemory {
         self.multis.remove(multi)?.pooled
     }
 
-    /// Returns whether every message that a buffer got is complete, and there was one.
+    /// Returns whether the buffer got a message, and every message that it got is complete.
     #[cfg(all(test, not(loom)))]
     pub(in super::super) fn has_quiet_multi(&self) -> bool {
         self.multis.iter().any(|(_, multi)| multi.used > 0 && multi.in_flight == 0)

@@ -1,17 +1,19 @@
 //! Messages: posted receives, messages that wait for a receive, payloads that arrive or are fetched, and sends that wait for their peer.
 //!
-//! This is a record only: it sends nothing and reports nothing. `arrive`, `receive` and `send` handle frames and calls with it. The messages
-//! of groups have a table of their own (`collective`).
+//! This is a record only: it sends nothing and reports nothing. `arrive`, `receive` and `send` handle frames and calls
+//! with it. The messages of groups have a table of their own (`collective`).
 //!
 //! * `memory`: the memory of receives
-//! * `sends`: sends that wait for their peer; `unsent`: sends of which some bytes have yet to leave
+//! * `sends`: sends that wait for their peer; `unsent`: sends with bytes that have yet to leave
 //!
 //! Invariants:
-//! 1. A receive is in exactly one of these: a matching table, an arrival, a pull. What removes it there ends it.
+//! 1. A receive is in exactly one of these: a matching table, an arrival, a pull. The function that removes it there
+//!    ends it.
 //! 2. A message without a receive is held in a matching table; while its payload arrives, it is in `arrivals` too.
 //! 3. A message that an operation has claimed is held, and only that operation finds it.
 //! 4. Messages of one peer are matched in the order in which they were sent.
-//! 5. Numbers that peers and links return are [`Id`]s of these tables. A number of an entry that is gone is late, and finds nothing.
+//! 5. Numbers that peers and links return are [`Id`]s of these tables. A number of an entry that no longer exists is
+//!    late, and finds nothing.
 
 mod memory;
 mod sends;
@@ -72,7 +74,7 @@ impl Messages {
         if tagged { &mut self.tagged } else { &mut self.untagged }
     }
 
-    /// Like [`table`](Self::table), but to look only.
+    /// Like [`table`](Self::table), but read-only.
     #[inline]
     pub(super) const fn look_at(&self, tagged: bool) -> &Matching<Receive, Unexpected> {
         if tagged { &self.tagged } else { &self.untagged }
@@ -89,7 +91,7 @@ impl Messages {
         &self.memory
     }
 
-    /// Returns the memory of receives.
+    /// Returns the memory of receives, for changes.
     #[inline]
     pub(super) const fn memory_mut(&mut self) -> &mut ReceiveMemory {
         &mut self.memory
@@ -111,20 +113,21 @@ impl Messages {
         &self.sends
     }
 
-    /// Returns the sends that wait for their peer.
+    /// Returns the sends that wait for their peer, for changes.
     #[inline]
     pub(super) const fn sends_mut(&mut self) -> &mut Sends {
         &mut self.sends
     }
 
-    /// Returns the sends of which some bytes have yet to leave.
+    /// Returns the sends with bytes that have yet to leave.
     #[inline]
     pub(super) const fn unsent(&mut self) -> &mut Unsent {
         &mut self.unsent
     }
 
-    /// Delivers a message of the most common kind, on a fast path: it has a receive of one segment that it fits, which is reported to the
-    /// endpoint's own queue. Returns the receive's context. Returns `None`, and does nothing, if any of this does not hold.
+    /// Delivers a message of the most common kind, on a fast path. Such a message fits a receive of one segment, which
+    /// is reported to the endpoint's own queue. Returns the receive's context. Returns `None`, and does nothing, for
+    /// any other message.
     #[inline(always)]
     pub(super) fn deliver(&mut self, tagged: bool, envelope: Envelope, payload: View<'_>) -> Option<u64> {
         let table = if tagged { &mut self.tagged } else { &mut self.untagged };
@@ -141,8 +144,8 @@ impl Messages {
         Some(context)
     }
 
-    /// Returns the receive to which a message goes, if one is posted. The receive is removed from its table; for a multi-receive buffer,
-    /// a part of it is returned.
+    /// Returns the receive for a message, if one is posted. The receive is removed from its table. For a multi-receive
+    /// buffer, a part of the buffer is returned.
     #[inline]
     pub(super) fn match_posted(&mut self, from: Connection, head: &Head, len: u64) -> Option<Receive> {
         let Self { untagged, tagged, memory, .. } = self;
@@ -207,25 +210,25 @@ impl Messages {
         self.arrivals[id].held = Some(held);
     }
 
-    /// Gives a payload that is arriving to its receive.
+    /// Assigns a payload that is arriving to its receive.
     pub(super) fn give_arrival(&mut self, id: Id<Arrival>, receive: Receive) {
         self.arrivals[id].receive = Some(receive);
     }
 
-    /// Records that the message of an arrival is held no more. Its bytes are discarded.
+    /// Records that the message of an arrival is no longer held. Its bytes are discarded.
     pub(super) fn forget_arrival(&mut self, id: Id<Arrival>) {
         if let Some(arrival) = self.arrivals.get_mut(id) {
             arrival.held = None;
         }
     }
 
-    /// Takes the arrival that a link names: all of it is here.
+    /// Takes the arrival with this number of a link. The payload has arrived completely.
     pub(super) fn take_arrival(&mut self, token: u32) -> Option<Arrival> {
         let id = self.arrivals.find_wire(token)?;
         self.arrivals.remove(id)
     }
 
-    /// Takes the arrivals from a peer with which there is no connection any more.
+    /// Takes the arrivals from a disconnected peer.
     pub(super) fn take_arrivals_of(&mut self, from: Connection) -> Vec<Arrival> {
         let gone: Vec<_> = self.arrivals.iter().filter(|(_, a)| a.from == from).map(|(id, _)| id).collect();
         gone.into_iter().filter_map(|id| self.arrivals.remove(id)).collect()
@@ -236,12 +239,12 @@ impl Messages {
         self.pulls.next_id().to_wire()
     }
 
-    /// Adds a payload that is fetched. Returns the number by which the link names it.
+    /// Adds a payload that is fetched. Returns its number, which the link uses.
     pub(super) fn begin_pull(&mut self, pull: Pull) -> u32 {
         self.pulls.insert(pull).to_wire()
     }
 
-    /// Takes the pull that a link names, if it is one from this peer.
+    /// Takes the pull with this number of a link, if its peer is this one.
     pub(super) fn take_pull(&mut self, from: Connection, token: u32) -> Option<Pull> {
         let id = self.pulls.find_wire(token).filter(|id| self.pulls[*id].from() == from)?;
         self.pulls.remove(id)

@@ -1,4 +1,4 @@
-//! Sends that wait for their peer: they were offered, or the peer is to answer that it has the message.
+//! Sends that wait for their peer: they were offered, or the peer is to acknowledge the message.
 
 use super::super::core::{send_flags, sent_entry};
 use super::super::types::Notify;
@@ -9,13 +9,13 @@ use crate::local_memory::volatile::Segments;
 use crate::table::{Id, Table};
 use crate::transport::Connection;
 
-/// Why a send failed.
+/// The reason why a send failed.
 pub(in super::super) type SendFailure = (ErrorCode, &'static str);
 
 /// The failure of a send whose message the receiver could not take.
 const NOT_TAKEN: SendFailure = (ErrorCode::Io, "the peer could not take the message");
 
-/// A send that is known to the peer by its number. It is kept until the peer has sent its last answer about it.
+/// A send whose number the peer has. It is kept until the peer has sent its last answer about it.
 #[derive(Debug)]
 struct Send {
     /// The peer.
@@ -29,7 +29,7 @@ struct Send {
 enum SendState {
     /// The send has not ended.
     Open(OpenSend),
-    /// The send was reported as failed, and its memory was given back; the peer has yet to answer with a
+    /// The send was reported as failed, and its memory was returned. The peer has yet to answer with a
     /// [`Kind::Ack`](crate::wire::head::Kind::Ack).
     Failed,
 }
@@ -37,26 +37,26 @@ enum SendState {
 /// A send that has not ended.
 #[derive(Debug)]
 struct OpenSend {
-    /// What is sent, with its memory: a transport may read it until the payload is [`Over`](Payload::Over).
+    /// The operation with its memory. A transport may read the memory until the payload is [`Over`](Payload::Over).
     posted: Posted<SendWork>,
-    /// How its end is reported.
+    /// How the end of the send is reported.
     notify: Notify,
-    /// Where the payload is.
+    /// The state of the payload.
     payload: Payload,
-    /// Whether the peer has yet to answer that it delivered the message.
+    /// Whether the peer has yet to acknowledge that it delivered the message.
     ack: bool,
 }
 
-/// Where the payload of a send is.
+/// The state of the payload of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Payload {
-    /// Here, offered to the peer.
+    /// The payload was offered to the peer, and no transport reads it.
     Offered,
-    /// A transport reads it to serve the peer's pull: the send cannot end before that.
+    /// A transport reads the payload to serve the peer's pull. The send cannot end before that ends.
     Leaving,
     /// Like [`Leaving`](Self::Leaving), but the peer has already answered that it cannot take the message.
     LeavingRefused,
-    /// It left with the message, or nothing needs it any more.
+    /// The payload left with the message, or is not needed any more.
     Over,
 }
 
@@ -73,28 +73,29 @@ pub(in super::super) struct SendEnd {
     pub(in super::super) to: Connection,
     pub(in super::super) notify: Notify,
     pub(in super::super) entry: Entry,
-    /// Why it failed, if it did.
+    /// The reason of the failure, if the send failed.
     pub(in super::super) failure: Option<SendFailure>,
 }
 
 /// The result of a peer's request for the payload of a send.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum SendAsked {
-    /// The payload, which a transport reads from now on, with where the send is reported and its context.
+    /// The payload, which a transport reads from now on, with the notification and the context of the send.
     Payload(Notify, u64, Segments),
-    /// The send is gone: the request is late.
+    /// The send no longer exists: the request is late.
     Gone,
-    /// The send offers nothing, or the peer asked before.
+    /// The send offers nothing, or the peer requested its payload before.
     Nothing,
 }
 
 /// Sends that wait for their peer.
 ///
 /// Invariants:
-/// 1. A send ends once: when its payload is over and no answer is awaited, or when it fails. What ends it returns its [`SendEnd`].
+/// 1. A send ends once: when its payload is over and no answer is awaited, or when it fails. The function that ends it
+///    returns its [`SendEnd`].
 /// 2. A send does not end while a transport reads its memory.
-/// 3. A send that failed while its peer owes an answer keeps its number, and nothing else, until the answer has come or the connection is
-///    over: no other send gets the number.
+/// 3. A send that failed while its peer owes an answer keeps its number, and nothing else, until the answer has arrived
+///    or the connection has ended: no other send gets the number.
 /// 4. Only the peer of a send can change it.
 #[derive(Debug, Default)]
 pub(in super::super) struct Sends {
@@ -107,13 +108,13 @@ impl Sends {
         self.sends.is_full()
     }
 
-    /// Returns the number by which the peer will name the send that is added next.
+    /// Returns the number that the next added send gets, and that the peer uses for it.
     pub(in super::super) fn next_wire(&self) -> u32 {
         self.sends.next_id().to_wire()
     }
 
-    /// Adds a send that waits for its peer. `offered` is whether the payload was offered; else it left with the message. `ack` is whether
-    /// the peer is to answer when it has the message.
+    /// Adds a send that waits for its peer. `offered` is whether the payload was offered; otherwise it left with the
+    /// message. `ack` is whether the peer is to acknowledge the message.
     pub(in super::super) fn add(
         &mut self,
         to: Connection,
@@ -126,14 +127,15 @@ impl Sends {
         self.sends.insert(Send { to, state: SendState::Open(OpenSend { posted, notify, payload, ack }) });
     }
 
-    /// Returns the send that a peer names by its number, or `None` if it is gone, or is a send to another peer.
+    /// Returns the send with this number, which a peer sent, or `None` if the send no longer exists or is to another
+    /// peer.
     #[inline]
     fn find(&self, from: Connection, wire: u32) -> Option<Id<Send>> {
         let id = self.sends.find_wire(wire)?;
         (self.sends[id].to == from).then_some(id)
     }
 
-    /// Changes a send. Returns its end if nothing is left to wait for.
+    /// Changes a send. Returns its end if the send waits for nothing more.
     fn step(&mut self, id: Id<Send>, step: impl FnOnce(&mut OpenSend)) -> Option<SendEnd> {
         let Send { to, state: SendState::Open(send) } = self.sends.get_mut(id)? else { return None };
         step(send);
@@ -145,7 +147,7 @@ impl Sends {
         Some(end)
     }
 
-    /// Fails a send that no transport reads. It keeps its number if the peer has yet to answer.
+    /// Fails a send that no transport reads. The send keeps its number if the peer has yet to answer.
     fn fail(&mut self, id: Id<Send>, failure: Option<SendFailure>) -> Option<SendEnd> {
         let Send { to, state } = self.sends.get_mut(id)?;
         let to = *to;
@@ -156,10 +158,11 @@ impl Sends {
         Some(SendEnd { to, notify: send.notify, entry: send.entry(), failure })
     }
 
-    /// Handles the notice that the receiver wants none of the payload of an offer. Returns the end of the send, if it ends.
+    /// Handles the notice that the receiver needs none of the payload of an offer. Returns the end of the send, if it
+    /// ends.
     ///
     /// # Errors
-    /// How that breaks the protocol.
+    /// The violation of the protocol.
     pub(in super::super) fn not_pulled(
         &mut self,
         from: Connection,
@@ -183,20 +186,20 @@ impl Sends {
     ) -> Option<SendEnd> {
         let id = self.find(from, wire)?;
         let SendState::Open(send) = &mut self.sends[id].state else {
-            self.sends.remove(id); // It was reported before. This was the last answer that the peer owed.
+            self.sends.remove(id); // The send was reported before. This was the last answer that the peer owed.
             return None;
         };
         if failure.is_none() {
             return self.step(id, |send| send.ack = false);
         }
         match send.payload {
-            // It ends when nothing reads its source any more.
+            // The send ends when no transport reads its payload any more.
             Payload::Leaving | Payload::LeavingRefused => {
                 send.payload = Payload::LeavingRefused;
                 None
             }
             Payload::Offered | Payload::Over => {
-                send.ack = false; // The receiver sends no further answer about it.
+                send.ack = false; // The receiver sends no further answer about this message.
                 self.fail(id, failure)
             }
         }
@@ -214,7 +217,8 @@ impl Sends {
         SendAsked::Payload(send.notify, work.context, work.segments)
     }
 
-    /// Records that no transport reads the payload any more: it has left, or that failed. Returns the end of the send, if it ends.
+    /// Records that no transport reads the payload any more, because it has left or that failed. Returns the end of the
+    /// send, if it ends.
     pub(in super::super) fn pushed(
         &mut self,
         from: Connection,
@@ -226,7 +230,7 @@ impl Sends {
         let refused = match send.payload {
             Payload::Leaving => false,
             Payload::LeavingRefused => true,
-            // The push was for an operation that is gone, or of another kind, and sent nothing of this one.
+            // The push was for an operation that no longer exists, or of another kind, and sent nothing of this send.
             Payload::Offered | Payload::Over => return None,
         };
         send.ack &= !refused; // The receiver sends no further answer about a message that it refused.
@@ -240,7 +244,7 @@ impl Sends {
         }
     }
 
-    /// Ends all sends to a peer with which there is no connection any more. The caller decides how they failed.
+    /// Ends all sends to a disconnected peer. The caller decides how they failed.
     pub(in super::super) fn take_of(&mut self, to: Connection) -> Vec<SendEnd> {
         let gone: Vec<_> = self.sends.iter().filter(|(_, send)| send.to == to).map(|(id, _)| id).collect();
         let mut ended = Vec::with_capacity(gone.len());
@@ -276,7 +280,8 @@ impl Sends {
     }
 }
 
-/// Returns the failure of a send whose receiver answered with an error number. `None` if it is 0: the message was delivered.
+/// Returns the failure of a send whose receiver answered with this error number. Returns `None` for 0: the message was
+/// delivered.
 pub(in super::super) fn refusal_of(number: u64) -> Option<SendFailure> {
     match number {
         0 => None,

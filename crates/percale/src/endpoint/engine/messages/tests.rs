@@ -1,4 +1,4 @@
-//! Messages alone, without an engine and without links.
+//! Tests of messages without an engine and without links.
 
 use super::super::types::{Body, Short};
 use super::*;
@@ -204,7 +204,7 @@ fn a_failed_send_keeps_its_number_until_its_peer_has_answered() {
     assert_eq!(sends.pushed(FROM, wire, Some(failure)).and_then(|end| end.failure), Some(failure));
     assert!(sends.has(wire) && sends.pushed(FROM, wire, None).is_none(), "it was reported");
     assert!(sends.acknowledged(FROM, wire, None).is_none() && !sends.has(wire));
-    // When the connection is over no answer comes.
+    // No answer arrives after the connection has ended.
     let [first, second] = [2, 3].map(|context| send(&mut sends, context, true, true));
     assert!(matches!(sends.asked(FROM, first), SendAsked::Payload(..)));
     sends.pushed(FROM, first, Some(failure));

@@ -1,8 +1,8 @@
-//! Sends of which some bytes have yet to leave.
+//! Sends with bytes that have yet to leave.
 //!
-//! A stream keeps the bytes that it collects, and those for which the kernel has no room, until the next progress. A send that was reported
-//! as complete arrives without further progress of this endpoint: a caller that has read the completion need not make progress again. So
-//! such a send is reported when its last byte has left.
+//! A stream keeps the bytes that it collects, and those for which the kernel has no room, until the next progress. A
+//! send that was reported as complete has to arrive without further progress of this endpoint, because a caller that
+//! has read the completion need not make progress again. So such a send is reported when its last byte has left.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,7 +10,7 @@ use super::super::types::Notify;
 use crate::completion::entry::Entry;
 use crate::transport::Connection;
 
-/// A send of which a link still keeps some bytes.
+/// A send some of whose bytes a link still keeps.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     /// The position in the link's stream at which the send ends.
@@ -29,7 +29,7 @@ pub(in super::super) struct Unsent {
 }
 
 impl Unsent {
-    /// Returns whether there are any.
+    /// Returns whether there are any such sends.
     #[inline]
     pub(in super::super) const fn any(&self) -> bool {
         self.count > 0
@@ -48,7 +48,7 @@ impl Unsent {
         Some((notify, entry))
     }
 
-    /// Takes the sends to a peer that have not left: the connection is gone and they will not arrive.
+    /// Takes the sends to a peer that have not left. They will not arrive, because the connection has ended.
     #[cold]
     pub(in super::super) fn take_lost(&mut self, to: Connection) -> impl Iterator<Item = (Notify, Entry)> + use<> {
         let lost = self.kept.remove(&to).unwrap_or_default();

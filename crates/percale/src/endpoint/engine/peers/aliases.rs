@@ -1,5 +1,5 @@
-//! Slots whose peer has its connection in another slot: aliases, which are met at another address, and the contexts of which
-//! another slot is the sending half.
+//! Slots whose peer has its connection in another slot. These are aliases, which were met at another address, and the
+//! contexts whose sending half is another slot.
 
 use super::{At, NEVER, Peer, Peers, State};
 use crate::endpoint::engine::types::Work;
@@ -26,8 +26,8 @@ impl Peers {
         slot
     }
 
-    /// Declares that `slot` is the same peer as `real` while the connection of `real` lasts. What waited in `slot` moves to `real`. If
-    /// `real` has no address it takes that of `slot` permanently.
+    /// Declares that `slot` is the same peer as `real` while the connection of `real` lasts. The operations that waited
+    /// in `slot` move to `real`. If `real` has no address it takes that of `slot` permanently.
     pub(crate) fn alias(&mut self, slot: Connection, real: Connection) {
         if slot == real {
             return;
@@ -70,7 +70,8 @@ impl Peers {
         self.removals = NEVER; // Their vector addresses still lead to `real`.
     }
 
-    /// Returns the other slots at which directed receives were directed at this one: its aliases, and the contexts of which it is the sending half.
+    /// Returns the other slots of the receives that are directed at this one: its aliases, and the contexts whose
+    /// sending half this slot is.
     pub(in crate::endpoint::engine) fn other_slots(&self, slot: Connection) -> Vec<Connection> {
         let leads_here = |peer: &Peer| peer.state == State::Alias(slot) || peer.sender == Some(slot);
         self.list.iter().zip(0..).filter(|(peer, _)| leads_here(peer)).map(|(_, other)| other).collect()

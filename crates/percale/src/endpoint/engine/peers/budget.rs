@@ -10,8 +10,8 @@
 //! 2. *Answers* that the link does not take wait in the peer's backlog, in order. While more than [`BACKLOG`] wait the peer is not read,
 //!    and messages to it wait behind the answers. Two peers that both have many answers to send cannot block each other permanently: a
 //!    backlog is longer than the number of frames that want an answer in the pipe between them, and answers leave first.
-//! 3. *Messages of disconnected peers* that have not been received yet are kept up to [`PARTED`] times what one peer may hold. Beyond that,
-//!    the messages of the peer that left first are dropped.
+//! 3. *Messages of disconnected peers* that have not been received yet are kept up to [`PARTED`] times the maximum for
+//!    one peer. Beyond that, the messages of the peer that disconnected first are dropped.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -35,7 +35,7 @@ pub(in super::super) const BACKLOG: usize = 1 << 18;
 /// The weight of an answer that is more than a head.
 const HEAVY: usize = 8;
 
-/// All disconnected peers together may have left this many times what one peer may hold.
+/// The messages of all disconnected peers together are limited to this many times the maximum for one peer.
 const PARTED: usize = 2;
 
 /// The maximum number of answers to one peer that its link has not taken. A peer that sends more requests without taking the answers is
@@ -74,11 +74,11 @@ pub(crate) struct Budget {
     stopped: bool,
 }
 
-/// What a change of a budget asks for.
+/// The actions that a change of a budget requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     None,
-    /// Ask the peer to offer rather than to send, or withdraw that request.
+    /// Ask the peer to offer messages instead of sending them, or withdraw that request.
     Tell(bool),
 }
 
@@ -107,7 +107,8 @@ impl Budget {
         !self.stopped
     }
 
-    /// Resets the budget because the connection is over: drops the backlog, and forgets that the peer was asked to offer. Its messages stay.
+    /// Resets the budget because the connection has ended: drops the backlog, and clears the record that the peer was
+    /// asked to offer. Its messages stay.
     pub(super) fn end(&mut self) {
         *self = Self { held: self.held, ..Self::default() };
     }
@@ -244,7 +245,7 @@ impl Peers {
         }
     }
 
-    /// Ends the budget of a connection that is over.
+    /// Ends the budget of a connection that has ended.
     pub(in super::super) fn end_budget(&mut self, slot: Connection) {
         let budget = &mut self.get_mut(slot).budget;
         let (owed, stopped) = (budget.owes(), !budget.is_read());
@@ -358,7 +359,7 @@ impl Peer {
         self.serving = self.serving.saturating_add(1);
     }
 
-    /// Counts a transfer that is over, and gives back its staged bytes.
+    /// Counts a transfer that has ended, and releases its staged bytes.
     pub(in super::super) fn serving_ended(&mut self, staged: Option<&Buffer>) {
         self.serving = self.serving.saturating_sub(1);
         self.staged = self.staged.saturating_sub(staged.map_or(0, |buffer| buffer.len() as u64));

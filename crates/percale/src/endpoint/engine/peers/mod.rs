@@ -1,22 +1,24 @@
-//! The peers of an endpoint: their slots, their connections, what waits to leave for them, and what they may make the endpoint keep.
+//! The peers of an endpoint: their slots, their connections, the operations that wait for them, and the memory that
+//! they may make the endpoint keep.
 //!
-//! There is one slot for each context of each address, kept across connections, and one for each peer with an unknown address. A slot's
-//! number is the [`Connection`] that links and matching know. A slot is made at the first use of a peer (or when the peer connects
-//! first) and stays as long as anything may refer to it: the vector, a directed receive posted before the peer ever connected, a message
-//! that has not been received yet. The slots of permanently disconnected peers are reclaimed (see `parted`).
+//! There is one slot for each context of each address, kept across connections, and one for each peer with an unknown
+//! address. A slot's number is the [`Connection`] that links and matching use. A slot is created at the first use of a
+//! peer (or when the peer connects first), and stays as long as anything may refer to it: the vector, a directed
+//! receive posted before the peer ever connected, or a message that has not been received yet. The slots of permanently
+//! disconnected peers are reclaimed (see `parted`).
 //!
 //! * `sending`: decides whether a frame may leave for a peer now; the queue of operations that wait for that
-//! * `outbox`: the frames that the handling of other frames asked for
+//! * `outbox`: the frames that the handlers of other frames requested
 //! * `budget`: limits for the memory that one peer can make the endpoint keep
 //! * `known`: maps addresses of a vector to slots; `sockets`: maps network addresses to slots; `aliases`: slots that are the same peer
 //!
 //! Invariants:
-//! 1. A peer is identified by its incarnation; an address is only the place at which it is called. A slot with an address
-//!    ([`Peer::has_address`]) has a connection only with a peer that answered a call to this address.
+//! 1. A peer is identified by its incarnation. An address is only the place at which the peer is called. A slot with an
+//!    address ([`Peer::has_address`]) has a connection only with a peer that answered a call to this address.
 //! 2. The address that a peer merely advertises leads to no slot. A peer that called this endpoint, and that has not answered at its
 //!    address, has a slot without an address.
-//! 3. A slot is an alias of another only while the connection of that other slot lasts, and only after the peer proved at both addresses
-//!    that it is the same.
+//! 3. A slot is an alias of another slot only while the connection of that other slot lasts, and only after the peer
+//!    proved at both addresses that it is the same peer.
 //! 4. Whether a frame may leave is decided by [`Peer::may_leave`] alone. Nothing overtakes an operation in the peer's queue, and nothing
 //!    from the outbox overtakes an answer in the peer's backlog.
 //! 5. The counts of a peer (operations, parts, notices, answers, transfers) are those of its present connection: [`Peers::reset`] sets
@@ -52,17 +54,17 @@ use crate::wire::head::Counts;
 /// The state of the connection to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// There is no connection, and none was asked for.
+    /// There is no connection, and none was requested.
     Idle,
-    /// The connection is being made, by the attempt with this number.
+    /// The connection is being established by the attempt with this number.
     Connecting(u64),
     /// The connection is established.
     Up,
-    /// Another slot has the connection with this peer, which was met at both addresses.
+    /// The peer was met at both addresses, and another slot has the connection with it.
     Alias(Connection),
 }
 
-/// A marker in place of a count of removals or changes: nothing was looked up yet.
+/// A value for a count of removals or changes that means that nothing was looked up yet.
 const NEVER: u64 = u64::MAX;
 
 /// A context of an address. An endpoint that does not share its address is context 0.
@@ -71,72 +73,75 @@ pub(crate) type At = (SocketAddr, u16);
 /// One peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// The address at which it is called; without [`named`](Self::named), the one that it advertises.
+    /// The address at which the peer is called. Without [`named`](Self::named) it is the address that the peer
+    /// advertises.
     address: SocketAddr,
-    /// Which context of that address it is.
+    /// The number of the peer's context at that address.
     context: u16,
     /// Whether the address leads to this slot.
     named: bool,
-    /// The address that it advertises, if that is another one. Boxed, because most peers have none.
+    /// The address that the peer advertises, if that is another one. Boxed, because most peers have none.
     advertised: Option<Box<At>>,
-    /// Its incarnation, while it is up.
+    /// The peer's incarnation, while it is connected.
     incarnation: u128,
-    /// The service thread's number of the connection, while it is up.
+    /// The service thread's number of the connection, while the peer is connected.
     serial: u64,
-    /// The bit of our doorbell that it rings, while it is up over shared memory.
+    /// The bit of the local doorbell that the peer rings, while it is connected over shared memory.
     bit: u32,
-    /// Why this transport was chosen.
+    /// The reason why this transport was chosen.
     reason: String,
     /// The state of the connection.
     state: State,
     /// Whether there was a connection that has ended.
     lost: bool,
-    /// Sends that its link has not taken, in order. Non-empty means that later sends queue too.
+    /// Operations that the link has not taken, in order. While there are any, later ones are queued too.
     pending: VecDeque<Pending>,
-    /// Operations that wait for it.
+    /// Operations that wait for the peer.
     outstanding: u32,
     /// The number of them that are messages of groups.
     of_groups: u32,
-    /// Accesses to its memory that it executes, or that have yet to end otherwise.
+    /// Accesses to the peer's memory that the peer executes, or that have yet to end otherwise.
     executed: u32,
-    /// Accesses to its memory by RDMA that have yet to end.
+    /// Accesses to the peer's memory by RDMA that have yet to end.
     direct: u32,
     /// Consecutive accesses that the peer executed although RDMA reaches their memory.
     impatience: u32,
-    /// The number of both kinds that are long writes, or writes by RDMA. Messages wait for them.
+    /// The number of accesses of both kinds that are long writes, or writes by RDMA. Messages wait for them.
     long_writes: u32,
-    /// Parts of accesses that it has not answered.
+    /// Parts of accesses that the peer has not answered.
     parts: u32,
-    /// Answers to it that its link has not taken.
+    /// Answers to the peer that its link has not taken.
     replies: u32,
-    /// Notices of writes to its regions that its link has not taken, and one more while its answers precede everything else (see `budget`).
+    /// Notices of writes to the peer's regions that its link has not taken, and one more while its answers precede
+    /// everything else (see `budget`).
     notices: u32,
-    /// Its budget of memory in this endpoint.
+    /// The peer's budget of memory in this endpoint.
     budget: Budget,
-    /// Transfers that it began from and to local regions, and bytes that are kept for them.
+    /// Transfers that the peer began from and to local regions, and bytes that are kept for them.
     serving: u32,
     staged: u64,
-    /// The kinds of accesses that it counts although it may not see them.
+    /// The kinds of accesses that the peer counts although it may not see them.
     counts: Counts,
-    /// Whether it asked for offers only.
+    /// Whether the peer asked for offers only.
     offers_only: bool,
-    /// Its place in the vector, or UNSPECIFIED, when the vector had had `source_changes` changes.
+    /// The peer's place in the vector, or UNSPECIFIED, as of `source_changes` changes of the vector.
     source: PeerAddress,
     source_changes: u64,
     /// The protocol violation of the peer, if there was one. The engine closes the link at its next progress.
     accused: Option<&'static str>,
-    /// The number of control frames from it that the engine has not handled.
+    /// The number of control frames from the peer that the engine has not handled.
     heard: u32,
     /// Whether other slots are aliases of this one.
     aliased: bool,
-    /// The slot of its sending half, while that is connected: receives directed at this peer take the messages of that slot (`senders`).
+    /// The slot of the peer's sending half, while that is connected. Receives directed at this peer take the messages
+    /// of that slot (`senders`).
     sender: Option<Connection>,
-    /// Whether a receive was directed at it since it was [lost](Self::lost). A peer that is not lost may have directed receives even if
-    /// this is false.
+    /// Whether a receive was directed at the peer since it was [lost](Self::lost). A peer that is not lost may have
+    /// directed receives even if this is false.
     directed: bool,
-    /// Whether one of its messages may have been here when its connection ended.
+    /// Whether a message of the peer may have been held here when its connection ended.
     left: bool,
-    /// Whether it is in the queue of slots that may be given up.
+    /// Whether the slot is in the queue of slots that may be given up.
     parted: bool,
 }
 
@@ -180,8 +185,8 @@ impl Peer {
         }
     }
 
-    /// Returns whether the peer itself does not keep its slot: it has no connection and none was asked for, nothing waits for it, and no
-    /// other slot is an alias of it.
+    /// Returns whether the peer itself does not keep its slot: it has no connection and none was requested, nothing
+    /// waits for it, and no other slot is an alias of it.
     pub(super) fn is_free(&self) -> bool {
         self.state == State::Idle
             && self.pending.is_empty()
@@ -202,45 +207,46 @@ impl Peer {
         matches!(self.state, State::Up)
     }
 
-    /// Returns whether there is no connection, and none was asked for.
+    /// Returns whether there is no connection, and none was requested.
     #[inline]
     pub(super) const fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
     }
 
-    /// Returns whether a receive that is directed at it needs more than its slot.
+    /// Returns whether a receive that is directed at the peer needs more than its slot.
     #[inline]
     pub(super) const fn takes_detour(&self) -> bool {
         self.lost | self.sender.is_some()
     }
 
-    /// Returns whether its address leads to this slot.
+    /// Returns whether the peer's address leads to this slot.
     pub(super) const fn has_address(&self) -> bool {
         self.named
     }
 
-    /// Returns the address at which it is called; without [`has_address`](Self::has_address), the one that it advertises.
+    /// Returns the address at which the peer is called. Without [`has_address`](Self::has_address) it is the address
+    /// that the peer advertises.
     pub(super) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns its address and context.
+    /// Returns the peer's address and context.
     pub(super) const fn at(&self) -> At {
         (self.address, self.context)
     }
 
-    /// Returns its incarnation, while it is up.
+    /// Returns the peer's incarnation, while it is connected.
     #[inline]
     pub(super) const fn incarnation(&self) -> u128 {
         self.incarnation
     }
 
-    /// Returns the service thread's number of the connection, while it is up.
+    /// Returns the service thread's number of the connection, while the peer is connected.
     pub(super) const fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Returns the bit of the local doorbell that it rings, while it is up over shared memory.
+    /// Returns the bit of the local doorbell that the peer rings, while it is connected over shared memory.
     pub(super) const fn bit(&self) -> u32 {
         self.bit
     }
@@ -260,29 +266,29 @@ impl Peer {
         self.accused
     }
 
-    /// Returns the number of control frames from it that the engine has not handled.
+    /// Returns the number of control frames from the peer that the engine has not handled.
     pub(super) const fn control_frames(&self) -> u32 {
         self.heard
     }
 
-    /// Returns the kinds of accesses that it counts although it may not see them.
+    /// Returns the kinds of accesses that the peer counts although it may not see them.
     #[inline]
     pub(super) const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Returns the slot of its sending half, while that is connected.
+    /// Returns the slot of the peer's sending half, while that is connected.
     pub(super) const fn sender(&self) -> Option<Connection> {
         self.sender
     }
 
-    /// Returns whether a receive was directed at it since it was [lost](Self::is_lost). A peer that is not lost may have directed
-    /// receives even if this is false.
+    /// Returns whether a receive was directed at the peer since it was [lost](Self::is_lost). A peer that is not lost
+    /// may have directed receives even if this is false.
     pub(super) const fn is_directed(&self) -> bool {
         self.directed
     }
 
-    /// Returns whether one of its messages may have been here when its connection ended.
+    /// Returns whether a message of the peer may have been held here when its connection ended.
     pub(super) const fn may_have_left(&self) -> bool {
         self.left
     }
@@ -294,7 +300,7 @@ pub(crate) struct Peers {
     list: Vec<Peer>,
     /// Maps addresses and their contexts to slots.
     by_socket: Sockets,
-    /// Maps the vector's addresses that were used to slots.
+    /// Maps the addresses of the vector that were used to slots.
     known: Known,
     /// The address that was used last, and its slot. It is valid whenever `known` is.
     last: Cell<(PeerAddress, Connection)>,
@@ -308,12 +314,12 @@ pub(crate) struct Peers {
     owing: u32,
     /// Whether the endpoint has only one peer, which is the only one in its vector once there is a connection to it.
     single: bool,
-    /// The actions that links are to do next.
+    /// The next actions for links.
     outbox: Outbox,
-    /// The cap on the bytes of unexpected messages that are held for one peer. Above it the peer is asked to offer messages rather than to
-    /// send them.
+    /// The limit for the bytes of unexpected messages that are held for one peer. Above it the peer is asked to offer
+    /// messages instead of sending them.
     unexpected_cap: usize,
-    /// Peers that are gone and left messages, in the order in which they left.
+    /// Disconnected peers that left messages, in the order in which they disconnected.
     left_messages: VecDeque<Connection>,
     /// Slots that were given up.
     free: Vec<Connection>,
@@ -322,8 +328,8 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Creates a table without peers. `single` is whether the endpoint has only one peer, `unexpected_cap` the number of bytes of unexpected
-    /// messages above which a peer is asked to offer messages rather than to send them.
+    /// Creates a table without peers. `single` is whether the endpoint has only one peer. `unexpected_cap` is the
+    /// number of bytes of unexpected messages above which a peer is asked to offer messages instead of sending them.
     pub(crate) fn new(vector: Option<AddressVector>, single: bool, unexpected_cap: usize) -> Self {
         let options = vector.as_ref().map(AddressVector::options);
         let known = options.map_or(Known::new(0, 0), |options| Known::new(options.receive_context_bits, options.base));
@@ -346,7 +352,7 @@ impl Peers {
         }
     }
 
-    /// The vector that names them.
+    /// Returns the vector with the peers' addresses.
     pub(crate) const fn vector(&self) -> Option<&AddressVector> {
         self.vector.as_ref()
     }
@@ -390,7 +396,7 @@ impl Peers {
         }
         let address = vector.lookup(peer).ok_or(Unresolved::Unknown)?;
         let bits = vector.options().receive_context_bits;
-        // A caller that uses no context numbers means the first context.
+        // A peer address without a context number means the first context.
         let context = peer.0.checked_shr(u64::BITS - bits).unwrap_or(0);
         let context = u16::try_from(context).map_err(|_| Unresolved::Unknown)?;
         let slot = self.real_slot((address, context));
@@ -400,11 +406,11 @@ impl Peers {
             self.removals = removals;
             // A hint: `find_source` verifies it whenever the vector has changed.
             self.list[slot as usize].source = PeerAddress(peer.0 << bits >> bits);
-        } // Else a removal is under way, and the slot is valid for this call only.
+        } // Otherwise a removal is under way, and the slot is valid for this call only.
         Ok(slot)
     }
 
-    /// Returns the slot of a socket address. Makes it if there is none.
+    /// Returns the slot of a socket address. Creates the slot if there is none.
     pub(crate) fn slot(&mut self, at: At) -> Connection {
         if let Some(slot) = self.by_socket.get(at, &self.list) {
             return slot;
@@ -414,7 +420,8 @@ impl Peers {
         slot
     }
 
-    /// Makes a slot for a peer that called, and advertises this address, but has not answered there. No address leads to this slot.
+    /// Creates a slot for a peer that called and advertises this address, but has not answered there. No address leads
+    /// to this slot.
     pub(crate) fn nameless_slot(&mut self, advertised: At) -> Connection {
         self.fresh(Peer { named: false, ..Peer::new(advertised) })
     }
@@ -432,7 +439,7 @@ impl Peers {
         }
     }
 
-    /// Frees a slot without a connection for another peer. Nothing may refer to the slot by its number.
+    /// Makes a slot without a connection available to another peer. Nothing may refer to the slot by its number.
     pub(crate) fn give_up(&mut self, slot: Connection) {
         if self.list[slot as usize].named {
             self.by_socket.forget(slot, &self.list);
@@ -441,14 +448,14 @@ impl Peers {
         self.free.push(slot);
     }
 
-    /// Queues a slot, after its connection has ended or could not be made, among those that may be given up.
+    /// Adds a slot to the queue of those that may be given up, after its connection ended or could not be established.
     pub(crate) fn part(&mut self, slot: Connection) {
         if !std::mem::replace(&mut self.list[slot as usize].parted, true) {
             self.parted.push_back(slot);
         }
     }
 
-    /// Takes the slot at the head of that queue: the one that was queued first.
+    /// Takes the slot that was added to that queue first.
     pub(crate) fn next_parted(&mut self) -> Option<Connection> {
         let slot = self.parted.pop_front()?;
         self.list[slot as usize].parted = false;
@@ -484,13 +491,13 @@ impl Peers {
         others.collect()
     }
 
-    /// The peer of a slot.
+    /// Returns the peer of a slot.
     #[inline]
     pub(crate) fn get(&self, slot: Connection) -> &Peer {
         &self.list[slot as usize]
     }
 
-    /// The peer of a slot.
+    /// Returns the peer of a slot, for changes.
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: Connection) -> &mut Peer {
         &mut self.list[slot as usize]
@@ -506,13 +513,13 @@ impl Peers {
         self.list.len()
     }
 
-    /// Returns the slot with this incarnation, if it is up.
+    /// Returns the connected slot with this incarnation, if there is one.
     pub(crate) fn with_incarnation(&self, incarnation: u128) -> Option<Connection> {
         let found = |peer: &Peer| peer.state == State::Up && peer.incarnation == incarnation;
         self.list.iter().position(found).map(|slot| slot as Connection)
     }
 
-    /// Returns every slot that is up.
+    /// Returns every connected slot.
     pub(crate) fn up(&self) -> impl Iterator<Item = Connection> + '_ {
         self.list.iter().enumerate().filter(|(_, peer)| peer.state == State::Up).map(|(slot, _)| slot as Connection)
     }
@@ -546,7 +553,7 @@ impl Peers {
         self.source(slot).is_specified()
     }
 
-    /// Returns how events name the peer of a slot: its place in the vector, and its address.
+    /// Returns the identification of a slot's peer in events: its place in the vector, and its address.
     pub(crate) fn identify(&mut self, slot: Connection) -> (PeerAddress, SocketAddr) {
         (self.source(slot), self.list[slot as usize].address)
     }
@@ -557,7 +564,8 @@ impl Peers {
         self.single
     }
 
-    /// Records that the connection to a slot is being made, by the attempt with this number. Returns where the peer is called.
+    /// Records that the attempt with this number establishes the connection of a slot. Returns the address at which the
+    /// peer is called.
     pub(super) fn connecting(&mut self, slot: Connection, attempt: u64) -> At {
         let peer = &mut self.list[slot as usize];
         peer.state = State::Connecting(attempt);
@@ -596,7 +604,8 @@ impl Peers {
         self.list[slot as usize].counts = counts;
     }
 
-    /// Records that a receive is directed at a peer. Returns the slot whose messages it takes: that of the sending half, if there is one.
+    /// Records that a receive is directed at a peer. Returns the slot whose messages the receive takes: that of the
+    /// sending half, if there is one.
     pub(super) fn direct_receive(&mut self, slot: Connection) -> Connection {
         let peer = &mut self.list[slot as usize];
         peer.directed = true;
@@ -605,7 +614,7 @@ impl Peers {
         slot
     }
 
-    /// Records whether messages of a peer without a connection may be here.
+    /// Records whether messages of a peer without a connection may be held here.
     pub(super) fn set_left(&mut self, slot: Connection, left: bool) {
         self.list[slot as usize].left = left;
     }
@@ -634,13 +643,14 @@ impl Peers {
         self.any_accused
     }
 
-    /// Begins a look at the [accused](Peer::accused) peers, after which [`any_accused`](Self::any_accused) concerns later accusations.
+    /// Begins an inspection of the [accused](Peer::accused) peers. After this, [`any_accused`](Self::any_accused)
+    /// concerns later accusations.
     #[cold]
     pub(super) const fn judge(&mut self) {
         self.any_accused = false;
     }
 
-    /// Makes the slot idle again. The next operation makes a new connection.
+    /// Makes the slot idle again. The next operation starts a new connection.
     pub(crate) fn reset(&mut self, slot: Connection) {
         let peer = &mut self.list[slot as usize];
         peer.state = State::Idle;
@@ -657,7 +667,7 @@ impl Peers {
     }
 }
 
-/// Why an address has no slot.
+/// The reason why an address has no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unresolved {
     /// The endpoint has no vector.

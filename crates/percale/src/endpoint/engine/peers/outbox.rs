@@ -1,6 +1,7 @@
 //! The actions that links are to do next, in the order in which they were decided.
 //!
-//! Links hand frames to the engine while they are borrowed, so what a frame asks for is put here, and done when the link is free again.
+//! Links are borrowed while they hand frames to the engine. So the actions that a frame requests are put here, and are
+//! performed when the link is free again.
 
 use std::collections::VecDeque;
 
@@ -40,7 +41,7 @@ impl Outbox {
         self.0.iter().any(|(to, _)| *to == slot)
     }
 
-    /// Drops the actions for a connection that is over.
+    /// Drops the actions for a connection that has ended.
     pub(super) fn forget(&mut self, slot: Connection) {
         self.0.retain(|(to, _)| *to != slot);
     }

@@ -1,12 +1,14 @@
-//! The one place that decides whether a frame may leave for a peer now, and the queue of the operations that may not.
+//! Decides whether a frame may leave for a peer now (only this module does), and queues the operations that may not.
 //!
-//! An operation leaves in the call that posts it, or it is queued and leaves in its turn. Both ways ask [`Peer::may_leave`], with what is to
-//! leave ([`Leaving`]). What a link itself refuses (its ring or its socket is full) is no decision of this module: a queued operation then
-//! stays in the queue, and an answer goes to the peer's backlog (`budget`).
+//! An operation leaves in the call that posts it, or it is queued and leaves in its turn. In both cases
+//! [`Peer::may_leave`] decides, given a description of the frame ([`Leaving`]). This module does not cover refusals by
+//! a link (whose ring or socket is full): a queued operation then stays in the queue, and an answer goes to the peer's
+//! backlog (`budget`).
 //!
-//! Order: accesses to a peer are made in one of three ways, one way at a time. An executed access begins when no access by RDMA is under
-//! way, and the other way round; a direct access begins when no executed access is under way. A message waits for long writes, and for
-//! writes by RDMA, because the target may see their bytes later than a message; and for notices of writes, which a link has not taken yet.
+//! Order: accesses to a peer are made in one of three ways, one way at a time. An executed access begins when no access
+//! by RDMA is under way, and an access by RDMA begins when no executed access is under way. A direct access begins when
+//! no executed access is under way. A message waits for long writes and for writes by RDMA, because the target may see
+//! their bytes later than a message. It also waits for notices of writes that a link has not taken yet.
 
 use std::collections::VecDeque;
 
@@ -26,7 +28,8 @@ pub(in super::super) const PARTS_LIMIT: u32 = 1024;
 /// The maximum number of bytes of long parts that one peer is asked to transfer at a time: at least two parts.
 pub(in super::super) const LONG_BYTES: u64 = 2 * super::super::remote::PART_LIMIT;
 
-/// Consecutive accesses that are executed because others are. After that, an access waits until the executed ones are over.
+/// The number of consecutive accesses that are executed only because others are. After that, an access waits until the
+/// executed ones have ended.
 const PATIENCE: u32 = 16;
 
 /// A frame, or an operation, that is to leave for a peer.
@@ -36,35 +39,36 @@ pub(in super::super) enum Leaving {
     Message,
     /// A message of a group, with its payload or as an offer, in the call that begins it.
     GroupMessage,
-    /// An access that the initiator itself makes in the call that posts it. `fenced`: not before all earlier operations have ended.
+    /// An access that the initiator itself makes in the call that posts it. `fenced`: the access waits for all earlier
+    /// operations.
     Access {
-        /// Whether it has a fence.
+        /// Whether the access has a fence.
         fenced: bool,
     },
     /// A bind or an invalidation of a window in the call that posts it.
     Window {
         /// Whether it is an invalidation, which needs no connection.
         invalidates: bool,
-        /// Whether it has a fence. The queue waits for it.
+        /// Whether the operation has a fence, for which the queue waits.
         fenced: bool,
     },
     /// The first message of the queue.
     QueuedMessage {
-        /// Whether it has a fence.
+        /// Whether the message has a fence.
         fenced: bool,
     },
     /// The first operation of the queue, if that is an access or an operation on a window.
     Queued {
-        /// Whether it has a fence.
+        /// Whether the operation has a fence.
         fenced: bool,
-        /// Whether it is an access of which nothing has left. Such an access may add a notice.
+        /// Whether the operation is an access of which no part was sent. Such an access may add a notice.
         begins: bool,
     },
     /// The access at the head of the queue, if the initiator makes it itself.
     DirectAccess,
     /// The access at the head of the queue, if the target executes it.
     ExecutedAccess,
-    /// A part of an executed access, if the peer has this number of bytes of long parts to transfer then.
+    /// A part of an executed access, where the peer would then have this number of bytes of long parts to transfer.
     Part {
         /// The number of bytes.
         long_bytes: u64,
@@ -124,7 +128,7 @@ impl Peer {
         self.outstanding == self.of_groups
     }
 
-    /// Returns whether the first operation of the queue may leave. There may be none.
+    /// Returns whether the first operation of the queue, if there is one, may leave.
     #[inline]
     pub(in super::super) fn may_first_leave(&self) -> bool {
         let Some(first) = self.pending.front() else { return false };
@@ -136,8 +140,8 @@ impl Peer {
         })
     }
 
-    /// Returns whether an operation may join the queue. On an established connection the queue is being sent: more can be posted when it
-    /// has left. `fenced` is whether the operation has a fence.
+    /// Returns whether an operation may join the queue. On an established connection the queue is being sent, and more
+    /// can be posted when it is empty. `fenced` is whether the operation has a fence.
     pub(in super::super) fn may_queue(&self, what: Queuing, notify: Notify, fenced: bool) -> bool {
         let (waiting, draining) = (self.pending.len(), self.is_up() && !self.pending.is_empty() && !fenced);
         match what {
@@ -170,7 +174,8 @@ impl Peer {
         !self.pending.is_empty() || self.budget.owes()
     }
 
-    /// Returns whether operations wait that leave when the connection is established, or has room.
+    /// Returns whether there are waiting operations that leave when the connection is established, or when its link has
+    /// room.
     pub(in super::super) fn is_to_be_flushed(&self) -> bool {
         matches!(self.state, State::Up | State::Connecting(_)) && !self.pending.is_empty()
     }
@@ -204,8 +209,8 @@ impl Peer {
         self.pending.remove(first)
     }
 
-    /// Queues a message of a group behind other messages of groups and before everything else. The other operations in the queue may wait
-    /// for something that the peer's application does only after the group's operation is over.
+    /// Queues a message of a group behind other messages of groups and before everything else. The other operations in
+    /// the queue may wait for something that the peer's application does only after the group's operation has ended.
     pub(in super::super) fn queue_for_group(&mut self, message: Pending) {
         let last = self.pending.iter().rposition(|other| matches!(other.work, Work::Collective(_)));
         self.pending.insert(last.map_or(0, |last| last + 1), message);
@@ -241,14 +246,14 @@ impl Peer {
         self.started();
     }
 
-    /// Counts that such an access has ended, or is to be restarted. `long`: messages waited for it.
+    /// Counts that such an access has ended, or is to be restarted. `long` is whether messages waited for it.
     pub(in super::super) const fn execution_ended(&mut self, long: bool) {
         self.executed = self.executed.saturating_sub(1);
         self.long_write_ended(long);
         self.finished();
     }
 
-    /// Counts an access by RDMA. `writes`: messages wait for it.
+    /// Counts an access by RDMA. `writes` is whether messages wait for it.
     pub(in super::super) fn rdma_started(&mut self, writes: bool) {
         self.direct += 1;
         self.long_writes += u32::from(writes);
@@ -273,14 +278,14 @@ impl Peer {
         }
     }
 
-    /// Counts an access that RDMA reaches, but that is executed because others are. Returns false if it waits instead: too many in a row
-    /// were executed.
+    /// Counts an access that RDMA can reach, but that is executed because others are. Returns false if too many in a
+    /// row were executed, so that the access waits instead.
     pub(in super::super) const fn count_executed_instead(&mut self) -> bool {
         self.impatience = self.impatience.saturating_add(1);
         self.impatience <= PATIENCE
     }
 
-    /// Ends the row of such accesses.
+    /// Resets the count of such accesses.
     pub(in super::super) const fn forget_executed_instead(&mut self) {
         self.impatience = 0;
     }
@@ -320,7 +325,7 @@ impl Peers {
         self.outbox.push(to, Action::Frame(head));
     }
 
-    /// Returns whether the outbox has something.
+    /// Returns whether the outbox contains actions.
     #[inline]
     pub(in super::super) fn has_actions(&self) -> bool {
         !self.outbox.is_empty()
@@ -338,17 +343,17 @@ impl Peers {
         self.outbox.continues(slot)
     }
 
-    /// Returns whether the outbox has something for this peer.
+    /// Returns whether the outbox contains actions for this peer.
     pub(in super::super) fn has_actions_for(&self, slot: Connection) -> bool {
         self.outbox.names(slot)
     }
 
-    /// Drops what the outbox has for a connection that is over.
+    /// Drops the actions for a closed connection.
     pub(in super::super) fn drop_actions_for(&mut self, slot: Connection) {
         self.outbox.forget(slot);
     }
 
-    /// Drops everything in the outbox.
+    /// Drops all actions.
     pub(in super::super) fn drop_actions(&mut self) {
         self.outbox.clear();
     }

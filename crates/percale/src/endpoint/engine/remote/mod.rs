@@ -7,10 +7,12 @@
 //! * `serves`: bytes of local regions that peers are to fetch
 //!
 //! Invariants:
-//! 1. An access that was started is in `accesses` until its last part has ended; a part is in `parts` until it has been answered and no
-//!    transport reads its memory any more. The access owns the memory that its parts use.
-//! 2. Parts, accesses and transfers that a peer names are checked to be that peer's. A number of an entry that is gone is late, not wrong.
-//! 3. After the first refusal no further part of an access leaves; the access ends when the parts that had left are answered.
+//! 1. An access that was started is in `accesses` until its last part has ended. A part is in `parts` until it has been
+//!    answered and no transport reads its memory any more. The access owns the memory that its parts use.
+//! 2. Parts, accesses and transfers with a number that a peer sent are checked to belong to that peer. A number of an
+//!    entry that no longer exists is late, not wrong.
+//! 3. After the first refusal no further part of an access leaves. The access ends when the parts that had left are
+//!    answered.
 //! 4. A long part is in `long` exactly as long as it is in `parts`.
 
 mod serves;
@@ -33,14 +35,14 @@ use crate::table::{Id, Table};
 use crate::transport::Connection;
 use crate::wire::head::{Flags, Head, Offer};
 
-/// The maximum length of a part, in bytes: the amount that a target may have to hold for it.
+/// The maximum length of a part, in bytes: the number of bytes that a target may have to hold for it.
 pub(crate) const PART_LIMIT: u64 = 32 << 20;
 
-/// Bits in the numbers by which peers name operations other than sends. They select the table.
+/// Bits in the numbers that peers use for operations other than sends. They select the table.
 pub(crate) const PART: u32 = 1 << 31;
 pub(crate) const SERVE: u32 = 1 << 30;
 
-/// Why an access failed.
+/// The error of a failed access.
 pub(super) type AccessError = (ErrorCode, Cow<'static, str>);
 
 /// An access in progress.
@@ -48,16 +50,16 @@ pub(super) type AccessError = (ErrorCode, Cow<'static, str>);
 pub(crate) struct Execution {
     to: Connection,
     notify: Notify,
-    /// The operation, with the memory that it uses: transports use that memory until the last part has ended.
+    /// The operation, with the memory that it uses. Transports use that memory until the last part has ended.
     posted: Box<Posted<What>>,
     /// Parts that have not ended, and one more while not all have left.
     left: u32,
     error: Option<AccessError>,
-    /// The notice that the target gets once all parts are there.
+    /// The notice that the target gets when all parts have arrived.
     tell: Option<Tell>,
-    /// Whether messages wait for it: some part is a long write, or it is a write by RDMA.
+    /// Whether messages wait for the access, because some part is a long write, or it is a write by RDMA.
     long: bool,
-    /// Whether it is made by RDMA.
+    /// Whether the access is made by RDMA.
     direct: bool,
 }
 
@@ -67,37 +69,37 @@ impl Execution {
         Self { to, notify, posted, left: 1, error: None, tell: None, long: false, direct: false }
     }
 
-    /// Returns its target.
+    /// Returns the target.
     pub(super) const fn to(&self) -> Connection {
         self.to
     }
 
-    /// Returns what a completion reports.
+    /// Returns the completion.
     pub(super) fn entry(&self) -> Entry {
         self.posted.work().entry()
     }
 
-    /// Returns where its end is reported.
+    /// Returns where the end of the access is reported.
     pub(super) const fn notify(&self) -> Notify {
         self.notify
     }
 
-    /// Returns whether messages wait for it.
+    /// Returns whether messages wait for the access.
     pub(super) const fn is_long(&self) -> bool {
         self.long
     }
 
-    /// Returns whether it is made by RDMA.
+    /// Returns whether the access is made by RDMA.
     pub(super) const fn is_by_rdma(&self) -> bool {
         self.direct
     }
 
-    /// Takes why it failed, if it did.
+    /// Takes the error of the access, if it failed.
     pub(super) const fn take_error(&mut self) -> Option<AccessError> {
         self.error.take()
     }
 
-    /// Returns the notice that the target gets now that all parts are there.
+    /// Returns the notice that the target gets now, after all parts have arrived.
     pub(super) const fn tell(&self) -> Option<&Tell> {
         self.tell.as_ref()
     }
@@ -108,7 +110,8 @@ impl Execution {
     }
 }
 
-/// A part that the target performs at some time after it handled the frame. Accesses that overlap it have to wait, unless both read.
+/// A part that the target performs some time after it handled the frame. Accesses that overlap it have to wait, unless
+/// both read.
 #[derive(Clone, Copy, Debug)]
 struct Long {
     peer: Connection,
@@ -122,7 +125,7 @@ impl Long {
     /// Returns whether an access to `other` must not overtake this one.
     fn meets(&self, other: &RemoteMemory, writes: bool) -> bool {
         let (ours, theirs) = (&self.remote, other);
-        // Not the sums of address and length, which may wrap.
+        // This does not add address and length, because the sums may wrap.
         let overlap = ours.address.wrapping_sub(theirs.address) < theirs.len
             || theirs.address.wrapping_sub(ours.address) < ours.len;
         ours.key == theirs.key && overlap && (writes || self.writes)
@@ -134,13 +137,13 @@ impl Long {
 pub(crate) struct Part {
     access: Id<Execution>,
     to: Connection,
-    /// The local memory: the bytes that are written, or where results go.
+    /// The local memory: the bytes that are written, or the place for results.
     local: Segments,
     /// The key of the region.
     key: u64,
     /// Whether a transport uses `local`: it reads from it to serve a pull, or fetches into it.
     pushing: bool,
-    /// Whether the target has asked for the bytes of a long write. It does so once.
+    /// Whether the target has requested the bytes of a long write. It may do so once.
     asked: bool,
     /// The answer of the target, if a transport still reads `local`.
     answered: Option<Result<(), Refusal>>,
@@ -148,7 +151,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Creates a part that is about to leave. `takes_data` is whether the answer brings bytes for `local`.
+    /// Creates a part that is about to leave. `takes_data` is whether the answer carries bytes for `local`.
     pub(super) const fn new(
         access: Id<Execution>,
         to: Connection,
@@ -159,12 +162,12 @@ impl Part {
         Self { access, to, local, key, pushing: false, asked: false, answered: None, takes_data }
     }
 
-    /// Returns its access.
+    /// Returns the access of the part.
     pub(super) const fn access(&self) -> Id<Execution> {
         self.access
     }
 
-    /// Returns its target.
+    /// Returns the target of the part.
     pub(super) const fn to(&self) -> Connection {
         self.to
     }
@@ -175,17 +178,17 @@ impl Part {
 pub(super) struct OfferedRead {
     pub(super) part: Id<Part>,
     pub(super) offer: Offer,
-    /// Where they go.
+    /// The place for the bytes.
     pub(super) into: Lease,
 }
 
-/// The part of a local access that a peer names.
+/// The part of a local access that belongs to a number that a peer sent.
 enum NamedPart {
-    /// One of its parts.
+    /// A part of an access to that peer.
     Here(Id<Part>),
-    /// A part that has ended, or that is another peer's.
+    /// A part that has ended, or that belongs to another peer.
     Gone,
-    /// No part at all.
+    /// The number is not that of a part.
     None,
 }
 
@@ -213,14 +216,14 @@ impl Remote {
         self.long.iter().filter(|long| long.peer == slot).map(|long| long.remote.len).sum()
     }
 
-    /// Returns whether an access must wait for a long part of an access that was posted before it.
+    /// Returns whether an access has to wait for a long part of an access that was posted before it.
     pub(super) fn meets_long(&self, slot: Connection, what: &What) -> bool {
         let writes = what.changes();
         self.long.iter().any(|long| long.peer == slot && what.pieces().iter().any(|piece| long.meets(piece, writes)))
     }
 
-    /// Starts an access, of which no part has left. `tell` is the notice that the target gets when all parts are there. Returns `None` if
-    /// the access was started before.
+    /// Starts an access before any of its parts has left. `tell` is the notice that the target gets when all parts have
+    /// arrived. Returns `None` if the access was started before.
     pub(super) fn start(
         &mut self,
         slot: Connection,
@@ -232,13 +235,13 @@ impl Remote {
         Some(self.accesses.insert(Execution { tell, ..Execution::new(slot, notify, posted) }))
     }
 
-    /// Returns the number of the access that is started next.
+    /// Returns the number of the next started access.
     pub(super) fn next_access(&self) -> Id<Execution> {
         self.accesses.next_id()
     }
 
-    /// Starts an access by RDMA of which the first part was posted, with the number [`next_access`](Self::next_access). Returns `None` if
-    /// the access was started before.
+    /// Starts an access by RDMA whose first part was posted, with the number [`next_access`](Self::next_access).
+    /// Returns `None` if the access was started before.
     pub(super) fn start_by_rdma(&mut self, slot: Connection, waiting: &mut Waiting, notify: Notify) -> Option<()> {
         let posted = waiting.start(self.accesses.next_id())?;
         let long = posted.work().changes();
@@ -247,7 +250,7 @@ impl Remote {
         Some(())
     }
 
-    /// Returns the started access that waits to go on, unless it has ended.
+    /// Returns the started access that waits to continue, unless it has ended.
     pub(super) fn started(&self, waiting: &Waiting) -> Option<(Id<Execution>, &What, bool)> {
         let id = waiting.started()?;
         let access = self.accesses.get(id)?;
@@ -269,7 +272,7 @@ impl Remote {
         self.accesses[access].left += 1;
     }
 
-    /// Sets the notice that the target gets when all parts of an access are there, unless there is one.
+    /// Sets the notice that the target gets when all parts of an access have arrived, unless there is one already.
     pub(super) fn tell_at_end(&mut self, access: Id<Execution>, tell: impl FnOnce() -> Tell) {
         self.accesses[access].tell.get_or_insert_with(tell);
     }
@@ -298,11 +301,11 @@ impl Remote {
     pub(super) fn expect(&mut self, wire: u32) -> Option<(Id<Part>, Connection)> {
         let id = self.parts.find_wire(wire & !PART)?;
         let part = &mut self.parts[id];
-        part.pushing = true; // A transport uses its memory.
+        part.pushing = true; // A transport uses the memory of the part.
         Some((id, part.to))
     }
 
-    /// Returns the access that a link names.
+    /// Returns the access with this number, which a link reported.
     pub(super) fn access_of(&self, from: Connection, wire: u32) -> Option<Id<Execution>> {
         let id = self.accesses.find_wire(wire)?;
         (self.accesses[id].to == from).then_some(id)
@@ -313,7 +316,7 @@ impl Remote {
         self.access_of(from, wire).filter(|id| self.accesses[*id].direct)
     }
 
-    /// Returns the part that a peer names.
+    /// Returns the part with this number, which a peer sent.
     fn part_of(&self, from: Connection, wire: u32) -> NamedPart {
         if wire & PART == 0 {
             return NamedPart::None;
@@ -337,7 +340,7 @@ impl Remote {
     /// Handles the answer to a part without bytes. Returns the part if it ends with that.
     ///
     /// # Errors
-    /// How the answer breaks the protocol.
+    /// The violation of the protocol.
     pub(super) fn answered(
         &mut self,
         from: Connection,
@@ -364,10 +367,11 @@ impl Remote {
         Ok(Some(id))
     }
 
-    /// Copies the bytes that a part reads to its local memory. Returns the part, which ends with that, unless it is gone.
+    /// Copies the bytes that a part reads to its local memory. Returns the part, which then ends, or `None` if
+    /// it no longer exists.
     ///
     /// # Errors
-    /// How the frame breaks the protocol.
+    /// The violation of the protocol.
     pub(super) fn read_data(
         &mut self,
         from: Connection,
@@ -388,10 +392,10 @@ impl Remote {
         Ok(Some(id))
     }
 
-    /// Handles the offer of the bytes that a part reads. Returns what is to be fetched, unless the part is gone.
+    /// Handles the offer of the bytes that a part reads. Returns the bytes to fetch, unless the part no longer exists.
     ///
     /// # Errors
-    /// How the offer breaks the protocol.
+    /// The violation of the protocol.
     pub(super) fn read_offered(
         &mut self,
         from: Connection,
@@ -400,7 +404,7 @@ impl Remote {
     ) -> Result<Option<OfferedRead>, &'static str> {
         let id = match self.part_of(from, head.id) {
             NamedPart::Here(id) if self.parts[id].takes_data && !self.parts[id].pushing => id,
-            // What it offers is told by its pull.
+            // A part that has ended needs none of the offered bytes.
             NamedPart::Gone => return Ok(None),
             _ => return Err("an offer of bytes that nobody reads"),
         };
@@ -408,7 +412,7 @@ impl Remote {
         let Some(offer) = payload.read::<Offer>(0).filter(|offer| offer.len.get() == part.local.len() as u64) else {
             return Err("an offer of other bytes than were to be read");
         };
-        part.pushing = true; // A transport uses its memory.
+        part.pushing = true; // A transport uses the memory of the part.
         Ok(Some(OfferedRead { part: id, offer, into: Lease::own(&part.local) }))
     }
 
@@ -431,10 +435,10 @@ impl Remote {
         Some((id, part.answered?))
     }
 
-    /// Removes a part that has ended. The caller then counts that for its access, by [`step`](Self::step).
+    /// Removes a part that has ended. The caller then counts its end for its access, by [`step`](Self::step).
     pub(super) fn end_part(&mut self, id: Id<Part>) -> Option<Part> {
         let part = self.parts.remove(id)?;
-        self.long.retain(|long| long.part != id); // Not when its access ends: that may have parts that wait for this one.
+        self.long.retain(|long| long.part != id); // Not when its access ends: other parts may wait for this one.
         Some(part)
     }
 
@@ -453,14 +457,14 @@ impl Remote {
         self.accesses.remove(id)
     }
 
-    /// Returns an access of which nothing has left to the operation that waits.
+    /// Gives an access back to the waiting operation. No part of the access has left.
     pub(super) fn withdraw(&mut self, waiting: &mut Waiting, id: Id<Execution>) {
         if let Some(access) = self.accesses.remove(id) {
             waiting.begin_anew(access.posted);
         }
     }
 
-    /// Returns the access with this number, whatever its target.
+    /// Returns the access with this number, for any target.
     pub(super) fn find(&self, wire: u32) -> Option<Id<Execution>> {
         self.accesses.find_wire(wire)
     }
@@ -470,7 +474,7 @@ impl Remote {
         Some(self.parts.get(part)?.access)
     }
 
-    /// Drops the parts of a connection that is gone, and takes the accesses that were in progress over it.
+    /// Drops the parts of a closed connection, and takes the accesses that were in progress over it.
     pub(super) fn take_of(&mut self, peer: Connection) -> Vec<Execution> {
         self.parts.retain(|_, part| part.to != peer);
         self.long.retain(|long| long.peer != peer);
@@ -478,7 +482,7 @@ impl Remote {
         gone.into_iter().filter_map(|id| self.accesses.remove(id)).collect()
     }
 
-    /// Returns the number by which the target names a part.
+    /// Returns the number that the target uses for a part.
     #[cfg(all(test, not(loom)))]
     pub(super) fn first_part(&self) -> Option<u32> {
         self.parts.iter().next().map(|(id, _)| id.to_wire() | PART)

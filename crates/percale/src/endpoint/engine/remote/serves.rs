@@ -10,25 +10,25 @@ use crate::transport::Connection;
 /// How a peer gets the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum ServeMode {
-    /// They are offered, and the peer asks for them.
+    /// The bytes are offered, and the peer requests them.
     Offered,
-    /// The peer expects them, and they are sent at once. The transfer counts as an answer until it has left.
+    /// The peer expects the bytes, and they are sent at once. The transfer counts as an answer until it has left.
     Expected,
 }
 
 /// Bytes of a region that a peer is about to fetch.
 #[derive(Debug)]
 pub(in super::super) struct Serve {
-    /// The peer that asked for them.
+    /// The peer that requested them.
     to: Connection,
-    /// The bytes that it gets.
+    /// The bytes that the peer gets.
     source: Lease,
-    /// The copy that `source` names, if this process must not touch the region's own memory.
+    /// The copy to which `source` refers, if this process must not touch the region's own memory.
     staged: Option<Buffer>,
     mode: ServeMode,
-    /// Whether the peer is fetching it.
+    /// Whether the peer is fetching the bytes.
     asked: bool,
-    /// Whether it is all of a read, which is counted when it is over.
+    /// Whether the bytes are all of a read, which is counted when it ends.
     counted: bool,
 }
 
@@ -43,15 +43,15 @@ impl Serve {
         self.mode
     }
 
-    /// Returns whether it was all of a read, which is to be counted now.
+    /// Returns whether the bytes were all of a read, which is to be counted now.
     pub(in super::super) const fn is_counted(&self) -> bool {
         self.counted
     }
 }
 
 impl Remote {
-    /// Adds bytes that a peer is to fetch. `staged` is the copy that `source` names, if a copy was made; `counted` is whether they are all of
-    /// a read. Returns the number by which the peer names them.
+    /// Adds bytes that a peer is to fetch. `staged` is the copy to which `source` refers, if a copy was made. `counted`
+    /// is whether they are all of a read. Returns the number that the peer uses for them.
     pub(in super::super) fn serve(
         &mut self,
         to: Connection,
@@ -64,7 +64,7 @@ impl Remote {
         self.serves.insert(Serve { to, source, staged, mode, asked, counted }).to_wire() | SERVE
     }
 
-    /// Handles a peer's request for the bytes that it asked to read.
+    /// Handles a peer's request for the bytes of its read.
     pub(in super::super) fn serve_asked(&mut self, from: Connection, wire: u32) -> Asked {
         let Some(id) = self.serve_of(from, wire) else { return Asked::Gone };
         let serve = &mut self.serves[id];
@@ -79,7 +79,7 @@ impl Remote {
         (self.serves[id].to == from).then_some(id)
     }
 
-    /// Removes a transfer to a peer that is over.
+    /// Removes a finished transfer to a peer.
     pub(in super::super) fn served(&mut self, from: Connection, wire: u32) -> Option<Serve> {
         let id = self.serve_of(from, wire)?;
         self.serves.remove(id)

@@ -1,4 +1,4 @@
-//! Accesses in progress alone, without an engine and without links.
+//! Tests of accesses in progress without an engine and without links.
 
 use super::*;
 use crate::endpoint::remote_work::{RemotePieces, RmaWork};
@@ -22,7 +22,8 @@ fn rma(remote: RemoteMemory, local: &mut Buffer, context: u64) -> RmaWork {
     RmaWork { peer, local, remote, data: None, context, flags }
 }
 
-/// Starts an access with this number of parts, all of which leave. Returns the access and the numbers by which the target names the parts.
+/// Starts an access with this number of parts, all of which leave. Returns the access and the numbers that the target
+/// uses for the parts.
 fn start(remote: &mut Remote, what: What, parts: usize) -> (Id<Execution>, Vec<u32>) {
     let takes_data = matches!(what, What::Read(_));
     let local = match &what {
@@ -46,7 +47,7 @@ fn answer(id: u32) -> Head {
     Head { kind: crate::wire::head::Kind::Done, id, ..Head::default() }
 }
 
-/// Ends a part as the engine does it.
+/// Ends a part in the same way as the engine.
 fn end(remote: &mut Remote, part: Id<Part>, result: Result<(), AccessError>) -> Option<Execution> {
     let part = remote.end_part(part)?;
     assert_eq!(part.to(), TARGET);

@@ -89,13 +89,13 @@ impl What {
         }
     }
 
-    /// Returns what the target reports, if it is to report the access at all: the data and the length.
+    /// Returns the target's report, if the target is to report the access: the data and the length.
     #[inline]
     pub(in super::super) fn told(&self) -> Option<Told> {
         self.data().map(|data| Told { data, len: self.entry().len })
     }
 
-    /// Returns the part with this number: the peer's memory, and where the part starts in the local memory.
+    /// Returns the part with this number: the peer's memory, and the offset of the part in the local memory.
     pub(in super::super) fn part(&self, number: u64) -> Option<(RemoteMemory, u64)> {
         self.part_of(number, PART_LIMIT)
     }
@@ -135,7 +135,8 @@ impl What {
         }
     }
 
-    /// Returns the notice that the target gets when the access has ended: what it has yet to count, and the data.
+    /// Returns the notice that the target gets when the access has ended: the counts that it has yet to make, and the
+    /// data.
     pub(in super::super) fn tell(&self, counts: Counts) -> Tell {
         let mut tell = Tell { regions: [(0, 0); IOV_LIMIT], count: 0, counts, told: self.told() };
         for piece in self.pieces() {
@@ -179,22 +180,22 @@ pub(in super::super) fn atomic_kind(work: &AtomicWork) -> AtomicKind {
     }
 }
 
-/// An access that waits for its turn, as a whole or with some of its parts.
+/// An access of which some parts, or all, have yet to leave.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     state: WaitingState,
     /// The number of parts that have left.
     sent: u64,
-    /// Whether the target has to execute it because the device cannot make it.
+    /// Whether the target has to execute the access because the device cannot make it.
     executed_only: bool,
 }
 
 /// The progress of a waiting access.
 #[derive(Debug)]
 enum WaitingState {
-    /// Nothing of it has left.
+    /// No part has left.
     Untouched(Box<Posted<What>>),
-    /// It has begun, and its execution owns what it uses.
+    /// The access has begun, and its execution owns the memory that it uses.
     Started(Id<Execution>),
 }
 
@@ -213,17 +214,17 @@ impl Waiting {
         self.sent += 1;
     }
 
-    /// Returns whether the target has to execute it because the device cannot make it.
+    /// Returns whether the target has to execute the access because the device cannot make it.
     pub(in super::super) const fn is_executed_only(&self) -> bool {
         self.executed_only
     }
 
-    /// Records that the target has to execute it.
+    /// Records that the target has to execute the access.
     pub(in super::super) const fn execute_only(&mut self) {
         self.executed_only = true;
     }
 
-    /// Returns its execution, if it has begun.
+    /// Returns the execution of the access, if it has begun.
     pub(in super::super) const fn started(&self) -> Option<Id<Execution>> {
         match self.state {
             WaitingState::Started(id) => Some(id),
@@ -242,22 +243,23 @@ impl Waiting {
         }
     }
 
-    /// Restarts the access, with the memory of its execution, which is over. The parts that have left no longer count.
+    /// Restarts the access, with the memory of its execution, which has ended. The parts that have left no longer
+    /// count.
     pub(in super::super) fn begin_anew(&mut self, posted: Box<Posted<What>>) {
         (self.state, self.sent) = (WaitingState::Untouched(posted), 0);
     }
 
-    /// Returns its flags while nothing of it has left. Later no flag holds it back.
+    /// Returns the flags of the access while no part has left. Later no flag holds it back.
     pub(crate) fn flags(&self) -> OpFlags {
         self.what().map_or(OpFlags::empty(), What::flags)
     }
 
-    /// Returns its completion while nothing of it has left. Later its execution ends it.
+    /// Returns the completion of the access while no part has left. Later its execution ends it.
     pub(crate) fn entry(&self) -> Option<Entry> {
         self.what().map(What::entry)
     }
 
-    /// Returns the operation while nothing of it has left.
+    /// Returns the operation while no part has left.
     pub(in super::super) fn what(&self) -> Option<&What> {
         match &self.state {
             WaitingState::Untouched(posted) => Some(posted.work()),
@@ -274,10 +276,10 @@ pub(in super::super) struct Told {
     pub(in super::super) len: u64,
 }
 
-/// The notice to the target of an access that the target could not count or report by itself.
+/// The notice to the target of an access that the target itself could not count or report.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Tell {
-    /// The keys of the regions, with their generations as far as the target has sent them, else 0.
+    /// The keys of the regions, with their generations if the target has sent them, else 0.
     regions: [(u64, u64); IOV_LIMIT],
     count: usize,
     counts: Counts,
@@ -290,12 +292,12 @@ impl Tell {
         &self.regions[..self.count]
     }
 
-    /// Returns what the target counts.
+    /// Returns the counts that the target makes.
     pub(in super::super) const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Returns what the target reports.
+    /// Returns the content of the target's completion.
     pub(in super::super) const fn told(&self) -> Option<Told> {
         self.told
     }

@@ -8,7 +8,7 @@ use crate::endpoint::counted::Counted;
 use crate::endpoint::submissions::Submissions;
 use crate::wire::head::Counts;
 
-/// The counters of an endpoint; several may be the same.
+/// The counters of an endpoint. Several may be the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
     /// Whether regions count the accesses that peers make through the endpoint.
@@ -38,7 +38,7 @@ impl Counters {
         self.regions = count;
     }
 
-    /// Counts operations of these kinds, in place of the counters that they had.
+    /// Counts operations of these kinds with this counter, in place of their previous counters.
     pub(crate) fn set(&mut self, what: Counted, counter: &Arc<Counter>) {
         let places = [
             (Counted::SENDS, &mut self.sends),
@@ -53,7 +53,7 @@ impl Counters {
         }
     }
 
-    /// Returns the first of these kinds that has a counter, in words.
+    /// Returns the name of the first of these kinds that has a counter.
     pub(in super::super) fn has_any(&self, what: Counted) -> Option<&'static str> {
         let places = [
             (Counted::SENDS, &self.sends, "sends"),

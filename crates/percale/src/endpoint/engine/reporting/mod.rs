@@ -1,12 +1,12 @@
-//! Where an endpoint reports what has ended: its own completion queue, the queues that it shares with others, its counters, and its event
-//! queue.
+//! The destinations of an endpoint's reports: its own completion queue, the queues that it shares with others, its
+//! counters, and its event queue.
 //!
 //! Invariants:
-//! * An operation of [`Notify::Queue`](super::types::Notify::Queue) has reserved room in the queue of its direction before it is posted. One
-//!   report uses that room up ([`push`](Reporting::push), [`push_error`](Reporting::push_error)), or it is given back
-//!   ([`unreserve`](Reporting::unreserve)).
+//! * An operation of [`Notify::Queue`](super::types::Notify::Queue) has reserved room in the queue of its direction
+//!   before it is posted. One report uses up that room ([`push`](Reporting::push),
+//!   [`push_error`](Reporting::push_error)), or the room is returned ([`unreserve`](Reporting::unreserve)).
 //! * Without a shared queue for a direction, its results are in the endpoint's own queue.
-//! * [`results`](Reporting::results) increases with every result and is never reset: threads that sleep compare it.
+//! * [`results`](Reporting::results) increases with every result and is never reset. Sleeping threads compare it.
 //! * A direction whose results may need more than one push to the endpoint's own queue has `detour` set, and no fast path is used for it.
 
 mod counters;
@@ -21,7 +21,7 @@ use crate::completion::queue::CompletionQueue;
 use crate::completion::ring::{ErrorAvailable, QueueFull, Ring};
 use crate::completion::source::Source;
 
-/// What an endpoint was told to report to.
+/// The destinations that an endpoint was given.
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
     /// The queue for operations that the endpoint begins, instead of its own.
@@ -32,14 +32,14 @@ pub(crate) struct Targets {
     pub(crate) events: Option<EventQueue>,
 }
 
-/// Where the results of one direction go besides safe operations.
+/// The destinations for the results of one direction, apart from safe operations.
 #[derive(Debug)]
 struct Direction {
     /// The shared queue. Without one, results go to the endpoint's own queue.
     queue: Option<CompletionQueue>,
-    /// Whether some results do not simply go to the endpoint's own queue. Then the fast paths are not used.
+    /// Whether some results do not go only to the endpoint's own queue. Then the fast paths are not used.
     detour: bool,
-    /// Whether some of the operations are counted too, or were begun by counters.
+    /// Whether some of the operations are counted, or were begun by counters.
     counted: bool,
 }
 
@@ -54,7 +54,7 @@ impl Direction {
     }
 }
 
-/// Where an endpoint reports.
+/// The destinations of an endpoint's reports.
 #[derive(Debug)]
 pub(crate) struct Reporting {
     /// The endpoint's own completion queue.
@@ -68,8 +68,8 @@ pub(crate) struct Reporting {
 }
 
 impl Reporting {
-    /// Reports to these. `detour` is whether a received message may need more than one push to the endpoint's own queue for a reason
-    /// that is not among the targets.
+    /// Reports to these destinations. `detour` is whether a received message may need more than one push to the
+    /// endpoint's own queue for a reason that is not among the targets.
     pub(crate) fn new(targets: Targets, detour: bool) -> Self {
         let Targets { transmit, receive, counters, events } = targets;
         let mut receive = Direction::new(receive, counters.count_receives());
@@ -236,7 +236,7 @@ impl Reporting {
         self.own.read_error()
     }
 
-    /// Counts something as a result, for threads that sleep until the endpoint has one.
+    /// Counts a change as a result, for threads that sleep until the endpoint has one.
     pub(super) const fn count_change(&mut self) {
         self.reported += 1;
     }

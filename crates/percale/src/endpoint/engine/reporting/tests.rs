@@ -1,4 +1,4 @@
-//! Reporting alone, without an engine.
+//! Tests of reporting without an engine.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Keys of windows that are dead but still have users, and what is reported when these have finished.
+//! Keys of windows that are dead but still have users, and the reports that are made when these users have finished.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -20,12 +20,12 @@ pub(in super::super) struct Dying {
     news: News,
 }
 
-/// What is reported when the users of a dead key have finished.
+/// The report that is made when the users of a dead key have finished.
 #[derive(Debug)]
 pub(in super::super) enum News {
     /// The end of a local operation, or its failure if the users do not finish in time.
     Operation { to: Connection, notify: Notify, entry: Entry, until: Option<Instant> },
-    /// Nothing, because the message that invalidated the key has no receive yet.
+    /// No report, because the message that invalidated the key has no receive yet.
     Nothing { from: Connection },
     /// The message that invalidated the key.
     Message { from: Connection, head: Head, len: u64, receive: Receive },
@@ -40,7 +40,7 @@ pub(in super::super) enum Abandoned {
 }
 
 impl Dying {
-    /// Returns whether it can be reported.
+    /// Returns whether the wait has ended, so that the report can be made.
     pub(super) fn is_over(&self) -> bool {
         let late = matches!(&self.news, News::Operation { until: Some(until), .. } if Instant::now() >= *until);
         late || self.cell.is_settled()
@@ -51,7 +51,7 @@ impl Dying {
         self.cell.is_settled()
     }
 
-    /// Returns what is to be reported.
+    /// Returns the report.
     pub(in super::super) fn into_news(self) -> News {
         self.news
     }
@@ -66,7 +66,7 @@ impl Dying {
         }
     }
 
-    /// Clears the answer to the message if this peer, which is gone, sent it.
+    /// Removes the answer to the message if this peer, which has disconnected, sent it.
     fn peer_gone(&mut self, peer: Connection) {
         if let News::Message { from, head, .. } = &mut self.news
             && *from == peer
@@ -82,7 +82,7 @@ impl Left {
         self.dying().any(|dying| Arc::ptr_eq(&dying.cell, cell))
     }
 
-    /// Keeps the end of a local operation until the users of a key have finished, or the time has come.
+    /// Keeps the end of a local operation until the users of a key have finished, or its time has passed.
     pub(in super::super) fn await_operation(
         &mut self,
         cell: Arc<Cell>,
@@ -93,12 +93,13 @@ impl Left {
         self.add(LeftItem::Window(Dying { cell, key, news: News::Operation { to, notify, entry, until } }));
     }
 
-    /// Keeps back the message of this peer that invalidated a key until the users of the key have finished.
+    /// Holds the message of this peer that invalidated a key until the users of the key have finished.
     pub(in super::super) fn await_message(&mut self, cell: Arc<Cell>, key: u64, from: Connection) {
         self.add(LeftItem::Window(Dying { cell, key, news: News::Nothing { from } }));
     }
 
-    /// Returns whether a message that invalidated a key, and that is in its buffer now, is to be reported now. If not, it is kept here.
+    /// Returns whether a message that invalidated a key, and that is in its buffer now, is to be reported now. If not,
+    /// this keeps it.
     pub(in super::super) fn may_report(&mut self, from: Connection, head: &Head, len: u64, receive: &Receive) -> bool {
         let waits = |item: &LeftItem| {
             matches!(item, LeftItem::Window(Dying { key, news: News::Nothing { from: who }, .. })
@@ -116,7 +117,7 @@ impl Left {
         false
     }
 
-    /// Handles the end of a connection: messages of its peer are not answered.
+    /// Handles the end of a connection: the messages of its peer are not answered.
     pub(in super::super) fn peer_gone(&mut self, peer: Connection) {
         for item in &mut self.items {
             if let LeftItem::Window(dying) = item {
@@ -125,7 +126,7 @@ impl Left {
         }
     }
 
-    /// Returns the number of local operations on keys of this peer that wait.
+    /// Returns the number of waiting local operations on keys of this peer.
     pub(in super::super) fn operations_to(&self, peer: Connection) -> usize {
         self.dying().filter(|dying| matches!(dying.news, News::Operation { to, .. } if to == peer)).count()
     }

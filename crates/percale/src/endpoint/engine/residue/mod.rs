@@ -1,15 +1,18 @@
-//! Operations that wait until other processes let go of memory: those on dead keys, and those of a broken
-//! connection with memory that the peer may still be writing.
+//! Operations that wait until other processes release memory: those on dead keys, and those of a broken connection with
+//! memory to which the peer may still be writing.
 //!
-//! Operations of a broken connection have failed, but do not end before the peer has let go of their memory, or its process is dead: until
-//! then the memory must not be reused. If the endpoint is closed before that, they are kept [`aside`](super::aside).
+//! Operations of a broken connection have failed, but do not end before the peer has released their memory or the peer
+//! process is dead: until then the memory must not be reused. If the endpoint is closed before that, they are kept
+//! [`aside`](super::aside).
 //!
 //! * `dying`: dead keys that still have users
 //!
 //! Invariants:
-//! 1. An operation that is here is in no other table, and has not been reported. What is taken out is reported once.
-//! 2. What waits for a link is taken out only when the link's peer let go of the memory, or its process ended; what waits for a key only when
-//!    the key has no users, or the time of the operation has come.
+//! 1. An operation in this module is in no other table, and has not been reported. An operation that is taken out is
+//!    reported once.
+//! 2. An operation that waits for a link is taken out only when the link's peer has released the memory, or its process
+//!    has ended. An operation that waits for a key is taken out only when the key has no users, or the operation's time
+//!    has passed.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
@@ -25,16 +28,17 @@ use crate::transport::Connection;
 use crate::transport::peer_process::PeerProcess;
 use crate::transport::shm::Residue;
 
-/// The maximum number of ended connections of one peer process that hold memory until the process lets go of it. A process can
-/// connect again and again, from threads that run while another of its threads is stopped, or with malicious intent.
+/// The maximum number of ended connections of one peer process that hold memory until the process releases it. A
+/// process can connect again and again, from threads that run while another of its threads is stopped, or with
+/// malicious intent.
 pub(super) const KEPT: usize = 16;
 
 /// Operations that wait for the same event.
 #[derive(Debug)]
 pub(super) enum LeftItem {
-    /// They wait for the peer of a broken connection.
+    /// The operations wait for the peer of a broken connection.
     Link(Box<Broken>),
-    /// They wait for the users of a dead key.
+    /// The operations wait for the users of a dead key.
     Window(Dying),
 }
 
@@ -58,21 +62,22 @@ pub(super) struct Broken {
     pub(super) why: String,
 }
 
-/// Operations that wait until another process lets go of memory.
+/// Operations that wait until another process releases memory.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
     items: Vec<LeftItem>,
 }
 
 impl Left {
-    /// Returns whether nothing waits.
+    /// Returns whether no operation waits.
     #[inline]
     pub(super) const fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Returns whether this peer process keeps memory of so many ended connections that no further one is made with it over shared memory.
-    /// Each ended connection may keep receives and accesses, and its part of the memory of the pair.
+    /// Returns whether this peer process keeps memory of so many ended connections that no further connection with it
+    /// over shared memory is allowed. Each ended connection may keep receives and accesses, and its part of the memory
+    /// of the pair.
     pub(super) fn keeps_too_much(&self, process: &PeerProcess) -> bool {
         let kept = |item: &&LeftItem| matches!(item, LeftItem::Link(broken) if broken.residue.is_of(process));
         self.items.len() >= KEPT && self.items.iter().filter(kept).count() >= KEPT
@@ -83,18 +88,18 @@ impl Left {
         self.items.push(item);
     }
 
-    /// Takes what no longer waits.
+    /// Takes the operations that no longer wait.
     #[cold]
     pub(super) fn take_over(&mut self) -> Vec<LeftItem> {
         self.items.extract_if(.., |item| item.is_over()).collect()
     }
 
-    /// Takes everything, because the endpoint closes.
+    /// Takes all operations, because the endpoint closes.
     pub(super) fn take_all(&mut self) -> Vec<LeftItem> {
         std::mem::take(&mut self.items)
     }
 
-    /// Returns how much waits.
+    /// Returns the number of waiting operations.
     #[cfg(all(test, not(loom)))]
     pub(super) const fn len(&self) -> usize {
         self.items.len()

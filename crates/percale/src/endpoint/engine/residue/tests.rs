@@ -1,5 +1,5 @@
-//! What waits for other processes, alone: without an engine and without links. No peer uses a key here; that keys with users are waited for
-//! is tested with peers (`engine/tests`).
+//! Tests of operations that wait for other processes, without an engine and without links. No peer uses a key here. The
+//! wait for keys with users is tested with peers (`engine/tests`).
 
 use std::sync::Arc;
 

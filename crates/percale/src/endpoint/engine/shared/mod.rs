@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. An endpoint that has left its context takes no more receives from it.
-//! 2. An endpoint keeps the context that it has left only if no queue outlives the endpoint: then other members report the receives that it
-//!    has taken.
+//! 2. An endpoint keeps the context that it has left only if no queue outlives the endpoint. Then other members report
+//!    the receives that it has taken.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -17,8 +17,8 @@ use crate::endpoint::pool::{Membership, Pool};
 pub(crate) struct SharedReceives {
     /// The membership, if there is one.
     membership: Option<Membership>,
-    /// The context that this endpoint has left because it is closing, if no queue outlives the endpoint in which the receives that it has
-    /// taken could be reported.
+    /// The context that this endpoint has left because it is closing, if the endpoint is outlived by no queue in which
+    /// the receives that it has taken could be reported.
     heir: Option<Arc<Pool>>,
 }
 
@@ -44,8 +44,8 @@ impl SharedReceives {
         self.membership().filter(|membership| membership.has_notes())
     }
 
-    /// Leaves the context. `reports_elsewhere` is whether a queue outlives the endpoint; if not, other members report the receives that it has
-    /// taken. Returns the membership, for which the caller keeps the promises that were made.
+    /// Leaves the context. `reports_elsewhere` is whether a queue outlives the endpoint. If not, other members report
+    /// the receives that it has taken. Returns the membership, for which the caller keeps the promises that were made.
     pub(super) fn leave(&mut self, reports_elsewhere: bool) -> Option<Membership> {
         let membership = self.membership.take()?;
         if !reports_elsewhere {

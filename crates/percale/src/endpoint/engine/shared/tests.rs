@@ -1,4 +1,4 @@
-//! An endpoint's part in a shared receive context alone, without an engine.
+//! Tests of an endpoint's part in a shared receive context, without an engine.
 
 use super::*;
 use crate::local_memory::bell::Bell;

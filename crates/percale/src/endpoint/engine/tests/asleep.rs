@@ -14,7 +14,7 @@ use crate::endpoint::safe::Receiving;
 use crate::local_memory::bell::BellExt as _;
 use crate::{Counter, SharedEndpoint};
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests takes.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Requirements: CMP-015.
@@ -47,7 +47,7 @@ fn who_sleeps_on_the_bell_alone_hears_of_a_connection() {
     });
 }
 
-/// A way to sleep until a message is here.
+/// A way to sleep until a message has arrived.
 type Sleep = fn(&SharedEndpoint, &Counter, Receiving<'_, Shared>);
 
 struct Unpark(Thread);
@@ -66,7 +66,7 @@ fn sleep_as_a_task(_: &SharedEndpoint, _: &Counter, receiving: Receiving<'_, Sha
     }
 }
 
-/// Without a timeout, as an event loop does.
+/// Sleeps without a timeout, like an event loop.
 fn sleep_on(descriptor: BorrowedFd<'_>) {
     let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut polled, None).unwrap();
@@ -135,7 +135,7 @@ fn every_sleep_ends_though_a_peer_takes_the_wake_ups() {
                 stolen
             })
         };
-        std::thread::sleep(Duration::from_millis(50)); // It sleeps by now.
+        std::thread::sleep(Duration::from_millis(50)); // The waiter sleeps by now.
         client.endpoint.tagged_inject(to_server, 2, &[1; 8]).unwrap();
         done.recv_timeout(patience()).unwrap_or_else(|error| panic!("asleep for ever {way}: {error}"));
         over.store(true, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Valid requests beyond what a peer may have under way end the connection of that peer, or are refused, and do not affect other peers.
+//! Valid requests beyond the limits for one peer end the connection of that peer, or are refused, and do not affect
+//! other peers.
 
 use zerocopy::IntoBytes;
 
@@ -10,11 +11,11 @@ use crate::region::{Access, Refusal, RemoteMemory};
 use crate::transport::testing::Told;
 use crate::wire::head::{Flags, Kind, Offer, RMA_EAGER, ReadHead};
 
-/// More requests than any bound there is.
+/// More requests than any limit allows.
 const MANY: u32 = 40_000;
 
-/// Sends valid frames without end to a victim that makes progress, and takes no answer. Returns why the sender was disconnected. Checks
-/// that an honest peer is served meanwhile and afterwards.
+/// Sends valid frames endlessly to a victim that makes progress, and takes no answer. Returns why the sender was
+/// disconnected. Checks that an honest peer is served meanwhile and afterwards.
 fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> String {
     let (victim, hostile, honest) = (Station::new("tcp"), Station::new("tcp"), Station::new("tcp"));
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;

@@ -14,8 +14,8 @@ fn provoke(from: &Station, to: &Station) {
     until(&[to], || to.ended());
 }
 
-/// Breaks the connection once the victim pulls, and has named its memory; from here on its peer makes no progress. Returns the number
-/// of operations that had ended before.
+/// Breaks the connection once the victim pulls, and has sent its memory's address. From here on its peer makes no
+/// progress. Returns the number of operations that had ended before.
 fn break_at_a_pull(stopped: &Station, victim: &Station) -> u64 {
     until(&[victim], || victim.engine(|engine| engine.core.messages.under_way()[1] > 0).then_some(()));
     let ended = victim.finished();
@@ -34,7 +34,7 @@ fn memory_that_a_peer_may_be_copying_to_is_kept_until_that_lets_go() {
     (0..1000).for_each(|_| _ = victim.endpoint.progress());
     assert_eq!(victim.finished(), ended, "the receive ended, and its buffer went back, while the peer may write there");
     assert!(!victim.endpoint.try_wait(), "it would sleep, and not notice");
-    // The peer notices that the connection is gone, and copies nothing.
+    // The peer notices the end of the connection, and copies nothing.
     until(&[&victim, &stopped], || (victim.finished() > ended).then_some(()));
     let error = receive.wait().unwrap_err();
     assert!(matches!(error.cause, Cause::Completion(entry) if entry.error == ErrorCode::Protocol));
@@ -80,7 +80,7 @@ fn what_a_process_keeps_of_ended_connections_is_bounded() {
         stopped.push(other);
     }
     assert_eq!(victim.engine(|engine| engine.core.left.len()), KEPT);
-    // The next connection is refused, whichever side connects.
+    // The next connection is refused, regardless of the side that connects.
     let next = Station::new("shm");
     let send = next.endpoint.tagged_send(next.peer(&victim), 5, vec![9; 8]).start().unwrap();
     until(&[&victim, &next], || next.ended());
@@ -89,13 +89,13 @@ fn what_a_process_keeps_of_ended_connections_is_bounded() {
     until(&[&victim, &next], || send.is_ready().then_some(()));
     send.wait().unwrap_err();
     assert_eq!(victim.engine(|engine| engine.core.left.len()), KEPT);
-    // When one of the peers lets go of the memory, there is room again.
+    // When one of the peers releases the memory, there is room again.
     let first = stopped.remove(0);
     until(&[&victim, &first], || victim.engine(|engine| engine.core.left.len() < KEPT).then_some(()));
     let receive = victim.endpoint.tagged_recv(6, 0, vec![0; 8]).start().unwrap();
     let peer = next.peer(&victim);
     until(&[&victim, &next], || {
-        // It may not have been notified yet that it was refused.
+        // The endpoint may not have been notified yet of the refusal.
         let send = next.endpoint.tagged_send(peer, 6, vec![6; 8]).start().unwrap();
         until(&[&victim, &next], || send.is_ready().then_some(()));
         drop(send.wait());
@@ -129,7 +129,7 @@ fn who_waits_for_a_peer_that_does_not_move_sleeps_between_looks() {
     (0..10 * PATIENCE).for_each(|_| _ = naps(&victim));
     let last = naps(&victim);
     assert!(first < last && last < crate::endpoint::engine::sleep::SLEEP, "{first:?}, {last:?}");
-    // By its own timer the victim finds that the peer has let go.
+    // By its own timer the victim notices that the peer has released the memory.
     until(&[&stopped], || send.is_ready().then_some(()));
     let deadline = Instant::now() + patience();
     while victim.finished() == ended && Instant::now() < deadline {
@@ -168,7 +168,7 @@ fn memory_of_a_closed_endpoint_is_kept_until_every_peer_has_let_go() {
     };
     super::super::aside::settle();
     assert!(is_kept(), "two peers may be writing");
-    // One of them goes on, and finds that the connection is over.
+    // One of them is resumed, and notices the end of the connection.
     until(&[&first], || first.ended());
     super::super::aside::settle();
     assert!(is_kept(), "the other may be writing");
@@ -210,7 +210,8 @@ fn however_many_closed_endpoints_are_kept_each_operation_is_reported() {
         Some(AnyLink::Shm(link)) => link.residue().expect("the peer may be copying"),
         other => panic!("{other:?}"),
     });
-    // As if one endpoint after the other had been closed that the peer may be copying to.
+    // This state is the same as if several endpoints to which the peer may be copying had been closed one after the
+    // other.
     let queue = CompletionQueue::default();
     for context in 0..CLOSED {
         let mut closed = Aside::new(vec![residue.twin()], Vec::new());
@@ -222,7 +223,7 @@ fn however_many_closed_endpoints_are_kept_each_operation_is_reported() {
     aside::settle();
     assert!(queue.read_error().is_none(), "the peer may be copying still");
     until(&[&victim, &stopped], || residue.release().map(drop));
-    // Nothing checks from here on but the library's own thread.
+    // From here on only the library's own thread checks.
     let mut reported = Vec::new();
     until(&[], || {
         reported.extend(std::iter::from_fn(|| queue.read_error()).map(|error| error.entry.context));

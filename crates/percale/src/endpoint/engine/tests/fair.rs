@@ -1,4 +1,4 @@
-//! One peer that always has something to say, and others.
+//! One peer that always has frames to send, and others.
 
 use super::*;
 
@@ -7,14 +7,14 @@ use super::*;
 fn a_peer_that_never_pauses_keeps_nobody_else_waiting() {
     let [busy, other, target] = [(); 3].map(|()| Station::new("tcp"));
     let from_other = connect(&other, &target);
-    // The last one that was heard of is looked at first.
+    // The peer that was added last is polled first.
     let from_busy = connect(&busy, &target);
     let before = target.finished();
     let receive = target.endpoint.tagged_recv(9, 0, vec![0; 8]).start().unwrap();
     other.endpoint.tagged_inject(from_other, 9, &[9; 8]).unwrap();
     for _ in 0..1000 {
         other.endpoint.progress();
-        // Whenever the target looks, there is something of this one's.
+        // At every poll of the target there is a message of the busy peer.
         busy.endpoint.tagged_inject(from_busy, 5, &[5; 8]).unwrap();
         busy.endpoint.progress();
         target.endpoint.progress();

@@ -7,7 +7,7 @@ use crate::endpoint::safe::{Cause, OperationError};
 use crate::wire::head::{Flags, Kind, Offer};
 use crate::{Buffer, ErrorCode};
 
-/// A message that was given up by its sender ends with the same code as a cancelled receive, but is reported as a message.
+/// A message that its sender gave up ends with the same code as a cancelled receive, but is reported as a message.
 ///
 /// Requirements: MSG-005.
 #[test]
@@ -28,7 +28,7 @@ fn a_message_that_its_sender_gave_up_is_in_what_finishing_gives() {
             panic!("{transport}: {:?}", finished.unread)
         };
         assert_eq!(error.error, ErrorCode::Canceled, "{transport}: {error}");
-        // Its own end alone is not.
+        // A buffer that is finished without a message reports none.
         let none = b.endpoint.recv(Buffer::from(vec![0; LEN])).many().unwrap().finish();
         assert_eq!((none.buffer.len(), none.unread.len()), (LEN, 0), "{transport}");
     }

@@ -1,4 +1,5 @@
-//! Peers that send more than the receiver takes: what is kept for one peer is bounded, and other peers are not affected.
+//! Peers that send more than the receiver takes: the memory that is kept for one peer is bounded, and other peers are
+//! not affected.
 
 use zerocopy::IntoBytes;
 
@@ -33,7 +34,7 @@ impl Sink for Ears {
 }
 
 impl Station {
-    /// Sends frames without the engine's knowledge while there is room. Returns how many.
+    /// Sends frames without using the engine while there is room. Returns their number.
     fn flood(&self, to: &Self, head: &Head, payload: &[u8], most: usize, ears: &mut Ears) -> usize {
         let slot = self.slot(to);
         let head = Head { len: payload.len() as u32, ..*head };
@@ -70,7 +71,7 @@ fn answers_that_a_peer_does_not_take_are_bounded_and_then_it_is_not_read() {
         let to_target = connect(&honest, &target);
         let slot = target.slot(&hostile);
         let mut ears = Ears { open: false, answers: 0 };
-        // Each message invalidates a window that does not exist, and wants an answer.
+        // Each message invalidates a window that does not exist, and requests an answer.
         let flags = Flags::INVALIDATE | Flags::ID | Flags::ACK | Flags::DATA;
         let head = Head { kind: Kind::Message, flags, data: 0xdead_beef, id: 1, ..Head::default() };
         let (mut sent, mut longest, mut idle) = (0, 0, 0);
@@ -85,7 +86,7 @@ fn answers_that_a_peer_does_not_take_are_bounded_and_then_it_is_not_read() {
         assert!(!target.engine(|engine| engine.core.peers.is_read(slot)), "{transport}");
         assert!(longest <= BACKLOG + (64 << 10), "{transport}: {longest} answers wait");
         goes_on(&honest, to_target, &target);
-        // When the peer takes the answers, it is read again, and each message is answered.
+        // When the peer takes the answers, its frames are read again, and each message is answered.
         ears.open = true;
         while ears.answers < sent {
             let before = ears.answers;
@@ -109,7 +110,8 @@ fn capped(transport: &str, cap: usize) -> Station {
     Station::of(builder.unexpected_cap(cap).open().unwrap(), &CompletionQueue::default())
 }
 
-/// Sends messages for which the target has no receive, until it takes no more or `most` were sent. Returns how many were sent.
+/// Sends messages for which the target has no receive, until the target takes no more or `most` were sent. Returns the
+/// number of sent messages.
 fn overrun(hostile: &Station, target: &Station, kind: Kind, most: usize) -> usize {
     let mut ears = Ears { open: false, answers: 0 };
     let (mut sent, mut idle) = (0, 0);
@@ -143,7 +145,7 @@ fn unexpected_messages_of_one_peer_are_bounded_and_do_not_count_for_others() {
             overrun(&hostile, &target, kind, 120);
             assert!(held(slot) > BEYOND / 2, "{kind:?}: {} bytes are held", held(slot));
             goes_on(&honest, to_target, &target);
-            // The hostile peer leaves, and the messages that it left are not charged to any other peer.
+            // The hostile peer disconnects, and the messages that it left are not charged to any other peer.
             drop(hostile);
             until(&[&target], || target.ended());
             assert_eq!(held(slot) > 0, kind == Kind::Message, "{kind:?}: messages of a group are of no use to anybody");

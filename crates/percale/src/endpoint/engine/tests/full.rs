@@ -25,12 +25,12 @@ fn completion_data_of_peers_does_not_fill_a_queue_that_nobody_reads() {
         for _ in 0..2000 {
             writer.endpoint.progress();
             target.endpoint.progress();
-            // Nor when it is about to sleep.
+            // It does not poll when it is about to sleep either.
             target.endpoint.try_wait();
             assert!(queue.len() < LIMIT + batch, "{transport}: {} results wait", queue.len());
         }
         assert!(writer.finished() < count, "{transport}: some of it was taken although nobody reads");
-        // Nothing is lost: once they are read, the rest comes.
+        // Nothing is lost: once the results are read, the remaining messages arrive.
         let mut next = 0;
         let mut entries = [Entry::default(); 64];
         until(&[&writer, &target], || {

@@ -33,7 +33,7 @@ fn a_group_that_can_go_on_is_not_taken_for_the_next_one_of_its_place() {
         let (left, gone, other) =
             (Station::reporting(transport, Trust::SameUser, &queue), Station::new(transport), Station::new(transport));
         let group = join([&left, &gone], 1);
-        // The queue is not read, so the work of the group that is due next waits.
+        // The queue is not read, so the next due work of the group waits.
         while left.engine(|engine| engine.core.has_room()) {
             queue.update(|ring| ring.push_event(Entry::default()));
         }

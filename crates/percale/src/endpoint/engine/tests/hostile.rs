@@ -1,5 +1,5 @@
-//! Targets that answer requests that were not made, answer in invalid ways, or answer twice. The initiator ends that connection; the
-//! operation under way ends once, in error, and memory that was to be filled keeps its content.
+//! Targets that answer requests that were not made, answer in invalid ways, or answer twice. The initiator ends that
+//! connection. The operation under way ends once, in error, and memory that was to be filled keeps its content.
 
 use zerocopy::IntoBytes;
 
@@ -29,9 +29,9 @@ enum Frame {
     Done(u64, u32),
     /// Bytes for a part.
     ReadData(usize, u32),
-    /// An offer of so many bytes for it.
+    /// An offer of this number of bytes for a part.
     ReadOffer(usize),
-    /// A pull of it.
+    /// A pull of a part.
     Pull,
     /// An acknowledgement of a message, with this error.
     Acked(u64, u32),
@@ -93,12 +93,12 @@ fn outcome(result: Result<Vec<u8>, OperationError>) -> (Option<ErrorCode>, Vec<u
 
 /// Sends these answers to the victim and returns why it ends the connection. Checks that both can connect again afterwards.
 fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> String {
-    // A target that executes all: what it is asked travels.
+    // The target executes all accesses, so the requests are sent to it.
     let (victim, hostile) = (Station::new(transport), Station::trusting(transport, Trust::None));
     let peer = connect(&victim, &hostile);
     let memory = hostile.domain.register(vec![1; LONG], Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
     let all = memory.remote();
-    // From here on it is known how to reach this key.
+    // From here on the initiator has the location of this key.
     let before = victim.finished();
     let first = victim.endpoint.read(peer, all.slice(0..8), vec![0; 8]).start().unwrap();
     until(&[&victim, &hostile], || (victim.finished() > before).then_some(()));
@@ -134,7 +134,7 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
         forge(transport, &hostile, &victim, asks, id, *frame);
     }
     let why = until(&[&victim], || victim.ended());
-    // Its memory is not returned before the hostile peer can no longer write it.
+    // The memory is not returned before the hostile peer can no longer write to it.
     until(&[&victim, &hostile], || (victim.finished() > before).then_some(()));
     let (error, bytes) = outcome(std::mem::replace(&mut ends, Box::new(|| unreachable!()))());
     if succeeds {
@@ -147,7 +147,7 @@ fn answered(transport: &str, asks: Asks, frames: &[Frame], succeeds: bool) -> St
         let core = &engine.core;
         assert!(core.remote.counts() == [0; 3] && core.messages.sends().is_empty());
     });
-    // Nothing but that connection was harmed.
+    // Nothing but that connection was affected.
     until(&[&victim, &hostile], || hostile.ended());
     connect(&victim, &hostile);
     why
@@ -175,7 +175,7 @@ fn ends_of_accesses_that_cannot_be_end_the_connection() {
         (ShortRead, &[Done(0, OWN)], "without its bytes"),
         (LongRead, &[Done(0, OWN)], "without its bytes"),
         (Fetch, &[Done(0, OWN)], "without its bytes"),
-        // While it is being fetched, its memory is not given back.
+        // The memory is not returned while a pull reads it.
         (LongWrite, &[Frame::Pull, Done(1, OWN), Done(1, PART)], "nobody asked for"),
     ]);
 }
@@ -198,7 +198,7 @@ fn bytes_that_nobody_reads_end_the_connection() {
         (ShortWrite, &[ReadOffer(8)], "nobody reads"),
     ]);
     for transport in ["shm", "tcp"] {
-        // On a stream its bytes are expected already, and come as the data of a pull only.
+        // On a stream the bytes are expected already, and arrive only as the data of a pull.
         let why = answered(transport, LongRead, &[ReadOffer(LONG), ReadOffer(LONG)], false);
         assert!(why.contains("an offer of bytes that nobody reads"), "{transport}: {why}");
         let why = answered(transport, LongRead, &[ReadOffer(LONG), ReadData(8, OWN)], false);
@@ -208,13 +208,13 @@ fn bytes_that_nobody_reads_end_the_connection() {
     assert!(answered("tcp", LongRead, &[Frame::Done(1, OWN)], false).contains("being fetched"));
 }
 
-/// Numbers of operations that are gone, or that never existed, are treated as late: they change nothing, and do not end the connection. The
-/// last frame ends it: its number is not the number of a part.
+/// Numbers of operations that no longer exist, or that never existed, are treated as late: they change nothing, and do
+/// not end the connection. The last frame ends it, because its number is not that of a part.
 #[test]
 fn late_numbers_are_ignored_and_reach_no_other_operation() {
     use Asks::{Fetch, LongWrite, Message, ShortRead, ShortWrite};
     use Frame::{Done, ReadData};
-    // Another generation of the same slot, and another slot.
+    // The numbers are those of another generation of the same slot, and of another slot.
     const OLDER: u32 = 1 << 20;
     const OTHER: u32 = 1;
     for transport in ["shm", "tcp"] {
@@ -228,7 +228,7 @@ fn late_numbers_are_ignored_and_reach_no_other_operation() {
             let why = answered(transport, Message, &[Frame::Acked(5, other), Frame::Acked(0, other), end], false);
             assert!(why.contains("nobody asked for"), "{transport}: {why}");
         }
-        // The first was good.
+        // The first answer was valid.
         let why = answered(transport, ShortRead, &[ReadData(8, OWN), ReadData(8, OWN), Done(1, OWN), end], true);
         assert!(why.contains("nobody asked for"), "{transport}: {why}");
         let why = answered(transport, ShortWrite, &[Done(0, OWN), Done(1, OWN), end], true);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// An endpoint over TCP or shared memory at this address.
+/// Opens an endpoint over TCP or shared memory at this address.
 fn at(transport: &str, address: &str) -> Station {
     let domain = Info::discover().unwrap().domain().transport(transport.parse().unwrap()).open().unwrap();
     let vector = domain.address_vector().build().unwrap();
@@ -11,7 +11,7 @@ fn at(transport: &str, address: &str) -> Station {
     Station { endpoint, vector, events, domain }
 }
 
-/// Sends to a name, to be received by `there` and by none of the others.
+/// Sends to an address of the vector. The message has to be received by `there` and by none of the others.
 fn reaches(from: &Station, name: PeerAddress, value: u8, there: &Station, others: &[&Station]) {
     let receive = there.endpoint.tagged_recv(u64::from(value), 0, vec![0; 8]).start().unwrap();
     let before = there.finished();
@@ -62,7 +62,7 @@ fn messages_of_a_peer_that_has_left_are_received_by_either_of_its_addresses() {
             }
             drop(peer);
             until(&[&receiver], || receiver.ended());
-            // The messages of another peer that has one of its addresses now come after its own.
+            // The messages of another peer that has one of its addresses now follow its own.
             let second = at(transport, &addresses[1]);
             let name = second.peer(&receiver);
             second.endpoint.tagged_inject(name, 7, &[3; 8]).unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Longer than anything here takes, so a wait of this length would be noticed.
+/// Longer than any step of these tests takes, so that a wait of this length would be noticed.
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_micros(10);
 
@@ -18,7 +18,7 @@ fn lingering_sees_what_comes_over_shared_memory_and_leaves_it_to_the_next_poll()
     let receive = b.endpoint.tagged_recv(7, 0, vec![0; 8]).start().unwrap();
     a.endpoint.tagged_inject(peer, 7, &[7; 8]).unwrap();
     assert!(b.engine(|engine| engine.has_posted_receives()));
-    // Watching longer than that is a failure of the wait, not of what follows.
+    // `linger` itself returns false after that time, so the steps below need not measure it.
     assert!(b.engine(|engine| engine.linger(LONG)), "a message lies there");
     assert_eq!(b.finished(), before, "no progress was made");
     assert!(b.engine(|engine| engine.linger(LONG)), "it lies there still");
@@ -34,7 +34,7 @@ fn lingering_keeps_no_socket_waiting() {
     let peer = connect(&a, &b);
     let start = Instant::now();
     assert!(!b.engine(|engine| engine.linger(LONG)), "there is no ring to watch");
-    // What has not left must not wait either.
+    // Frames that have not left must not wait either.
     let (near, far) = (Station::new("shm"), Station::new("shm"));
     connect(&near, &far);
     let nobody = near.vector.insert("127.0.0.1:9").unwrap();

@@ -12,7 +12,7 @@ use crate::SharedEndpoint;
 use crate::endpoint::Ownership;
 use crate::later::later;
 
-/// Does something at every event of this module.
+/// Performs an action at every event of this module.
 struct Uses {
     does: Box<dyn Fn() + Send + Sync>,
     events: Arc<AtomicU32>,
@@ -38,7 +38,7 @@ impl Subscriber for Uses {
     fn exit(&self, _: &Id) {}
 }
 
-/// Logs twice in the midst of the engine; how many events were emitted afterwards.
+/// Logs two events from inside the engine. Returns the number of events that were emitted afterwards.
 fn events<A: Ownership>(endpoint: &Endpoint<A>, does: impl Fn() + Send + Sync + 'static) -> u32 {
     let events = Arc::new(AtomicU32::new(0));
     let subscriber = Uses { does: Box::new(does), events: Arc::clone(&events) };

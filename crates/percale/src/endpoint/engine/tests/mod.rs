@@ -1,4 +1,5 @@
-//! Tests with several engines in one process. One of them plays the misbehaving peer: the test uses its links without its knowledge.
+//! Tests with several engines in one process. One of them is the misbehaving peer: the test uses its links without its
+//! engine.
 
 mod answers;
 mod asleep;
@@ -86,7 +87,7 @@ impl Station {
         self.engine(|engine| engine.core.peers.real_slot((address, 0)))
     }
 
-    /// Sends a frame without the engine's knowledge.
+    /// Sends a frame without using the engine.
     fn forge(&self, to: &Self, head: &Head, payload: &[u8]) {
         let slot = self.slot(to);
         let head = Head { len: payload.len() as u32, ..*head };
@@ -109,8 +110,8 @@ impl Station {
     }
 }
 
-/// How long to wait for what should come soon. `PERCALE_PATIENCE` says how many times longer that is on a machine that is slower
-/// than others: one that is emulated, or valgrind.
+/// Returns the time to wait for an event that should happen soon. `PERCALE_PATIENCE` is the factor by which this time
+/// is longer on a slow machine (an emulated one, or under valgrind).
 fn patience() -> Duration {
     let times = std::env::var("PERCALE_PATIENCE").ok();
     Duration::from_secs(30) * times.map_or(1, |times| times.parse().expect("PERCALE_PATIENCE is a whole number"))

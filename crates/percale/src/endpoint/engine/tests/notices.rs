@@ -8,7 +8,7 @@ use crate::{Counter, Entry, Region, RemoteMemory};
 
 const KEY: u64 = 0x1234;
 const DATA: u64 = 99;
-/// More than travels in one frame with its data.
+/// More bytes than fit into one frame.
 const LONG: usize = 64 << 10;
 
 /// A target that closes a region before it gets the notice of an access to it.
@@ -16,7 +16,7 @@ struct Scene {
     a: Station,
     b: Station,
     to_b: PeerAddress,
-    /// Where the target reports what peers write.
+    /// The queue in which the target reports the writes of peers.
     queue: CompletionQueue,
 }
 
@@ -28,7 +28,8 @@ impl Scene {
         Self { a, b, to_b, queue }
     }
 
-    /// A region with the one key, and what counts writes to it. Peers of this user can map its memory.
+    /// Registers a region with the one key, and the counter that counts writes to it. Peers of this user can map its
+    /// memory.
     fn region(&self) -> (Region, Arc<Counter>) {
         let counter = Arc::new(Counter::new());
         let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -47,7 +48,7 @@ impl Scene {
         until(&[&self.b], written);
     }
 
-    /// A message that follows whatever the initiator has sent.
+    /// Sends a message that follows everything that the initiator has sent.
     fn barrier(&self) {
         let before = self.a.finished() + self.b.finished();
         let receive = self.b.endpoint.tagged_recv(2, 0, vec![0; 8]).start().unwrap();
@@ -79,7 +80,7 @@ fn a_direct_writes_notice_is_for_the_region_that_was_written() {
     until(&[a, b], || write.is_ready().then_some(()));
     write.wait().unwrap();
     until(&[a, b], || (counter.read() == 1).then_some(()));
-    // Now the region is granted: this write is over before the target makes progress.
+    // Now the region is granted: this write ends before the target makes progress.
     let write = a.endpoint.write(*to_b, vec![2; 8], remote).data(DATA).start().unwrap();
     until(&[a], || write.is_ready().then_some(()));
     write.wait().unwrap();

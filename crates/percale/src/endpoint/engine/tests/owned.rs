@@ -1,4 +1,4 @@
-//! Operations own what they use, in whatever form they wait, and what a late answer names is never another operation.
+//! Operations own the memory that they use in every waiting state, and a late answer never refers to another operation.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ use crate::transport::sim::{Network, SimOptions};
 use crate::transport::{PullError, Sink};
 use crate::wire::head::{Flags, Kind};
 
-/// What a program does with its heap after it has posted: memory that was freed is used again.
+/// Allocates memory like a program that has posted an operation, so that freed memory is reused.
 fn use_the_heap(len: usize) -> Vec<Vec<u8>> {
     (0..2000).map(|_| vec![0xEE; len]).collect()
 }
@@ -103,7 +103,7 @@ fn injected_messages_longer_than_a_frame_keep_their_bytes() {
     });
 }
 
-/// The next result.
+/// Returns the next result.
 fn next(queue: &mut Reporting) -> Option<Result<Entry, ErrorEntry>> {
     let mut entry = [Entry::default()];
     match queue.read(&mut entry) {
@@ -113,7 +113,7 @@ fn next(queue: &mut Reporting) -> Option<Result<Entry, ErrorEntry>> {
     }
 }
 
-/// The same of a queue that an endpoint's receives report to.
+/// Like `next`, for a queue to which an endpoint's receives report.
 fn received(queue: &CompletionQueue) -> Option<Result<Entry, ErrorEntry>> {
     let mut entry = [Entry::default()];
     match queue.read(&mut entry) {
@@ -123,7 +123,7 @@ fn received(queue: &CompletionQueue) -> Option<Result<Entry, ErrorEntry>> {
     }
 }
 
-/// How an injected operation waits.
+/// The way in which an injected operation waits.
 #[derive(Clone, Copy, Debug)]
 enum Waits {
     Unconnected,
@@ -194,7 +194,8 @@ fn an_injected_compare_needs_neither_of_its_buffers_after_the_call() {
     }
 }
 
-/// A send of which the peer is owed nothing more than its answer fails; what the peer answers then is not about the next one.
+/// A send for which only the peer's answer is outstanding fails. An answer that the peer sends afterwards does not
+/// concern the next send.
 #[test]
 fn an_injected_write_needs_no_buffer_after_the_call() {
     for transport in ["shm", "tcp"] {
@@ -256,7 +257,7 @@ fn the_late_answer_to_a_failed_send_ends_no_other() {
             })
         };
         let read = || a.engine(|engine| next(&mut engine.core.reporting));
-        // The peer pulled the first, and that failed here.
+        // The peer pulled the first message, and the transfer failed at this endpoint.
         let first = post(0);
         a.engine(|engine| {
             assert!(matches!(engine.core.messages.sends_mut().asked(slot, first), SendAsked::Payload(..)));
@@ -265,13 +266,13 @@ fn the_late_answer_to_a_failed_send_ends_no_other() {
         assert_eq!(read().expect("the failure is reported at once").unwrap_err().error, ErrorCode::Fault);
         let second = post(1);
         assert_ne!(first, second);
-        // Its answer comes late, twice.
+        // Its answer arrives late, and twice.
         for _ in 0..2 {
             let head = Head { kind: Kind::Ack, flags: Flags::ID, tag: 5, id: first, ..Head::default() };
             a.engine(|engine| engine.core.frame(slot, &head, crate::local_memory::volatile::View::of(&[])));
         }
         assert!(read().is_none(), "{transport}: the second ended by the first's answer");
-        // So does its pull: the offer is still there.
+        // Its pull arrives late too: the offer is still there.
         post(2);
         for (number, expected) in [(1, None), (2, None), (0, Some(libc::ECANCELED))] {
             let before = b.finished();
@@ -293,7 +294,7 @@ fn the_late_answer_to_a_failed_send_ends_no_other() {
     }
 }
 
-/// What happens to a send, in the model and in the engine.
+/// An event of a send, in the model and in the engine.
 #[derive(Clone, Copy, Debug)]
 enum Happens {
     Post { offered: bool, ack: bool },
@@ -323,7 +324,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 impl Model {
-    /// Applies an event that a frame or a transport reports for this send, if it is not gone.
+    /// Applies an event that a frame or a transport reports for this send, if the send still exists.
     fn step(&mut self, what: Happens) {
         if self.reported.is_some() {
             if matches!(what, Happens::Acked(_)) {
@@ -359,8 +360,8 @@ impl Model {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
-    /// For all events of sends, in any order and however late: each send is reported once, as in the model, and its number is kept exactly
-    /// until the peer owes no more answer.
+    /// For all events of sends, in any order and with any delay: each send is reported once, as in the model, and its
+    /// number is kept exactly until the peer owes no more answer.
     #[test]
     fn numbers_of_sends_are_never_another_sends(steps in proptest::collection::vec((happens(), any::<prop::sample::Index>()), 1..200)) {
         let station = Station::new("tcp");
@@ -447,7 +448,7 @@ fn a_claim_belongs_to_the_operation_that_made_it_not_to_a_number_that_looks_the_
     };
     until(&[&a, &b], || peek().map(drop));
     let claim = receive(0, &mut into, OpFlags::CLAIM);
-    // A number of the library's own that is 0, too.
+    // One of the library's own numbers may be 0 too.
     for notify in [Notify::Triggered, Notify::Operation] {
         let refused = b.engine(|engine| engine.post_receive(&claim, notify));
         assert_eq!(refused, Err(crate::PostError::NotClaimed), "{notify:?}");
@@ -477,7 +478,7 @@ fn cancel_finds_what_waits_beside_a_begun_operation_of_the_same_context() {
         engine.queue(transfer, &counter, Condition::Successes(1));
     });
     counter.add(1);
-    // It has begun and cannot be cancelled: its peer was offered it.
+    // The send has begun and cannot be cancelled, because it was offered to its peer.
     until(&[&a], || a.engine(|engine| !engine.core.messages.sends().is_empty()).then_some(()));
     let mut into = Buffer::zeroed(16);
     let waits = receive(7, &mut into, OpFlags::empty());

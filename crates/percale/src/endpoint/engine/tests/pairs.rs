@@ -1,4 +1,4 @@
-//! Queue pairs that fail, on a device if there is one; else each test prints why it was skipped.
+//! Queue pairs that fail, on a device if there is one. Otherwise each test prints why it was skipped.
 
 use super::*;
 use crate::TransportKind;
@@ -38,7 +38,7 @@ fn a_queue_pair_in_error_ends_all_that_waits_on_both_sides() {
     let reason = a.ended().expect("an event");
     assert!(reason.contains("queue pair is in error"), "{reason}");
     assert!(b.ended().is_some());
-    // The next operation makes a new connection.
+    // The next operation starts a new connection.
     connect(&a, &b);
 }
 
@@ -59,7 +59,8 @@ fn who_sleeps_hears_of_a_queue_pair_in_error() {
         Some(AnyLink::Verbs(link)) => link.fail(),
         other => panic!("{other:?}"),
     });
-    // The queue pair of the other side reports nothing. The owner of the failed one closes the connection, which does.
+    // The queue pair of the other side reports nothing. The owner of the failed queue pair closes the connection, which
+    // is reported.
     until(&[&b], || b.ended());
     assert_eq!(sleeping.join().unwrap(), libc::ECONNRESET);
 }

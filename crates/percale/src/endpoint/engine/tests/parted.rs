@@ -1,16 +1,16 @@
-//! Slots of peers that have left.
+//! Slots of disconnected peers.
 
 use super::*;
 use crate::OpFlags;
 use crate::local_memory::buffer::Buffer;
 use crate::local_memory::buffer::BufferExt as _;
 
-/// How many slots there are.
+/// Returns the number of slots.
 fn slots(station: &Station) -> usize {
     station.engine(|engine| engine.core.peers.len())
 }
 
-/// A client comes, is heard of, and leaves; the server knows it by this name while it is there.
+/// A client connects, sends a message, and disconnects. The server uses this address for it while it is connected.
 fn visit(transport: &str, server: &Station, then: impl FnOnce(&Station, PeerAddress)) -> PeerAddress {
     let client = Station::new(transport);
     let name = connect(server, &client);
@@ -52,7 +52,7 @@ fn a_server_with_many_receives_and_messages_remembers_few_too() {
     drop(receives);
 }
 
-/// Makes a peer with an address in the server's vector that left before the server could reach it.
+/// Creates a peer with an address in the server's vector that disconnected before the server could reach it.
 fn unreachable_peer(server: &Station) -> PeerAddress {
     let name = server.peer(&Station::new("tcp"));
     let send = server.endpoint.tagged_send(name, 1, vec![1; 8]).start().unwrap();
@@ -81,7 +81,7 @@ fn a_receive_from_a_peer_that_was_never_reached_takes_nothing_of_another() {
     let name = unreachable_peer(&server);
     let mut buffer = Buffer::from(vec![0; 8]);
     let segment = buffer.segment_for_receive().unwrap();
-    // Reported to the endpoint's own queue, and so posted without a note of that at the peer.
+    // The receive reports to the endpoint's own queue, so it is posted without a record of that at the peer.
     let is_posted =
         server.engine(|engine| engine.receive_in_place(name, segment, Some((77, 0)), 1, OpFlags::COMPLETION));
     assert!(is_posted);
@@ -90,7 +90,7 @@ fn a_receive_from_a_peer_that_was_never_reached_takes_nothing_of_another() {
         let other = visit("tcp", &server, |client, _| {
             let to_server = client.peer(&server);
             client.endpoint.tagged_inject(to_server, 77, &[7; 8]).unwrap();
-            // What follows it has arrived, and so has it.
+            // A later message has arrived, and therefore this one has too.
             client.endpoint.tagged_inject(to_server, 5, &[5; 8]).unwrap();
             let next = server.endpoint.tagged_recv(5, 0, vec![0; 8]).start().unwrap();
             until(&[client, &server], || next.is_ready().then_some(()));
@@ -133,7 +133,7 @@ fn a_message_of_one_who_left_is_never_taken_for_anothers() {
             until(&[client, &server], arrived);
         });
         server.vector.remove(left).unwrap();
-        // Its slot must not be theirs.
+        // The slot of the client must not be used for these peers.
         let others: Vec<PeerAddress> = (0..12).map(|_| visit(transport, &server, |_, _| {})).collect();
         for other in others {
             let receive = server.endpoint.tagged_recv(77, 0, vec![0; 8]).from(other).start().unwrap();
@@ -152,7 +152,7 @@ fn slots_that_are_used_again_lead_to_whom_the_vector_names() {
         let name = visit("tcp", &server, |_, _| {});
         server.vector.remove(name).unwrap();
     }
-    // Slots have been reused by now; each message goes to the client that it is for.
+    // Slots have been reused by now. Each message goes to the right client.
     let clients: Vec<Station> = (0..6).map(|_| Station::new("tcp")).collect();
     let names: Vec<PeerAddress> = clients.iter().map(|client| connect(&server, client)).collect();
     for (number, (client, name)) in (0..).zip(clients.iter().zip(names)) {

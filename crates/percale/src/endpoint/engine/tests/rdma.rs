@@ -1,4 +1,4 @@
-//! Accesses by RDMA, on a device if there is one; else each test prints why it was skipped.
+//! Accesses by RDMA, on a device if there is one. Otherwise each test prints why it was skipped.
 
 #![expect(unsafe_code, reason = "posts accesses of several pieces by the raw face; each block states its own reason")]
 
@@ -38,7 +38,8 @@ pub(super) fn reach(a: &Station, b: &Station, peer: PeerAddress, region: &Region
     reach_part(a, b, peer, region.remote().slice(0..8));
 }
 
-/// Accesses memory by a name that is dead, between writes to another region: all are rejected, and only the other region changes.
+/// Accesses memory under a dead key, between writes to another region. All are rejected, and only the other region
+/// changes.
 fn late_accesses(a: &Station, b: &Station, peer: PeerAddress, other: &Region, name: RemoteMemory, round: u8) {
     let before = a.endpoint.write(peer, vec![round; 8], other.remote().slice(0..8)).start().unwrap();
     let late: Vec<_> = [8, 5000, LEN as u64]
@@ -112,7 +113,7 @@ fn regions_are_accessed_by_rdma_while_their_target_makes_no_progress() {
         let base = u64::MAX - LEN as u64 + 1;
         let region = b.domain.registration(ALL).base(base).own(memory).unwrap();
         reach(&a, &b, peer, &region);
-        // From here on only the first makes progress.
+        // From here on only the initiator makes progress.
         for (number, len) in (1..).zip([1, 8, 4095, 4096, 4097, 70_000, LEN as u64]) {
             let part = region.remote().slice(LEN as u64 - len..LEN as u64);
             write(&a, peer, part, number).unwrap();
@@ -174,7 +175,8 @@ fn a_late_access_is_refused_and_others_are_made() {
         late_accesses(&a, &b, peer, &other, name, round);
         assert_eq!(memory, vec![round; LEN], "a late write");
     }
-    // Another region under the same key, and the same memory under another one: late accesses find neither.
+    // Another region is registered under the same key, and the same memory under another key. Late accesses find
+    // neither.
     let again = b.domain.registration(ALL).key(77).own(vec![1; LEN]).unwrap();
     reach(&a, &b, peer, &again);
     let memory = again.close().unwrap();
@@ -209,9 +211,9 @@ fn nothing_is_written_by_rdma_after_a_region_is_closed() {
     }
 }
 
-/// Waits until a storm has written the byte to all of a region, and for as many milliseconds as the byte says.
+/// Waits until a storm has written the byte to all of a region, and then for that number of milliseconds.
 fn until_written<T>(region: &Region, byte: u8, storm: &std::thread::JoinHandle<T>) {
-    // The target makes no progress here: everything is written by RDMA.
+    // The target makes no progress here: all writes are made by RDMA.
     let begun = Instant::now();
     let mut last = [0];
     while begun.elapsed() < Duration::from_millis(byte.into()) || last[0] != byte {
@@ -220,7 +222,7 @@ fn until_written<T>(region: &Region, byte: u8, storm: &std::thread::JoinHandle<T
     }
 }
 
-/// Writes without pause until it is over and something was refused; how much was.
+/// Writes without pause until the test is over and a write was refused. Returns the number of refused writes.
 fn storm(a: &Station, peer: PeerAddress, name: RemoteMemory, byte: u8, over: &AtomicBool) -> u32 {
     let mut refused = 0;
     while !over.load(Ordering::Relaxed) || refused == 0 {
@@ -302,7 +304,7 @@ fn a_queue_pair_for_accesses_in_error_ends_the_connection() {
     reach(&a, &b, peer, &region);
 }
 
-/// No registration cache.
+/// Disables the registration cache.
 #[derive(Debug)]
 struct NoCache;
 
@@ -322,7 +324,7 @@ fn what_cannot_be_registered_travels_in_frames() {
     let peer = connect(&a, &b);
     let region = b.domain.register(vec![0; LEN], ALL).unwrap();
     reach(&a, &b, peer, &region);
-    // Short ones go by RDMA, long ones not; they overlap.
+    // Short writes are made by RDMA, long ones are not. They overlap.
     let writes: Vec<_> = (1..=60_u8)
         .map(|number| {
             let len = [8, 4096, 4097, 100_000][usize::from(number) % 4];
@@ -380,7 +382,7 @@ fn nor_does_what_those_say_who_have_grants() {
     let mut numbers = crate::table::Table::new();
     let first = numbers.insert(()).to_wire();
     let bad = [
-        // To the target: the peer claims to have dropped a grant that is in force.
+        // To the target: the peer reports that it has dropped a grant that is in force.
         (&a, &b, Head { tag: 1, id: first, ..good(Kind::Revoked) }, vec![]),
         // To the initiator: answers without a request, or without content.
         (&b, &a, Head { id: 77, ..good(Kind::Located) }, located(Located::Granted(grant))),
@@ -394,7 +396,7 @@ fn nor_does_what_those_say_who_have_grants() {
     ];
     for (from, to, head, payload) in bad {
         reach(&a, &b, peer, &region);
-        // The number may be that of a grant that is gone already, so the target ignores this.
+        // The number may be that of a grant that no longer exists, so the target ignores this.
         a.forge(&b, &Head { tag: 1, id: 99, ..good(Kind::Revoked) }, &[]);
         reach(&a, &b, peer, &region);
         assert!(a.ended().is_none() && b.ended().is_none());

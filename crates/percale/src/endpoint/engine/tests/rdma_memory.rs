@@ -1,5 +1,5 @@
-//! Operations over verbs on memory that the application has not registered, on a device if there is one; else each test prints why it was
-//! skipped. Memory longer than a page is accessed by RDMA in place.
+//! Operations over verbs on memory that the application has not registered, on a device if there is one. Otherwise each
+//! test prints why it was skipped. Memory longer than a page is accessed by RDMA in place.
 
 #![expect(unsafe_code, reason = "posts accesses from and to borrowed memory; each block states its own reason")]
 
@@ -35,7 +35,7 @@ impl World {
         let builder = Info::discover().unwrap().domain().transport("verbs".parse().unwrap());
         let domain = builder.registration_cache(settings).open().unwrap();
         let (notifier, imported) = Notifier::new(|_, _| true).unwrap();
-        // SAFETY: the tests notify it of all memory that changes before they post anything there again.
+        // SAFETY: the tests notify the monitor of all memory that changes before they post anything there again.
         unsafe { domain.import_monitor(imported) }.unwrap();
         let a = Station::of(domain, &CompletionQueue::default());
         let peer = connect(&a, &b);
@@ -67,26 +67,26 @@ impl World {
         assert_eq!((entry.context, entry.len), (5, len as u64));
     }
 
-    /// Writes memory with this byte in it to the region, and sees it there.
+    /// Writes memory with this byte in it to the region, and checks that it arrives there.
     fn write(&self, memory: &Memory, byte: u8) {
         memory.fill(byte);
         self.access(memory.as_ptr(), memory.len(), true);
         assert!(bytes_of(&self.region)[..memory.len()] == vec![byte; memory.len()], "other bytes than {byte}");
     }
 
-    /// The application lets memory go and gets other at its address.
+    /// Changes memory as an application does that unmaps it and maps other memory at its address.
     fn change(&self, memory: &Memory) {
         memory.change(|range| self.notifier.changed(range));
     }
 
-    /// What the domain's cache has done, since the first long access.
+    /// Returns the statistics of the domain's cache since the first long access.
     fn stats(&self) -> Stats {
         // SAFETY: nothing is registered through it: the cache has its registrar.
         let registrar = unsafe { VerbsRegistrar::new(Arc::clone(self.adapter.domain()), Rights::empty()) };
         self.a.engine(|engine| engine.core.local.pins().cache(registrar).unwrap().stats())
     }
 
-    /// Registrations that were made.
+    /// Returns the number of registrations that were made.
     fn made(&self) -> u64 {
         let stats = self.stats();
         stats.misses + stats.single_uses.iter().sum::<u64>()
@@ -107,7 +107,7 @@ fn memory_that_is_written_from_again_is_registered_once() {
     }
     let stats = world.stats();
     assert_eq!((world.made(), stats.hits, stats.entries, stats.bytes), (1, 19, 1, LEN as u64), "{stats:?}");
-    // Part of it is in it.
+    // A part of this memory is in the cache.
     world.access(memory.as_ptr().wrapping_add(100), PAGE + 1, true);
     assert_eq!(world.made(), 1);
 }
@@ -151,7 +151,7 @@ fn without_limits_a_domain_keeps_a_number_of_registrations_of_any_size() {
         world.write(memory, byte);
     }
     assert_eq!((world.made(), world.stats().bytes), (100, 100 * LEN as u64));
-    // Registrations of two pages each, some more than are kept.
+    // Registrations of two pages each, slightly more than the cache keeps.
     let many: Vec<_> = memories.iter().flat_map(|memory| (0..LEN / 2 / PAGE).map(move |at| (memory, at))).collect();
     let domain = World::open(CacheSettings::default()).unwrap();
     for (number, (memory, at)) in (1..).zip(many.iter().cycle().take(800)) {
@@ -187,7 +187,7 @@ fn what_an_operation_uses_stays_registered_until_it_ends() {
     let World { a, b, peer, region, .. } = &world;
     let memories = memories(12, LEN);
     for round in 1..=10_u8 {
-        // More at a time than are kept; the device takes each from where it lies.
+        // More writes at a time than the cache keeps. The device reads each from its own memory.
         let writes: Vec<_> = (0..12_u8)
             .map(|number| {
                 let part = region.remote().slice(0..LEN as u64);
@@ -197,7 +197,7 @@ fn what_an_operation_uses_stays_registered_until_it_ends() {
         world.write(&memories[usize::from(round)], round);
         until(&[a, b], || writes.iter().all(|write| write.is_ready()).then_some(()));
         writes.into_iter().for_each(|write| drop(write.wait().unwrap()));
-        // The memory of these writes goes back to the allocator, which sends no notice.
+        // The memory of these writes returns to the allocator, which sends no notice.
         world.notifier.changed_everything();
         assert!(bytes_of(region) == vec![round; LEN], "the last of them counts");
     }
@@ -216,7 +216,7 @@ fn any_memory_is_written_from_and_read_into() {
     world.access(stack.as_mut_ptr(), stack.len(), true);
     world.access(boxed.as_mut_ptr(), boxed.len(), false);
     assert!(boxed[..] == stack[..]);
-    // What may not be written is only read.
+    // Read-only memory is only read.
     world.access(READ_ONLY.as_ptr().cast_mut(), READ_ONLY.len(), true);
     let mapped = Memory::new(LEN);
     world.access(mapped.as_ptr().wrapping_add(123), READ_ONLY.len(), false);

@@ -4,7 +4,7 @@ use super::*;
 use crate::local_memory::buffer::BufferExt as _;
 use crate::{CompletionFlags, SharedReceive};
 
-/// A member of a context, with a vector of its own unless others are to share it.
+/// Opens a member of a context, with a vector of its own unless it shares one with others.
 fn member(shared: &SharedReceive, vector: &crate::AddressVector, domain: &Domain) -> Station {
     let events = EventQueue::default();
     let endpoint = domain.endpoint().vector(vector).event_queue(&events).shared_receive(shared);
@@ -39,7 +39,7 @@ impl Shared {
         self.members.iter().chain([&self.peer]).collect()
     }
 
-    /// A member calls the peer by one of its names.
+    /// Makes a member call the peer at one of its addresses.
     fn call(&self, member: usize, name: usize) {
         let receive = self.peer.endpoint.recv(vec![0; 8]).start().unwrap();
         let before = self.peer.finished();
@@ -109,7 +109,7 @@ fn a_shared_receive_waits_while_any_endpoint_is_connected_to_its_peer() {
     world.send(1, 5);
     until(&world.all(), || receive.is_ready().then_some(()));
     assert_eq!(receive.take().unwrap().unwrap().to_vec(), [5; 8]);
-    // The last connection ends it.
+    // The end of the last connection ends the receive.
     let receive = world.shared.recv_from(world.names[0], None, vec![0; 8]).unwrap();
     let Shared { members, peer, .. } = world;
     drop(peer);
@@ -122,7 +122,7 @@ const LONG: usize = 1 << 20;
 /// The context of the buffer for many messages.
 const MANY: u64 = 77;
 
-/// Members that report to a queue each, and share a buffer for many messages from a peer, or from any.
+/// Members that report to a queue each, and share a buffer for many messages from one peer, or from any peer.
 struct Parts {
     shared: SharedReceive,
     queues: [CompletionQueue; 2],
@@ -140,7 +140,7 @@ impl Parts {
         Self { shared, queues, _buffer: buffer }
     }
 
-    /// What a member has reported: flags of each end, and whether it is a success.
+    /// Returns the reports of a member: the flags of each end, and whether it is a success.
     fn ends(&self, member: usize) -> Vec<(CompletionFlags, bool)> {
         let (mut ends, mut entry) = (Vec::new(), [crate::Entry::default()]);
         loop {
@@ -153,7 +153,7 @@ impl Parts {
     }
 }
 
-/// Two members of a domain that report to a queue each.
+/// Opens two members of a domain that report to a queue each.
 fn reporting(shared: &SharedReceive, domain: &Domain) -> ([Station; 2], [CompletionQueue; 2]) {
     let queues = [CompletionQueue::default(), CompletionQueue::default()];
     let vector = domain.address_vector().build().unwrap();
@@ -169,8 +169,8 @@ fn reporting(shared: &SharedReceive, domain: &Domain) -> ([Station; 2], [Complet
 /// Requirements: CTX-008, FLT-009.
 #[test]
 fn a_buffer_for_many_is_not_released_while_a_peer_may_be_copying_to_a_part() {
-    // The part that a peer may be copying to belongs to a member that reports to a queue, or to a member with a queue of its own that is
-    // closed with it.
+    // The part to which a peer may be copying belongs to a member that reports to a queue, or to a member whose own
+    // queue is closed with it.
     for queued in [true, false] {
         let domain = Info::discover().unwrap().domain().transport("shm".parse().unwrap()).open().unwrap();
         let shared = domain.shared_receive();
@@ -198,7 +198,7 @@ fn a_buffer_for_many_is_not_released_while_a_peer_may_be_copying_to_a_part() {
         assert!(success);
         assert!(!flags.contains(CompletionFlags::MULTI_RECEIVE), "released, while a peer may write to another part");
         assert!(parts.ends(0).is_empty());
-        // The peer notices that the connection is over, and lets go of the memory.
+        // The peer notices the end of the connection, and releases the memory.
         let [held, sent] = sends;
         until(&[&stopped, &moves], || (held.is_ready() && sent.is_ready()).then_some(()));
         let ends = until(&[&second], || {
@@ -223,7 +223,7 @@ fn a_directed_buffer_for_many_is_released_by_its_last_part_when_its_peer_closes(
     connect(&peer, &second);
     let to = connect(&peer, &first);
     let parts = Parts::new(shared, queues, name);
-    // More than the sockets hold, sent at once: it is under way for as long as the member does not read.
+    // More bytes than the sockets hold are sent at once. The message is under way as long as the member does not read.
     let long = 3 * LONG;
     let send = peer.endpoint.send(to, vec![9; long]).start().unwrap();
     until(&[&first, &peer], || first.engine(|engine| engine.core.messages.under_way() != [0; 2]).then_some(()));

@@ -1,13 +1,14 @@
-//! Operations that wait for a counter or a variable, and those that have begun because of one.
+//! Operations that wait for a counter or a variable, and operations that have begun because of one.
 //!
-//! This is a record only: `triggering` prepares, begins and reports the operations. An operation on a device's memory is kept here too from
-//! its post to its end (`staged`).
+//! This is a record only: `triggering` prepares, begins and reports the operations. An operation on a device's memory
+//! is kept here too, from its post to its end (`staged`).
 //!
 //! Invariants:
-//! 1. An operation is in exactly one of these: the line of its counter, `watched`, `submissions`, `due`, `begun`. What removes it there
-//!    begins or ends it.
-//! 2. The operation under way borrows the memory of the one in `begun`, which is kept until its end.
-//! 3. An endpoint on which no operation ever waited pays nothing: [`any`](TriggeredOperations::any) is false.
+//! 1. An operation is in exactly one of these: the line of its counter, `watched`, `submissions`, `due`, `begun`. The
+//!    function that removes it there begins or ends it.
+//! 2. The operation under way borrows the memory of the operation in `begun`, which is kept until its end.
+//! 3. An endpoint on which no operation ever waited has no cost from this module: [`any`](TriggeredOperations::any) is
+//!    false.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -36,17 +37,18 @@ use crate::transport::shm::Bell;
 pub(crate) struct Triggered {
     /// The posted operation, with the memory that it uses. The operation under way borrows that memory.
     transfer: Box<Transfer>,
-    /// The host memory on which it runs, if its own memory is a device's.
+    /// The host memory on which the operation runs, if its own memory is a device's.
     staged: Option<Box<Staged>>,
 }
 
 impl Triggered {
-    /// Makes one for an operation that a counter began.
+    /// Creates the entry for an operation that a counter began.
     pub(super) const fn new(transfer: Box<Transfer>, staged: Option<Box<Staged>>) -> Self {
         Self { transfer, staged }
     }
 
-    /// Makes one for an operation that began when it was posted, and that runs on host memory in place of device memory.
+    /// Creates the entry for an operation that began when it was posted, and that runs on host memory in place of
+    /// device memory.
     pub(super) fn staged(notify: Notify, posted: Posted<Operation>, staged: Staged) -> Self {
         let transfer = Transfer {
             operation: posted,
@@ -60,7 +62,8 @@ impl Triggered {
         Self { transfer: Box::new(transfer), staged: Some(Box::new(staged)) }
     }
 
-    /// Copies the data that the operation brought to the device, if its memory is a device's. Returns the result of the operation.
+    /// Copies the data that the operation received to the device, if the operation's memory is a device's. Returns the
+    /// result of the operation.
     pub(super) fn land(&self, side: Side, result: Result<Entry, ErrorEntry>) -> Result<Entry, ErrorEntry> {
         match &self.staged {
             Some(staged) => staged.land(side, result),
@@ -88,7 +91,7 @@ pub(crate) struct TriggeredOperations {
     due: VecDeque<Box<Transfer>>,
     /// Operations that have begun.
     begun: Table<Triggered>,
-    /// Counters that others wait for.
+    /// Counters for which operations wait.
     lines: Lines,
     /// Operations that wait for a variable.
     watched: Watched<Transfer>,
@@ -97,7 +100,7 @@ pub(crate) struct TriggeredOperations {
 }
 
 impl TriggeredOperations {
-    /// Creates the state of an endpoint without such operations. The bell wakes the endpoint when one is due.
+    /// Creates the state of an endpoint without such operations. The bell wakes the endpoint when an operation is due.
     pub(crate) fn new(bell: Arc<Bell>) -> Self {
         Self {
             submissions: Arc::new(Submissions::new(bell)),
@@ -126,11 +129,11 @@ impl TriggeredOperations {
         self.any = true;
     }
 
-    /// Queues an operation in the line of a counter. Returns whether something may be due there.
+    /// Queues an operation in the line of a counter. Returns whether operations may be due there.
     pub(super) fn queue(&mut self, transfer: Transfer, counter: &Counter, condition: Condition) -> bool {
         let due = transfer.into_due();
         let is_due = counter.queue(condition, None, due, |_, _| ());
-        // Now that something waits there: a line that is empty is forgotten.
+        // The counter is added after the operation waits there, because an empty line is removed.
         self.lines.add(counter);
         is_due
     }
@@ -140,17 +143,17 @@ impl TriggeredOperations {
         self.lines.add(counter);
     }
 
-    /// Lets an operation wait for a variable.
+    /// Makes an operation wait for a variable.
     pub(super) fn watch(&mut self, variable: Variable, transfer: Transfer) {
         self.watched.push(variable, Box::new(transfer));
     }
 
-    /// Returns whether an operation waits for a variable, so that somebody has to look at it.
+    /// Returns whether an operation waits for a variable, so that a thread has to check it.
     pub(super) fn has_watched(&self) -> bool {
         self.watched.any()
     }
 
-    /// Returns whether a variable is to be looked at without a pause.
+    /// Returns whether a variable is to be checked without a pause.
     pub(super) fn is_eager(&self) -> bool {
         self.watched.is_eager()
     }
@@ -181,7 +184,7 @@ impl TriggeredOperations {
         self.begun.insert(begun)
     }
 
-    /// Takes an operation that has begun, and has ended or could not be posted.
+    /// Takes an operation that had begun, and has ended or could not be posted.
     pub(super) fn take_begun(&mut self, id: Id<Triggered>) -> Option<Triggered> {
         self.begun.remove(id)
     }
@@ -192,7 +195,7 @@ impl TriggeredOperations {
         self.begun.iter().filter(|(_, begun)| meant(begun)).map(|(id, _)| id.to_u64()).collect()
     }
 
-    /// Returns what the payload of an operation that has begun is still on its way to.
+    /// Returns the memory to which the payload of an operation that has begun is still being copied.
     #[inline]
     pub(super) fn arriving(&self, id: u64) -> Option<&Arc<Arriving>> {
         self.begun.get(Id::from_u64(id))?.staged.as_ref()?.arriving()
@@ -216,8 +219,8 @@ impl TriggeredOperations {
         })
     }
 
-    /// Takes all operations that wait, because the endpoint closes. None is begun any more; what counters begin from now on is reported to
-    /// these queues.
+    /// Takes all waiting operations, because the endpoint closes. From now on none is begun. Operations that counters
+    /// begin later are reported to these queues.
     pub(super) fn close(&mut self, queues: [Option<CompletionQueue>; 2]) -> VecDeque<Box<Transfer>> {
         let mut ended = VecDeque::new();
         for counter in self.lines.all() {
@@ -226,13 +229,14 @@ impl TriggeredOperations {
             ended.extend(taken.into_iter().filter_map(Due::into_work::<Transfer>));
         }
         ended.extend(self.watched.take());
-        // After the lines: an operation that has left a line is in this list by now, because the thread that moves it holds the line's lock.
+        // The submissions come after the lines: an operation that has left a line is in this list by now, because the
+        // thread that moves it holds the line's lock.
         ended.extend(self.submissions.close(queues));
         ended
     }
 }
 
-/// Returns whether `context`, of a safe handle or not, names this operation.
+/// Returns whether `context`, which may be a safe handle's, identifies this operation.
 fn is_meant(transfer: &Transfer, context: u64, operation: bool) -> bool {
     transfer.context() == context && (transfer.notify == Notify::Operation) == operation
 }

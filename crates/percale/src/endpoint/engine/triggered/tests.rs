@@ -1,4 +1,4 @@
-//! Operations that wait alone, without an engine and without links.
+//! Tests of waiting operations without an engine and without links.
 
 use super::*;
 use crate::endpoint::work::{OpFlags, SendWork};

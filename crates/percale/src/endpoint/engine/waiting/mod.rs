@@ -1,13 +1,15 @@
-//! Who may be asleep at an endpoint, in which mode the bell wakes all of them, and how long the next sleep may be.
+//! The threads and tasks that may be asleep at an endpoint, the mode in which the bell wakes all of them, and the
+//! maximum time of the next sleep.
 //!
-//! * `progress`: how much progress reads make, and what work progress includes
+//! * `progress`: how much progress reads make, and the work that progress includes
 //!
-//! This is a record only: `sleep` arms the bell and the descriptor by it, and explains why.
+//! This is a record only: `sleep` arms the bell and the descriptor by it, and explains the reasons.
 //!
 //! Invariants:
-//! 1. A waiter is counted from the moment at which it was told that it may sleep until it reports that it is awake.
+//! 1. A waiter is counted from the moment at which it may sleep until it reports that it is awake.
 //! 2. The mode that [`mode_with`](Waiting::mode_with) returns wakes every sleeper that is counted, and one more.
-//! 3. Naps become longer only while nothing at all happens: a result, or anything that a poll finds, makes them short again.
+//! 3. Naps become longer only while nothing happens at all: a result, or anything that a poll finds, makes them short
+//!    again.
 
 mod progress;
 #[cfg(all(test, not(loom)))]
@@ -18,19 +20,19 @@ use std::time::Duration;
 pub(super) use self::progress::{Attention, GLANCES, ReadPace};
 use crate::transport::shm::Rouse;
 
-/// How long to sleep at first while a link waits for its peer's progress.
+/// The time of the first sleeps while a link waits for its peer's progress.
 pub(super) const NAP: Duration = Duration::from_micros(500);
 
-/// How often such a nap is doubled at most, to 16 ms.
+/// The maximum number of times that such a nap is doubled, up to 16 ms.
 const DOUBLINGS: u32 = 5;
 
-/// Polls that find nothing before naps are doubled the first time, and before watchers nap too.
+/// The number of polls that find nothing before naps are doubled the first time, and before watchers nap too.
 pub(super) const PATIENCE: u32 = 64;
 
 /// Polls between two doublings.
 const STEADY: u32 = 16;
 
-/// What one waiter sleeps on.
+/// The object on which one waiter sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SleepsOn {
     /// The endpoint's descriptor.
@@ -48,22 +50,23 @@ pub(super) struct Waiting {
     by_word: u32,
     /// Whether there are, or were, watchers.
     watched: bool,
-    /// Whether some watchers wait only for the endpoint's own results, of which only the engine notifies them.
+    /// Whether some watchers wait only for the endpoint's own results. Only the engine notifies them of these.
     bare: bool,
-    /// Consecutive polls before a sleep that found nothing while the endpoint waited for something that does not ring the bell.
+    /// Consecutive polls before a sleep that found nothing while the endpoint waited for an event that does not ring
+    /// the bell.
     looks: u32,
     /// The number of results at the last of these polls.
     results: u64,
 }
 
 impl Waiting {
-    /// Counts one more waiter, which sleeps on this.
+    /// Counts one more waiter, which sleeps on this object.
     pub(super) fn fall_asleep(&mut self, on: SleepsOn) {
         self.waiters += 1;
         self.by_word += u32::from(on == SleepsOn::Bell);
     }
 
-    /// Counts that a waiter is awake.
+    /// Counts a waiter that is awake again.
     pub(super) fn wake_up(&mut self, on: SleepsOn) {
         self.waiters -= 1;
         self.by_word -= u32::from(on == SleepsOn::Bell);
@@ -74,7 +77,7 @@ impl Waiting {
         self.watched = true;
     }
 
-    /// Records that a watcher waits only for the endpoint's own results, of which only the engine notifies it.
+    /// Records that a watcher waits only for the endpoint's own results. Only the engine notifies it of these.
     pub(super) const fn watch_results(&mut self) {
         self.bare = true;
     }
@@ -110,7 +113,8 @@ impl Waiting {
         }
     }
 
-    /// Counts one more poll that found nothing, when the endpoint had this number of results. Returns how long to sleep after it.
+    /// Counts one more poll that found nothing, when the endpoint had this number of results. Returns the time to sleep
+    /// after it.
     pub(super) fn nap(&mut self, results: u64) -> Duration {
         if self.results != results {
             (self.looks, self.results) = (0, results);

@@ -1,12 +1,12 @@
-//! How much progress the calls of an endpoint make: how often a read of results does more than look at the rings, and whether progress
-//! includes work that most endpoints do not have.
+//! How much progress the calls of an endpoint make: how often a read of results does more than check the rings, and
+//! whether progress includes work that most endpoints do not have.
 
 use crate::system::spin::InVain;
 
 /// The number of reads of waiting results after which progress is made.
 const PATIENCE: u32 = 16;
 
-/// Of this many reads that find nothing, one makes progress.
+/// One of this number of reads that find nothing makes progress.
 pub(in super::super) const GLANCES: u32 = 4;
 
 /// The pace at which reads of results make progress.
@@ -31,7 +31,7 @@ impl ReadPace {
         self.reads += 1;
     }
 
-    /// Returns whether this read makes progress whatever waits.
+    /// Returns whether this read makes progress even if results wait.
     #[inline(always)]
     pub(in super::super) const fn is_progress_due(&self) -> bool {
         self.reads >= PATIENCE
@@ -43,7 +43,7 @@ impl ReadPace {
         self.reads < self.glances
     }
 
-    /// Makes the next read make progress whatever waits.
+    /// Makes the next read make progress even if results wait.
     #[inline(always)]
     pub(in super::super) const fn owe_progress(&mut self) {
         self.reads = PATIENCE;
@@ -61,14 +61,14 @@ impl ReadPace {
         self.glances = GLANCES;
     }
 
-    /// Records that something was found.
+    /// Records that a read found a result.
     #[inline]
     pub(in super::super) const fn found(&mut self) {
         self.in_vain = InVain::NONE;
     }
 
-    /// Counts a read that found nothing and took as long as `looks` polls of a ring. Returns whether the processor is to be offered to other
-    /// threads.
+    /// Counts a read that found nothing and took as long as `looks` polls of a ring. Returns whether the thread is to
+    /// yield the processor to other threads.
     #[inline]
     pub(in super::super) fn is_offer_due(&mut self, looks: u32) -> bool {
         self.in_vain.is_offer_due(looks)
@@ -79,7 +79,7 @@ impl ReadPace {
 /// wait for counters.
 #[derive(Debug)]
 pub(in super::super) struct Attention {
-    /// Whether there is any of the following.
+    /// Whether there is any of the following work.
     any: bool,
     role: bool,
     shares: bool,
@@ -87,7 +87,8 @@ pub(in super::super) struct Attention {
 }
 
 impl Attention {
-    /// Creates that of an endpoint whose role has work (`role`), or that is a member of a shared receive context (`shares`).
+    /// Creates the state of an endpoint whose role has work (`role`), or that is a member of a shared receive context
+    /// (`shares`).
     pub(in super::super) const fn new(role: bool, shares: bool) -> Self {
         Self { any: role || shares, role, shares, triggers: false }
     }

@@ -1,4 +1,4 @@
-//! Sleepers alone, without an engine, a bell or a descriptor.
+//! Tests of sleepers without an engine, a bell or a descriptor.
 
 use super::*;
 

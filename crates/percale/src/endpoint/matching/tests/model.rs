@@ -162,8 +162,8 @@ impl Model {
     }
 }
 
-/// Both implementations. Receives and messages are numbered in the order of their creation, and the number is what is
-/// stored.
+/// Both implementations. Receives and messages are numbered in the order of their creation, and the stored value is the
+/// number.
 #[derive(Default)]
 struct Pair {
     real: Matching<u32, u32>,

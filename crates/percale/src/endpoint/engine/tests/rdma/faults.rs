@@ -1,10 +1,10 @@
-//! Devices that are slow, or fail, on the double of libibverbs.
+//! Devices that are slow, or fail, with the double of libibverbs.
 
 use super::*;
 use crate::transport::verbs::{End, double};
 use crate::wire::queue_pair::OfferedBytes;
 
-/// More writes than a queue pair has room for are under way when their region is closed.
+/// When a region is closed, more writes to it are under way than a queue pair has room for.
 ///
 /// Requirements: REV-001.
 #[test]
@@ -18,7 +18,7 @@ fn writes_that_wait_for_room_hold_up_nothing_that_was_refused() {
             let writes: Vec<_> =
                 (0..count).map(|_| a.endpoint.write(peer, vec![7; 64], part).start().unwrap()).collect();
             region.close().unwrap();
-            // The initiator is busy elsewhere until the device has refused what it was given.
+            // The initiator does other work until the device has refused the posted writes.
             let begun = Instant::now();
             until(&[&b], || (begun.elapsed() > Duration::from_millis(60)).then_some(()));
             until(&[&a, &b], || writes.iter().all(|write| write.is_ready()).then_some(()));
@@ -54,7 +54,7 @@ fn no_queue_pair_is_made_at_an_address_that_is_not_the_peers() {
                 Some(AnyLink::Verbs(link)) => assert!(!link.has_chores(), "something is being made"),
                 other => panic!("{other:?}"),
             });
-            // It gets an answer that it did not ask for itself.
+            // The initiator gets an answer to a request that it did not make itself.
             until(&[&a, &b], || a.ended());
             until(&[&a, &b], || b.ended());
             connect(&a, &b);

@@ -21,13 +21,13 @@ fn with_windows() -> Option<(Station, Station, PeerAddress)> {
     Some((a, b, peer))
 }
 
-/// Returns the number of windows that the device has bound for the user now, and the total number of binds.
+/// Returns the number of windows that the device has currently bound for the user, and the total number of binds.
 fn bound(a: &Station, b: &Station) -> (u64, u64) {
     let text = how(b, a);
     (number_before(&text, "windows"), number_before(&text, "binds"))
 }
 
-/// Binds a window for the user; one of type 2 under the same key each time.
+/// Binds a window for the user. A window of type 2 gets the same key each time.
 fn bind(b: &Station, a: &Station, window: &mut Window, region: &Region, range: std::ops::Range<u64>) -> RemoteMemory {
     let access = WindowAccess::READ | WindowAccess::WRITE;
     if window.kind() == WindowType::One {
@@ -61,7 +61,7 @@ fn windows_are_accessed_by_rdma_while_their_target_makes_no_progress() {
             let before = bound(&a, &b).1;
             reach_part(&a, &b, peer, name.slice(0..8));
             assert_eq!(bound(&a, &b), (1, before + 1), "by another way");
-            // From here on only the first makes progress.
+            // From here on only the initiator makes progress.
             for (number, len) in (1..).zip([1, 8, 4095, 4096, 4097, 70_000, name.len]) {
                 let part = name.slice(name.len - len..name.len);
                 write(&a, peer, part, number).unwrap();
@@ -143,7 +143,7 @@ fn late_accesses_through_windows_are_refused() {
         late_accesses(&a, &b, peer, &other, name, round);
         assert_eq!(region.close().unwrap().into_vec(), vec![round; LEN], "a late write");
     }
-    // The same key of type 2 over another memory, with another of the device's.
+    // The same type 2 key refers to another memory, with another key of the device.
     let region = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
     let name = bind(&b, &a, &mut windows[1], &region, 0..8);
     reach_part(&a, &b, peer, name);
@@ -153,7 +153,7 @@ fn late_accesses_through_windows_are_refused() {
     let again = bind(&b, &a, &mut windows[1], &elsewhere, 100..108);
     assert_eq!(again.key, name.key);
     until(&[&a, &b], || late.is_ready().then_some(()));
-    // By this key it names bytes that are outside of what is bound now, or it came before that.
+    // The access is outside of the memory that is bound now, or it arrived before the bind.
     assert!(matches!(code(late.wait()), ErrorCode::KeyRejected | ErrorCode::Denied));
     reach_part(&a, &b, peer, again);
     assert_eq!((bytes_of(&region), bytes_of(&elsewhere)), (vec![1; LEN], vec![2; LEN]));
@@ -215,7 +215,7 @@ fn a_message_takes_a_window_of_the_devices_back() {
         let late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
         until(&[&a, &b], || late.is_ready().then_some(()));
         assert_eq!(code(late.wait()), ErrorCode::KeyRejected);
-        // A second one does not come as far as the device.
+        // A second message does not reach the device.
         let again = a.endpoint.send(peer, vec![1; 8]).invalidating(name.key).start().unwrap();
         until(&[&a, &b], || again.is_ready().then_some(()));
         assert_eq!(code(again.wait()), ErrorCode::KeyRejected);
@@ -267,7 +267,7 @@ fn a_queue_pair_in_error_keeps_no_window() {
         take_back(&b, &a, &mut window, &region);
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
         let memory = region.close().unwrap().into_vec();
-        // It is unknown whether it was made; but its window is gone, so it may be made again.
+        // It is unknown whether the access was made. Its window no longer exists, so it may be made again.
         let late = a.endpoint.write(peer, vec![99; 8], name.slice(0..8)).start().unwrap();
         until(&[&a, &b], || late.is_ready().then_some(()));
         assert_eq!(code(late.wait()), ErrorCode::KeyRejected);
@@ -297,7 +297,8 @@ fn a_queue_pair_in_error_at_its_target_ends_no_connection() {
             other => panic!("{other:?}"),
         });
         let part = ours.remote().slice(0..8);
-        // What is under way when that is told: a read is made again, a write perhaps was made.
+        // These operations are under way when the failure is reported: the read is made again, and the write was
+        // perhaps made.
         let read = a.endpoint.read(peer, part, vec![7; 8]).start().unwrap();
         let write = lost.then(|| a.endpoint.write(peer, vec![9; 8], part).start().unwrap());
         let behind = lost.then(|| a.endpoint.read(peer, part, vec![7; 8]).start().unwrap());
@@ -311,7 +312,7 @@ fn a_queue_pair_in_error_at_its_target_ends_no_connection() {
             assert_eq!(code(write.wait()), ErrorCode::TimedOut);
         }
         assert_eq!(bytes_of(&ours)[..8], [0; 8]);
-        // What comes next finds another one.
+        // The next access uses another window.
         let before = bound(&a, &b).1;
         reach(&a, &b, peer, &ours);
         let write = a.endpoint.write(peer, vec![0; 8], part).start().unwrap();
