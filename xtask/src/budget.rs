@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mismatch_is_named() {
+    fn count_mismatch_is_not_ok() {
         assert_eq!(verdict(Some(5), Some(5)), "ok");
         assert_ne!(verdict(Some(6), Some(5)), "ok");
         assert_ne!(verdict(Some(6), None), "ok");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_file_says_the_version() {
+    fn version_is_read_from_the_lock_file() {
         let lock = "[[package]]\nname = \"gungraun-common\"\nversion = \"0.1.0\"\n\n\
             [[package]]\nname = \"gungraun\"\nversion = \"0.20.0\"\n";
         assert_eq!(version_in(lock, "gungraun").as_deref(), Some("0.20.0"));

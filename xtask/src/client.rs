@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_waited_for_and_heard() {
+    fn client_is_awaited_and_its_output_returned() {
         let mut client = start("echo one; echo two >&2; exit 3", "heard");
         let status = client.wait_until(Instant::now() + Duration::from_secs(60)).unwrap();
         assert_eq!(status.code(), Some(3));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_is_ended_with_what_it_started() {
+    fn hanging_client_is_killed_with_its_children() {
         // A child in a session of its own is not in the client's group. It is found by its parent.
         let mut client = start("setsid sleep 1000 & echo $!; wait", "ended");
         let deadline = Instant::now() + Duration::from_secs(60);

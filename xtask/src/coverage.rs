@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_names_its_cell() {
+    fn test_path_determines_its_cell() {
         assert_eq!(cell_of("conformance::shm::rust::x"), "shm/rust");
         assert_eq!(cell_of("tcp::c::x"), "tcp/c");
         assert_eq!(cell_of("transport::shm::ring::tests::x"), "shm/rust");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_pass_without_a_failure_proves() {
+    fn requirement_needs_a_pass_and_no_failure() {
         let all = document();
         let marks = Marks::for_test(&[("a", &["MSG-001"]), ("b", &["MSG-002", "MSG-003"]), ("c", &["MSG-003"])]);
         let proofs = Proofs::read(

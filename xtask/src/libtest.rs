@@ -243,7 +243,7 @@ test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
-    fn what_could_not_be_done_is_not_passed() {
+    fn skipped_tests_are_not_passed() {
         let reader = read(
             "! Running tests/two.rs (target/debug/deps/two-0123456789abcdef)
 running 3 tests
@@ -284,7 +284,7 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
-    fn names_of_what_passed_are_no_news() {
+    fn names_in_the_success_list_are_output_lines() {
         let mut reader = Reader::new("tests");
         let lines = "test a ... ok\n\nsuccesses:\n\nsuccesses:\n    a\n\nfailures:\n";
         let said: Vec<_> = lines.lines().skip(2).map(|line| reader.read(line)).collect();
@@ -316,7 +316,7 @@ test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn standard_error_may_be_ahead_and_between() {
+    fn standard_error_may_be_interleaved() {
         let reader = read(
             "! Running tests/one.rs (target/debug/deps/one-01)
 ! Running tests/two.rs (target/debug/deps/two-01)

@@ -90,13 +90,13 @@ mod tests {
     use super::{says_yes, ticks_in};
 
     #[test]
-    fn ci_may_be_denied() {
+    fn ci_variable_may_be_false() {
         assert!(says_yes("true") && says_yes("1"));
         assert!(!says_yes("") && !says_yes("0") && !says_yes("false"));
     }
 
     #[test]
-    fn idle_time_is_no_work() {
+    fn idle_time_is_not_counted_as_work() {
         assert_eq!(ticks_in("cpu  10 1 5 100 20 2 3 4 50 0"), (25, 145));
         assert_eq!(ticks_in(""), (0, 0));
     }

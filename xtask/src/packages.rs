@@ -110,7 +110,7 @@ mod tests {
     use super::Needed;
 
     #[test]
-    fn a_compiler_with_an_option_is_here_if_it_links() {
+    fn compiler_option_is_available_if_it_links() {
         let needed = |program| Needed { program, package: "none" };
         assert!(needed("cc -O1").is_here());
         assert!(!needed("cc -lno-such-library").is_here());

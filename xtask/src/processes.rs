@@ -59,13 +59,13 @@ mod tests {
     use super::{is_listener, parent_in};
 
     #[test]
-    fn a_parent_is_found_behind_any_name() {
+    fn parent_is_parsed_behind_any_process_name() {
         assert_eq!(parent_in("17 (a) b) (c) S 4 17 17 0"), Some(4));
         assert_eq!(parent_in("17 nothing"), None);
     }
 
     #[test]
-    fn only_listeners_on_that_port_count() {
+    fn only_listeners_on_the_port_match() {
         let listening = "   0: 0100007F:36B1 00000000:0000 0A 00000000:00000000 00:00000000";
         assert!(is_listener(listening, 14001));
         assert!(!is_listener(listening, 14002));

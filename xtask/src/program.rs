@@ -337,7 +337,7 @@ mod tests {
     use super::{Program, Stream};
 
     #[test]
-    fn streams_are_read_apart_and_what_was_on_standard_error_before_comes_before() {
+    fn streams_are_separate_and_error_output_keeps_its_order() {
         let script = "for i in 1 2 3; do echo started $i >&2; printf 'test %s ... ' $i; echo within >&2; echo ok; done";
         let mut lines = Vec::new();
         let ended = Program::new("sh")

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_stands_once() {
+    fn duplicate_id_is_rejected() {
         let line = "MR-001 [must] (000) a -> b.\n";
         assert!(parse(&line.repeat(2)).is_err());
     }

@@ -102,7 +102,7 @@ mod tests {
     use crate::failure::Failure;
 
     #[test]
-    fn an_error_is_a_failure_and_the_rest_still_runs() {
+    fn failed_step_does_not_stop_later_steps() {
         let mut steps = Steps::new(2);
         steps.run("first", "fails", || Err(Failure::new("no such thing")));
         steps.run("second", "passes", || Ok(Findings::new(3, 0, "")));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skipped_step_is_no_failure() {
+    fn skipped_step_is_not_a_failure() {
         let mut steps = Steps::new(1);
         steps.run("one", "is skipped", || Ok(Findings::skipped("not root")));
         assert_eq!(steps.done[0].1.word(), "SKIPPED");

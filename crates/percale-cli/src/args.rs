@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn command_line_definition_is_valid() {
         Args::command().debug_assert();
     }
 }

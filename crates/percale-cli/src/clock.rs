@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_agrees_with_the_monotonic_clock() {
+    fn clock_agrees_with_the_monotonic_clock() {
         let clock = Clock::calibrate();
         let (ticks, start) = (clock.now(), Instant::now());
         std::thread::sleep(Duration::from_millis(30));

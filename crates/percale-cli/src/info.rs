@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_here_says_why() {
+    fn text_contains_reasons_for_missing_features() {
         let text = text(&[
             Line::Transport { name: "shm".into(), available: true, reason: "mapped".into() },
             Line::Device { name: "cuda0".into(), kind: "memory".into(), available: false, reason: "no driver".into() },
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_transports_each_with_a_reason() {
+    fn each_transport_has_a_reason() {
         let lines = lines(&Info::discover().unwrap());
         let reasons = lines.iter().filter_map(|line| match line {
             Line::Transport { reason, .. } => Some(reason),

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_filled_checks_at_every_length() {
+    fn filled_content_passes_the_check_at_every_length() {
         for len in [1, 7, 8, 9, 15, 16, 17, 64, 100, 4096] {
             for (fill, check) in [(Part::Whole, Part::Whole), (Part::Whole, Part::Ends), (Part::Ends, Part::Ends)] {
                 let mut bytes = vec![0; len];
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn another_round_message_or_way_is_noticed() {
+    fn content_of_another_round_message_or_direction_is_detected() {
         let mut bytes = [0; 24];
         Content::new(3, 5, Way::There, Part::Whole).fill(&mut bytes);
         for part in [Part::Ends, Part::Whole] {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_no_slice_gets_the_same_content() {
+    fn raw_memory_gets_the_same_content_as_a_slice() {
         for len in [1, 8, 9, 4096, 4097, 10_000] {
             for part in [Part::Ends, Part::Whole] {
                 let content = Content::new(9, 1, Way::Back, part);

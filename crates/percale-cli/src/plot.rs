@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_has_every_series_and_names_its_axes() {
+    fn plot_contains_every_series_and_axis_label() {
         let mut rows = rows();
         let mut own = row(Transport::Shm, Operation::TaggedLatency, 65536, 2000.0, 1500.0);
         own.memory = Memory::Percale;
@@ -298,14 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn a_single_point_and_no_limit_are_drawn_too() {
+    fn plot_draws_a_single_point_without_limit() {
         let mut only = row(Transport::Tcp, Operation::MessageLatency, 8, 3000.0, 1.0);
         only.limit_p50_ns = None;
         assert_eq!(latencies(&[only]).unwrap().matches("<circle").count(), 1);
     }
 
     #[test]
-    fn without_latencies_there_is_no_picture() {
+    fn plot_without_latencies_is_an_error() {
         let rows = [row(Transport::Shm, Operation::Bandwidth, 8, 1.0, 1.0)];
         assert!(matches!(latencies(&rows), Err(Failure::Usage(_))));
     }

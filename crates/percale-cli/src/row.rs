@@ -220,7 +220,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_row_survives_json() {
+    fn row_round_trips_through_json() {
         let mut before = row(Transport::Shm, Operation::TaggedLatency, 8, 150.5, 145.25);
         before.memory = Memory::Percale;
         let text = serde_json::to_string(&before).unwrap();
@@ -236,7 +236,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn names_are_those_of_json_and_of_the_arguments() {
+    fn names_match_json_and_arguments() {
         for op in Operation::ALL {
             assert_eq!(serde_json::to_value(op).unwrap(), op.name());
             assert_eq!(op.to_possible_value().unwrap().get_name(), op.name());

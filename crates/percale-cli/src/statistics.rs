@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_does_not_mind_the_order() {
+    fn summary_is_independent_of_sample_order() {
         let samples: Samples = (0..1000).map(|i| f64::from((i * 7919) % 1000)).collect();
         assert_eq!(samples.summary(), Some(Summary { p50: 499.0, p99: 989.0, count: 1000 }));
         assert_eq!(Samples::default().summary(), None);

@@ -80,7 +80,7 @@ fn long_measurement() -> (Child, Vec<u32>, BufReader<ChildStdout>) {
 }
 
 #[test]
-fn a_member_that_dies_is_an_error_and_no_hang() {
+fn member_death_is_an_error_not_a_hang() {
     let (mut first, members, _lines) = long_measurement();
     kill_process(Pid::from_raw(members[1].try_into().unwrap()).unwrap(), Signal::KILL).unwrap();
     let mut error = String::new();
@@ -92,7 +92,7 @@ fn a_member_that_dies_is_an_error_and_no_hang() {
 }
 
 #[test]
-fn whoever_measures_leaves_no_members_behind() {
+fn killed_measurement_leaves_no_member_process() {
     let (mut first, members, _lines) = long_measurement();
     assert!(members.iter().all(|member| is_running(*member)));
     first.kill().unwrap();

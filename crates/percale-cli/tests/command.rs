@@ -11,7 +11,7 @@ use crate::common::{children, eventually, is_running, percale, text};
 mod common;
 
 #[test]
-fn bad_usage_exits_with_2_and_says_what_would_be_right() {
+fn invalid_usage_exits_with_2_and_names_valid_values() {
     for (arguments, said) in [
         (["perf", "--size", "0"].as_slice(), "from 1 to 64M"),
         (&["perf", "--size", "65M"], "from 1 to 64M"),
@@ -65,7 +65,7 @@ fn bad_usage_exits_with_2_and_says_what_would_be_right() {
 }
 
 #[test]
-fn nobody_there_exits_with_1() {
+fn unreachable_address_exits_with_1() {
     // Port 1 of loopback: nothing listens there.
     let output = percale(&["perf", "127.0.0.1:1"]);
     assert_eq!(output.status.code(), Some(1));
@@ -73,7 +73,7 @@ fn nobody_there_exits_with_1() {
 }
 
 #[test]
-fn limits_are_measured_between_two_processes_one_json_object_a_row() {
+fn limits_are_measured_with_one_json_object_per_row() {
     let rows = rows(&percale(&["perf", "--limits-only", "--json", "--seconds", "0.02", "--size", "8,4K,64K"]));
     // On each transport: three sizes of two latencies, the rate at 8 bytes, the bandwidth at 64 KiB. Of the one-sided
     // operations, three have all sizes and three have one, over shm with two kinds of memory.
@@ -114,7 +114,7 @@ fn the_table_and_the_plot_are_written() {
 }
 
 #[test]
-fn without_verification_the_table_says_so() {
+fn table_states_that_data_was_not_verified() {
     let output = percale(&["perf", "--limits-only", "--no-verify", "--op", "tagged-rate", "--iterations", "800"]);
     assert!(text(&output.stdout).contains("The data was not checked."), "{}", text(&output.stderr));
 }
@@ -192,7 +192,7 @@ fn a_listening_process_serves_one_measurement_after_another() {
 }
 
 #[test]
-fn info_says_what_is_here_and_why() {
+fn info_lists_features_with_reasons() {
     let lines = rows(&percale(&["info", "--json"]));
     for kind in ["transport", "device", "limit", "address"] {
         assert!(lines.iter().any(|line| line["is"] == kind), "no {kind}");
@@ -221,7 +221,7 @@ fn long_measurement() -> (std::process::Child, u32, BufReader<std::process::Chil
 }
 
 #[test]
-fn a_second_process_that_dies_is_an_error_and_no_hang() {
+fn second_process_death_is_an_error_not_a_hang() {
     let (mut first, second, _rows) = long_measurement();
     let second = Pid::from_raw(second.try_into().unwrap()).unwrap();
     kill_process(second, Signal::KILL).unwrap();
@@ -232,7 +232,7 @@ fn a_second_process_that_dies_is_an_error_and_no_hang() {
 }
 
 #[test]
-fn a_first_process_that_dies_leaves_no_second_behind() {
+fn first_process_death_ends_the_second() {
     let (mut first, second, _rows) = long_measurement();
     assert!(is_running(second));
     first.kill().unwrap();

@@ -135,7 +135,7 @@ fn odd() -> Vec<(&'static str, Vec<Vec<u8>>)> {
 
 /// Requirements: SRV-013.
 #[test]
-fn strangers_with_odd_requests_keep_nobody_from_measuring() {
+fn invalid_requests_do_not_prevent_a_measurement() {
     let listening = Listening::start(&[]);
     assert!(listening.measures(&[]), "an honest measurement fails before there are strangers");
     let mut attempts = 0;
@@ -155,7 +155,7 @@ fn strangers_with_odd_requests_keep_nobody_from_measuring() {
 
 /// Requirements: SRV-013.
 #[test]
-fn a_key_keeps_strangers_out() {
+fn authorization_key_excludes_clients_without_it() {
     let directory = std::env::temp_dir().join(format!("percale-perf-key-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let key = |name: &str, key: &str| {

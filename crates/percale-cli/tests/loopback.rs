@@ -6,7 +6,7 @@ use std::process::Command;
 const PERF: [&str; 5] = ["perf", "--size", "64", "--seconds", "0.02"];
 
 #[test]
-fn perf_measures_where_loopback_has_only_ipv6() {
+fn perf_works_with_ipv6_only_loopback() {
     let script = "ip link set lo up && ip addr del 127.0.0.1/8 dev lo && ip -o addr show dev lo && exec \"$0\" \"$@\"";
     let root = rustix::process::geteuid().is_root();
     let works =

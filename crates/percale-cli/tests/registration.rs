@@ -67,7 +67,7 @@ fn shows(monitor: &str, changes: bool) {
 }
 
 #[test]
-fn the_caches_own_doing_is_measured() {
+fn imported_monitor_is_measured() {
     shows("imported", true);
 }
 

@@ -51,7 +51,7 @@ fn is_right(monitor: &str) {
 
 /// Requirements: RCACHE-021.
 #[test]
-fn without_a_monitor_nothing_is_stale() {
+fn no_registration_is_stale_without_a_monitor() {
     is_right("none");
 }
 
@@ -63,19 +63,19 @@ fn sealed_memory_is_never_stale() {
 
 /// Requirements: RCACHE-021.
 #[test]
-fn the_kernel_tier_gives_nothing_stale() {
+fn kernel_tier_gives_no_stale_registration() {
     is_right("bpf");
 }
 
 /// Requirements: RCACHE-021.
 #[test]
-fn userfaultfd_gives_nothing_stale() {
+fn userfaultfd_gives_no_stale_registration() {
     is_right("userfaultfd");
 }
 
 /// Requirements: RCACHE-021.
 #[test]
-fn userfaultfd_gives_nothing_stale_to_programs_that_keep_their_promise() {
+fn userfaultfd_with_kept_promise_gives_no_stale_registration() {
     is_right("userfaultfd-promised");
 }
 
@@ -105,13 +105,13 @@ fn is_right_for_nobody(monitor: &str) {
 
 /// Requirements: RCACHE-021.
 #[test]
-fn userfaultfd_gives_nothing_stale_without_privileges() {
+fn unprivileged_userfaultfd_gives_no_stale_registration() {
     is_right_for_nobody("userfaultfd-promised");
 }
 
 /// Requirements: RCACHE-021.
 #[test]
-fn userfaultfd_of_older_kernels_gives_nothing_stale_without_privileges() {
+fn old_unprivileged_userfaultfd_gives_no_stale_registration() {
     is_right_for_nobody("userfaultfd-plain");
 }
 
@@ -130,7 +130,7 @@ fn results(monitor: &str, operation: &str) -> Vec<String> {
 
 /// Requirements: MON-014.
 #[test]
-fn userfaultfd_loses_rights_with_the_process_where_hits_ask() {
+fn lost_rights_are_detected_by_hits_with_userfaultfd() {
     let found = results("userfaultfd-rights", "mprotect");
     assert!(found.iter().all(|result| result != "rights"), "{found:?}");
     assert!(found.is_empty() || found.iter().filter(|result| *result == "caught").count() >= 3, "{found:?}");
@@ -150,7 +150,7 @@ fn sealed_memory_is_never_stale_without_privileges() {
 }
 
 #[test]
-fn a_monitor_that_tells_nothing_is_found_out() {
+fn silent_monitor_is_detected() {
     let arguments = ["--monitor", "broken-silent", "--filter", "private anonymous", "--seconds", "0"];
     let (lines, code, error) = torture(&arguments);
     if unavailable(&lines) {
@@ -175,7 +175,7 @@ fn a_monitor_that_tells_nothing_is_found_out() {
 }
 
 #[test]
-fn a_monitor_that_tells_too_early_is_found_out_by_threads() {
+fn early_monitor_is_detected_by_threads() {
     let mut stale = 0;
     for seed in 1..=12 {
         let seed = seed.to_string();
@@ -197,7 +197,7 @@ fn a_monitor_that_tells_too_early_is_found_out_by_threads() {
 }
 
 #[test]
-fn rows_say_what_was_tried_and_tables_what_came_of_it() {
+fn rows_contain_trials_and_table_contains_results() {
     let (lines, code, error) = torture(&["--monitor", "none", "--filter", "munmap"]);
     if unavailable(&lines) {
         return;
@@ -220,7 +220,7 @@ fn rows_say_what_was_tried_and_tables_what_came_of_it() {
 
 /// Requirements: RCACHE-021.
 #[test]
-fn through_an_rdma_device_or_the_reason_why_not() {
+fn rdma_device_is_tested_or_its_absence_explained() {
     let (lines, code, error) =
         torture(&["--device", "verbs", "--monitor", "none", "--filter", "private anonymous, munmap all"]);
     if unavailable(&lines) {
@@ -275,14 +275,14 @@ fn the_search_finds_nothing_stale_and_no_wrong_key() {
 }
 
 #[test]
-fn a_monitor_that_tells_nothing_is_found_out_by_the_search() {
+fn silent_monitor_is_detected_by_the_search() {
     let Some((found, code, error)) = searched("broken-silent", "0.03") else { return };
     assert!(found["stale"].as_u64().unwrap() > 0 && code == Some(1), "{error}");
     assert!(error.contains("wrong-run") && error.contains("at once"), "{error}");
 }
 
 #[test]
-fn a_search_takes_a_length_and_no_filter() {
+fn search_checks_its_length_and_rejects_a_filter() {
     let output = percale(&["torture", "--search", "0"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("from 0.01 to 10000"), "{}", text(&output.stderr));

@@ -32,7 +32,7 @@ fn of<'a>(lines: &'a [Value], begins: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn queueing_firing_chains_and_stores_are_measured_beside_their_limits() {
+fn queueing_chains_and_stores_are_measured_with_their_limits() {
     let lines = lines(&without_driver(&[QUICK.as_slice(), &["--json"]].concat()));
     // Three results for two orders and two counts; five of a send, two rings, two writers.
     assert_eq!(lines.len(), 3 * 2 * 2 + 5 + 2 + 2, "{lines:?}");
@@ -65,7 +65,7 @@ fn queueing_firing_chains_and_stores_are_measured_beside_their_limits() {
 }
 
 #[test]
-fn a_stream_of_a_device_stores_if_there_is_one() {
+fn device_stream_store_is_measured_if_available() {
     // A real device, or the test double.
     let library = driver_for(env!("CARGO_TARGET_TMPDIR")).map_or_else(|| "libcuda.so.1".into(), |(_, double)| double);
     let lines = lines(&with_driver(library.as_os_str(), &[QUICK.as_slice(), &["--json"]].concat()));

@@ -10,7 +10,7 @@ mod common;
 
 /// Requirements: MW-027.
 #[test]
-fn what_windows_and_registrations_cost_is_printed() {
+fn window_and_registration_costs_are_printed() {
     let quick = ["perf", "--windows", "--seconds", "0.01", "--keys", "100,3000"];
     let output = percale(&[quick.as_slice(), &["--json"]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -107,7 +107,7 @@ fn a_test_runs_on_each_transport_with_its_bounds() {
 }
 
 #[test]
-fn what_looks_like_a_test_and_would_not_run_is_refused() {
+fn test_like_function_that_would_not_run_is_rejected() {
     for (text, reason) in [
         ("fn one<F: Fabric>() {}", "fn one: this has the form of a test, and would not run"),
         ("pub(super) fn one<F: Fabric>() {}", "fn one: this has the form of a test, and would not run"),
@@ -132,7 +132,7 @@ fn what_looks_like_a_test_and_would_not_run_is_refused() {
 }
 
 #[test]
-fn each_line_of_an_error_names_its_place() {
+fn each_error_line_contains_its_location() {
     let errors = found("\n\nfn one<F: Fabric>() { ones() }\n\npub fn twofold<F: Fabric>() {}\npub fn two() {}\n")
         .expect_err("two errors");
     let places: Vec<_> = errors.iter().filter_map(|error| error.split_once(": ")).map(|(place, _)| place).collect();

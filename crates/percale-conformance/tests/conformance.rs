@@ -29,7 +29,7 @@ fn open_and_close_as_told() {
 }
 
 /// Opens, uses and closes endpoints, and checks that they leave nothing behind. The helper of the test
-/// `opening_and_closing_leaves_nothing`.
+/// `opening_and_closing_leaks_nothing`.
 fn open_and_close<F: Fabric>() {
     let cycle = |number: u64| {
         let mesh = Mesh::<F>::new(2);

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_lacks_room_for_a_moment_does_not_end_the_ring() {
+    fn temporary_kernel_shortage_does_not_end_the_ring() {
         let Ok(ring) = Ring::new() else {
             println!("skipped: io_uring is not allowed here");
             return;

@@ -41,7 +41,7 @@ fn code<T>(result: io::Result<T>) -> Option<i32> {
 }
 
 #[test]
-fn an_offset_that_no_file_has_is_refused() {
+fn invalid_file_offset_is_rejected() {
     let Some(table) = table() else { return };
     let (file, mut bytes) = (file(b"as it was"), *b"not this");
     let pinned = table.pin(range(&mut bytes), Access::LOCAL_WRITE).ok();
@@ -62,7 +62,7 @@ fn an_offset_that_no_file_has_is_refused() {
 
 /// Requirements: FLT-010.
 #[test]
-fn a_forked_child_moves_and_pins_nothing_through_its_parents_table() {
+fn forked_child_cannot_use_the_parent_table() {
     let Some(table) = table() else { return };
     let (file, mut bytes) = (file(b"the parent's"), [0_u8; 12]);
     let Ok(pinned) = table.pin(range(&mut bytes), Access::LOCAL_WRITE) else {
@@ -91,7 +91,7 @@ fn a_forked_child_moves_and_pins_nothing_through_its_parents_table() {
 }
 
 #[test]
-fn a_slot_is_let_go_by_its_own_table_alone() {
+fn slot_is_released_only_by_its_table() {
     let (Some(table), Some(other)) = (table(), table()) else { return };
     let mut bytes = [0; 8];
     let ours: Vec<_> = (0..3).map_while(|_| table.pin(range(&mut bytes), Access::LOCAL_WRITE).ok()).collect();
@@ -111,7 +111,7 @@ fn a_slot_is_let_go_by_its_own_table_alone() {
 }
 
 #[test]
-fn a_slot_that_no_table_has_is_refused() {
+fn unknown_slot_is_rejected() {
     let Some(table) = table() else { return };
     let (file, mut bytes) = (file(b"as it was"), *b"not this");
     let Ok(pinned) = table.pin(range(&mut bytes), Access::LOCAL_WRITE) else {

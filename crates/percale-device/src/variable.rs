@@ -251,7 +251,7 @@ mod tests {
 
     /// Requirements: XPU-010.
     #[test]
-    fn a_variable_is_64_bits_that_lie_apart() {
+    fn variables_are_64_bits_on_separate_cache_lines() {
         let all = Arc::new(Variables::default());
         let variables: Vec<_> = (0..200).map(|_| Variables::take(&all)).collect();
         let mut addresses: Vec<_> = variables.iter().map(|variable| variable.address().addr()).collect();
@@ -265,7 +265,7 @@ mod tests {
 
     /// Requirements: XPU-012.
     #[test]
-    fn what_stands_in_a_place_from_before_does_not_count() {
+    fn old_value_in_a_reused_slot_does_not_count_as_written() {
         let all = Arc::new(Variables::default());
         let first = Variables::take(&all);
         first.write();
@@ -283,7 +283,7 @@ mod tests {
     }
     /// Requirements: XPU-012.
     #[test]
-    fn a_place_that_may_be_written_late_serves_nobody_else() {
+    fn slot_with_a_possible_late_store_is_not_reused() {
         let all = Arc::new(Variables::default());
         let dropped = Variables::take(&all);
         let (address, value) = (dropped.address(), dropped.value());
@@ -299,7 +299,7 @@ mod tests {
 
     /// Requirements: XPU-012.
     #[test]
-    fn places_of_what_was_not_written_serve_again() {
+    fn slots_of_unwritten_variables_are_reused() {
         let all = Arc::new(Variables::default());
         for _ in 0..5 * LATE {
             drop(Variables::take(&all));

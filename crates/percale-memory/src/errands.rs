@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_keeps_no_other_task_asleep() {
+    fn panicking_waker_does_not_keep_other_tasks_asleep() {
         let mut errands = Errands::default();
         errands.discard(Some(Waker::from(Arc::new(Panics))));
         for _ in 0..3 {

@@ -253,7 +253,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn late_numbers_find_nothing() {
+    fn stale_ids_find_nothing() {
         let mut table = Table::new();
         let first = table.insert('a');
         assert_eq!(table.remove(first), Some('a'));
@@ -271,7 +271,7 @@ mod tests {
         /// Every number of a value finds it, in all three forms, and no number of a removed value finds anything
         /// (within 1,024 values).
         #[test]
-        fn agrees_with_a_map(steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 1..800)) {
+        fn table_matches_map_model(steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 1..800)) {
             let (mut table, mut model, mut gone) = (Table::new(), HashMap::<Id<usize>, usize>::new(), Vec::new());
             for (value, (insert, which)) in steps.into_iter().enumerate() {
                 if insert || model.is_empty() {

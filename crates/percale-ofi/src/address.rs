@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_way_there_and_back() {
+    fn addresses_round_trip_through_sockaddr() {
         for text in ["10.1.2.3:7471", "[::1]:80", "[fe80::1%3]:9"] {
             let address: SocketAddr = text.parse().unwrap();
             let native = Native::from(address);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_room_is_said() {
+    fn too_small_buffer_returns_the_required_size() {
         let native = Native::from("10.1.2.3:7471".parse::<SocketAddr>().unwrap());
         let (mut to, mut room) = ([0_u8; 8], 8);
         // SAFETY: the buffer has eight bytes.

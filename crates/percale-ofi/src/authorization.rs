@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_or_refused_and_never_left_out() {
+    fn authorization_key_is_read_or_rejected() {
         let bytes = [7; KEY_LIMIT];
         // SAFETY: the buffer has `size` bytes, or `size` exceeds the maximum key length.
         let read = |from, size| unsafe { read("fi_endpoint", from, size) };

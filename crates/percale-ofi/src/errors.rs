@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_its_words() {
+    fn every_error_code_has_a_text() {
         for (at, (code, words)) in ALL.iter().enumerate() {
             assert_eq!(number(*code), at as c_int + 1);
             assert_eq!(text(number(*code)), *words);

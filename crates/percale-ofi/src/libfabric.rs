@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn without_libfabric_nothing_is_found_and_nothing_fails() {
+    fn lookup_without_libfabric_finds_nothing() {
         let found = libfabric();
         assert!(found.log.is_none() && found.param_get.is_none(), "unit tests do not load libfabric");
     }

@@ -97,7 +97,7 @@ mod tests {
     use crate::abi::FI_LOG_CORE;
 
     #[test]
-    fn messages_go_nowhere_without_libfabric() {
+    fn log_messages_without_libfabric_are_discarded() {
         note!(FI_LOG_CORE, "started");
         warning!(FI_LOG_CORE, "test: {} is refused", 7);
         assert_eq!(testing::warnings(), ["test: 7 is refused"]);

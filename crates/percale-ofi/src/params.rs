@@ -327,13 +327,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_all_defaults() {
+    fn unset_parameters_are_defaults() {
         assert_eq!(Params::from(&|_| None).unwrap(), Params::default());
         assert_eq!(Params::read().unwrap(), Params::default(), "no FI_PERCALE_* is set in unit tests");
     }
 
     #[test]
-    fn values_are_typed() {
+    fn parameter_values_are_parsed_by_type() {
         let set = |name, value| with(name, value).unwrap();
         assert_eq!(set(c"transport", "shm, tcp").transport, Some(vec![TransportKind::Shm, TransportKind::Tcp]));
         assert_eq!(set(c"transport", " ").transport, None);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_by_name() {
+    fn invalid_parameter_error_contains_name_and_value() {
         let wrong = [
             (c"transport", "carrier-pigeon"),
             (c"authorization_key", "/nonexistent/key"),
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_reach_the_domain() {
+    fn parameters_are_applied_to_the_domain() {
         let params = with(c"transport", "loopback").unwrap();
         let domain = params.apply(percale::Info::discover().unwrap().domain()).open().unwrap();
         assert_eq!(domain.transports(), [TransportKind::Loopback]);

@@ -154,7 +154,7 @@ fn is_named_elsewhere(line: &str) -> bool {
 
 /// Requirements: FLT-012.
 #[test]
-fn every_refused_system_call_ends_in_a_result_or_in_an_error() {
+fn denied_system_call_gives_a_result_or_an_error() {
     let _watchdog =
         watchdog::Watchdog::within("refused system calls", Duration::from_secs(if long() { 3600 } else { 900 }));
     let Some(made) = made() else {
@@ -170,7 +170,7 @@ fn every_refused_system_call_ends_in_a_result_or_in_an_error() {
 
 /// Requirements: FLT-013.
 #[test]
-fn a_process_that_may_map_no_more_has_a_result_or_an_error() {
+fn address_space_limit_gives_a_result_or_an_error() {
     let _watchdog = watchdog::Watchdog::within("no more address space", Duration::from_secs(600));
     let Some(made) = made() else {
         return skipped("no more address space", "libfabric's headers are not here (libfabric-dev)");

@@ -140,7 +140,7 @@ mod tests {
 
     /// Requirements: KEY-012, KEY-016.
     #[test]
-    fn numbers_are_given_out_in_turn_and_die_when_given_back() {
+    fn mapped_keys_are_unique_and_invalid_after_unmap() {
         let mapped = Mapped::default();
         let first = mapped.map(5).unwrap();
         let second = mapped.map(5).unwrap();
@@ -158,7 +158,7 @@ mod tests {
 
     /// Requirements: KEY-020.
     #[test]
-    fn mapped_keys_are_not_what_applications_choose() {
+    fn mapped_keys_avoid_application_keys() {
         let (one, other) = (Mapped::default(), Mapped::default());
         assert_ne!(one.map(1), other.map(1), "two domains");
         for half in [0, 1, u32::MAX / 3, u32::MAX - 1, u32::MAX] {

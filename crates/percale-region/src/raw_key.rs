@@ -115,7 +115,7 @@ mod tests {
 
     /// Requirements: KEY-005.
     #[test]
-    fn every_bit_of_a_raw_key_counts() {
+    fn changing_any_raw_key_bit_changes_the_key() {
         let secret = Secret::new().unwrap();
         let (raw, key) = secret.raw_key(7, 4096).unwrap();
         let bytes: [u8; RAW_KEY_BYTES] = raw.as_bytes().try_into().unwrap();

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_travels_and_is_cut() {
+    fn remote_memory_round_trips_and_can_be_sliced() {
         let memory = RemoteMemory { key: 7, address: u64::MAX - 99, len: 100 };
         assert_eq!(RemoteMemory::from_bytes(&memory.to_bytes()), Ok(memory));
         assert_eq!(memory.slice(5..100), RemoteMemory { key: 7, address: u64::MAX - 94, len: 95 });
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_sent_is_refused_and_never_panics() {
+    fn invalid_remote_memory_is_rejected_without_panic() {
         let bytes = RemoteMemory { key: 7, address: 1, len: 100 }.to_bytes();
         for len in (0..64).filter(|len| *len != RemoteMemory::BYTES) {
             let sent: Vec<u8> = bytes.iter().copied().cycle().take(len).collect();
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "out of range")]
-    fn it_is_not_extended() {
+    fn slice_beyond_remote_memory_panics() {
         assert_eq!(RemoteMemory { key: 7, address: 0, len: 100 }.slice(1..101).len, 100);
     }
 }

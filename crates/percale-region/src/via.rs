@@ -46,7 +46,7 @@ mod tests {
 
     /// Requirements: MW-038.
     #[test]
-    fn a_pair_is_both_of_it() {
+    fn pair_admits_only_its_endpoint_and_peer() {
         let ours = Via { endpoint: 3, peer: 7, authority: 0 };
         let others = [Via { endpoint: 4, ..ours }, Via { peer: 8, ..ours }, Via::default()];
         assert!(Through::Pair(ours).admits(ours) && Through::Domain.admits(ours) && Through::Endpoint(3).admits(ours));

@@ -114,7 +114,7 @@ mod tests {
 
     /// Requirements: MW-004.
     #[test]
-    fn windows_are_kept_out_while_something_is_done() {
+    fn windows_cannot_be_bound_during_an_exclusive_section() {
         let windows = Windows::new(true, true);
         assert!(windows.enter() && windows.without(|| ()).is_none(), "one is bound");
         windows.leave();

@@ -184,7 +184,7 @@ mod tests {
 
     /// Requirements: FLT-007.
     #[test]
-    fn a_peer_whose_jobs_take_long_leaves_threads_to_others() {
+    fn long_jobs_of_one_peer_leave_threads_to_others() {
         let (crew, alive) = (Crew::new("percale-test"), Arc::new(()));
         let ((may, may_end), (ended, ends)) = (channel(), channel());
         let may_end = Arc::new(Mutex::new(may_end));

@@ -260,7 +260,7 @@ mod tests {
 
     /// Requirements: CON-013.
     #[test]
-    fn what_other_hosts_reach_comes_first() {
+    fn externally_reachable_addresses_are_preferred() {
         use LinkKind::{Internal, Network, Tunnel};
         let any: IpAddr = "0.0.0.0".parse().unwrap();
         // Worst first: each is better than all before it.
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_knows_itself() {
+    fn place_of_this_host_matches_itself() {
         let here = place();
         assert!(here.same_network(&place()));
         assert!(interfaces().unwrap().iter().any(|one| one.ip.is_loopback()));

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_says_what_links_are() {
+    fn link_kinds_are_read_from_the_kernel() {
         let found = read_links().unwrap();
         assert_eq!(found.get("lo"), Some(&LinkKind::Network), "{found:?}");
         assert_eq!(Kinds(None).of("docker0"), LinkKind::Internal);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_end_early_are_no_links() {
+    fn truncated_link_messages_yield_no_links() {
         let mut name = vec![9, 0, 3, 0];
         name.extend(b"eth0\0\0\0\0");
         let mut info = vec![16, 0, 18, 0, 11, 0, 1, 0];

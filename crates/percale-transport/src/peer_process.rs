@@ -197,7 +197,7 @@ mod tests {
 
     /// Requirements: FLT-002.
     #[test]
-    fn the_end_of_a_process_is_its_exit_or_another_program_in_its_place() {
+    fn process_end_is_detected_on_exit_and_exec() {
         let mut child = Command::new("sh")
             .args(["-c", "echo; read line; exec sleep 100"])
             .stdin(Stdio::piped())
@@ -228,7 +228,7 @@ mod tests {
     ///
     /// Requirements: FLT-002.
     #[test]
-    fn a_number_is_given_up_as_soon_as_its_process_was_waited_for() {
+    fn exited_process_id_is_detected_as_reaped() {
         let start = || Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let (mut first, mut second) = (start(), start());
         let [one, two] = [&first, &second].map(|child| PeerProcess::of(child.id().cast_signed()).unwrap());

@@ -159,7 +159,7 @@ fn an_armed_queue_makes_its_channel_readable() {
 }
 
 #[test]
-fn a_pair_that_fails_gives_back_what_was_posted() {
+fn failed_pair_flushes_posted_requests() {
     let Some(adapter) = adapter() else { return };
     let (_one, two) = sides(&adapter);
     two.pair.fail().expect("a failed pair");
@@ -180,7 +180,7 @@ fn a_receiver_without_a_receive_is_an_error_for_the_sender() {
 }
 
 #[test]
-fn queues_and_buffers_of_two_devices_make_no_pair() {
+fn pair_with_objects_of_two_devices_is_rejected() {
     let Ok(contexts) = Context::open_all() else { return println!("skipped: no verbs here") };
     let [one, two, ..] = &contexts[..] else { return println!("skipped: there is one device") };
     let queue = CompletionQueue::new(&CompletionChannel::new(one).expect("a channel"), 8).expect("a queue");
@@ -191,7 +191,7 @@ fn queues_and_buffers_of_two_devices_make_no_pair() {
 }
 
 #[test]
-fn mw_windows_of_both_types_give_their_right_and_take_it_back() {
+fn memory_windows_of_both_types_grant_and_revoke_access() {
     let Some(adapter) = adapter() else { return };
     let (_, a2, b2) = adapter.domain().context().limits().expect("limits").windows;
     for kind in [WindowKind::One, WindowKind::Two] {

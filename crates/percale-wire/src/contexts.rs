@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn senders_have_numbers_of_their_own() {
+    fn senders_have_separate_context_numbers() {
         let contexts = Contexts { all: 3, named: 2, senders: 2 };
         let first = sender(0).unwrap();
         assert_eq!((half_of(first), half_of(first + 1), half_of(2)), (Some(0), Some(1), None));

@@ -198,7 +198,7 @@ mod tests {
 
         /// Requirements: CON-017.
         #[test]
-        fn a_damaged_frame_is_refused_or_means_what_it_says(
+        fn damaged_frame_is_rejected_or_valid(
             which in 0..3_usize, len in 0..=DATA_LIMIT, at in 0..400_usize, value: u8
         ) {
             let data = vec![7; len];
@@ -217,7 +217,7 @@ mod tests {
 
     /// Requirements: CON-017.
     #[test]
-    fn what_nobody_may_send_is_refused() {
+    fn invalid_control_frames_are_rejected() {
         let (head, payload) = granted(vec![1; DATA_LIMIT]).to_frame();
         assert_eq!(payload.len(), CONTROL_BYTES);
         for len in [0, 1, 39] {

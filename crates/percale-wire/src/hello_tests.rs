@@ -16,7 +16,7 @@ fn address() -> impl Strategy<Value = SocketAddr> {
 
 proptest! {
     #[test]
-    fn a_hello_survives_the_journey(
+    fn hello_round_trips(
         flags in 0u32..64, boot: [u8; 16], namespace: (u64, u64), user: u32, address in address(), called in address(),
         contexts: [u16; 2], incarnation: [u8; 16], reset: [u8; 16], nonce: [u8; 32],
     ) {
@@ -35,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_hello_is_refused_or_means_what_it_says(at in 0..HELLO_BYTES, value: u8) {
+    fn damaged_hello_is_rejected_or_valid(at in 0..HELLO_BYTES, value: u8) {
         let hello = Hello {
             flags: HelloFlags::TCP,
             place: Place { boot: [1; 16], namespace: (2, 3), user: 4 },
@@ -73,7 +73,7 @@ proptest! {
 }
 
 #[test]
-fn another_protocol_and_another_version_are_told_apart() {
+fn other_protocol_and_version_give_different_errors() {
     let mut prefix = Prefix { magic: MAGIC, version: U16::new(VERSION + 1), size: U16::new(3), flags: U32::new(!0) };
     assert_eq!(prefix.check(), Err(Malformed::Version(VERSION + 1)));
     prefix.magic = *b"SSH-2.0-";

@@ -69,7 +69,7 @@ mod tests {
     use crate::head::ABORT;
 
     #[test]
-    fn what_is_said_of_a_join_arrives() {
+    fn join_messages_round_trip() {
         for said in [
             Join::Ready(1),
             Join::Ready(REST),

@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_located_survives_the_journey(
+        fn located_message_round_trips(
             number: u32, remote_key: u32, base in 0..u64::MAX / 2, address in 0..u64::MAX / 2, len in 1..u64::MAX / 2,
             rights in 1u8..=3,
         ) {
@@ -131,7 +131,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_located_or_refused(bytes: [u8; size_of::<LocatedBytes>()], calm: bool) {
+        fn arbitrary_located_bytes_parse_or_are_rejected(bytes: [u8; size_of::<LocatedBytes>()], calm: bool) {
             let mut read = LocatedBytes::read_from_bytes(&bytes).expect("of this size");
             if calm {
                 // Fields whose random values are mostly invalid.
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn no_range_wraps() {
+    fn wrapping_ranges_are_rejected() {
         let grant = Grant { number: 1, reads: true, writes: false, remote_key: 2, base: 0, len: 8, address: 0 };
         for bad in [
             Grant { len: 0, ..grant },

@@ -97,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_offer_survives_the_journey(
+        fn queue_pair_offer_round_trips(
             pair in 0u32..1 << 24, sequence in 0u32..1 << 24, lid: u16, gid: [u8; 16], mtu in 1u8..=5, errno in 1u32..,
         ) {
             for offered in [Ok(End { pair, sequence, lid, gid, mtu }), Err(errno)] {
@@ -106,7 +106,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_an_offer_or_refused(bytes: [u8; size_of::<OfferedBytes>()], calm: bool) {
+        fn arbitrary_offer_bytes_parse_or_are_rejected(bytes: [u8; size_of::<OfferedBytes>()], calm: bool) {
             let mut read = OfferedBytes::read_from_bytes(&bytes).expect("of this size");
             if calm {
                 // Fields whose random values are mostly invalid.

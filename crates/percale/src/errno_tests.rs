@@ -36,7 +36,7 @@ fn every_error_has_a_code() {
 }
 
 #[test]
-fn the_end_of_a_link_has_the_code_of_the_operations_that_end_with_it() {
+fn link_error_and_operation_error_have_the_same_errno() {
     let ends = [
         (Broken::Closed, ErrorCode::Closed),
         (Broken::Died(String::new()), ErrorCode::PeerDied),
@@ -58,7 +58,7 @@ fn the_end_of_a_link_has_the_code_of_the_operations_that_end_with_it() {
 }
 
 #[test]
-fn an_operations_error_has_the_code_of_its_cause() {
+fn operation_error_has_the_errno_of_its_cause() {
     let entry = ErrorEntry::new(Entry::default(), ErrorCode::PeerDied);
     let causes = [
         (Cause::Post(PostError::ReadOnly), libc::EACCES),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// Code that runs under the lock of an endpoint, or in a thread that other threads wait for, emits no events itself.
 #[test]
-fn code_under_locks_and_in_threads_of_the_library_notes_its_events() {
+fn code_under_locks_and_in_library_threads_defers_log_events() {
     fn files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -16,7 +16,7 @@
 /// ```
 ///
 /// Requirements: REV-009.
-pub mod an_operation_of_borrowed_memory {}
+pub mod operation_with_borrowed_memory_does_not_compile {}
 
 /// A region outside of a scope owns its memory too: forgetting it would end a borrow while peers still write.
 /// ```
@@ -35,7 +35,7 @@ pub mod an_operation_of_borrowed_memory {}
 /// ```
 ///
 /// Requirements: REV-009.
-pub mod a_region_of_borrowed_memory {}
+pub mod region_of_borrowed_memory_does_not_compile {}
 
 /// Within a scope, no other code accesses the registered memory.
 /// ```
@@ -56,7 +56,7 @@ pub mod a_region_of_borrowed_memory {}
 /// ```
 ///
 /// Requirements: REV-009.
-pub mod memory_used_while_it_is_registered {}
+pub mod access_to_registered_memory_does_not_compile {}
 
 /// A region of borrowed memory does not leave its scope. Its remote name may leave it.
 /// ```
@@ -73,7 +73,7 @@ pub mod memory_used_while_it_is_registered {}
 /// ```
 ///
 /// Requirements: REV-009.
-pub mod a_region_that_leaves_its_scope {}
+pub mod region_outside_its_scope_does_not_compile {}
 
 /// Memory that is registered in a scope outlives the scope.
 /// ```
@@ -92,7 +92,7 @@ pub mod a_region_that_leaves_its_scope {}
 /// ```
 ///
 /// Requirements: REV-009.
-pub mod memory_that_ends_before_its_scope {}
+pub mod memory_shorter_lived_than_scope_does_not_compile {}
 
 /// Closing a region consumes it, so the returned memory cannot be accessed through the region.
 /// ```
@@ -109,7 +109,7 @@ pub mod memory_that_ends_before_its_scope {}
 /// ```
 ///
 /// Requirements: REV-009.
-pub mod a_region_used_after_it_was_closed {}
+pub mod use_of_closed_region_does_not_compile {}
 
 /// An endpoint without a lock has one user at a time.
 /// ```
@@ -124,7 +124,7 @@ pub mod a_region_used_after_it_was_closed {}
 /// ```
 ///
 /// Requirements: REV-009.
-pub mod an_endpoint_of_two_threads {}
+pub mod endpoint_shared_by_threads_does_not_compile {}
 
 /// An operation under way does not outlive its endpoint.
 /// ```
@@ -143,7 +143,7 @@ pub mod an_endpoint_of_two_threads {}
 /// ```
 ///
 /// Requirements: REV-009.
-pub mod an_operation_that_outlives_its_endpoint {}
+pub mod operation_outliving_its_endpoint_does_not_compile {}
 
 /// Segments have no lifetime. The creator of a segment guarantees that the memory is valid, and no safe function lends
 /// memory to a segment.
@@ -159,7 +159,7 @@ pub mod an_operation_that_outlives_its_endpoint {}
 /// ```
 ///
 /// Requirements: REV-009.
-pub mod memory_lent_without_a_word {}
+pub mod safe_segment_creation_does_not_compile {}
 
 /// No safe function reads memory through a segment: the memory may have been freed.
 /// ```
@@ -174,4 +174,4 @@ pub mod memory_lent_without_a_word {}
 /// ```
 ///
 /// Requirements: REV-009.
-pub mod segments_read_by_whoever_has_them {}
+pub mod safe_segment_read_does_not_compile {}

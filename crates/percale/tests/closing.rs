@@ -22,7 +22,7 @@ impl Wake for Closes {
 }
 
 #[test]
-fn operations_of_a_counter_that_is_being_dropped_end_when_their_endpoint_is_closed() {
+fn endpoint_close_ends_operations_of_a_counter_being_dropped() {
     let domain = Info::discover().expect("discovery").domain().open().expect("a domain");
     let vector = domain.address_vector().build().expect("a vector");
     let open = || domain.endpoint().vector(&vector).bind_shared("127.0.0.1:0").expect("an endpoint");

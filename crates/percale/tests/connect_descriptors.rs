@@ -51,7 +51,7 @@ fn exhaust() -> Vec<File> {
 }
 
 #[test]
-fn exhausted_descriptors_are_an_error_and_not_the_end() {
+fn descriptor_exhaustion_is_a_recoverable_error() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(128), ..limit }).unwrap();
     let service = Service::start().unwrap();

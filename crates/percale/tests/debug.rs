@@ -162,7 +162,7 @@ fn examine(text: &str, wrong: &mut BTreeMap<String, String>, seen: &mut BTreeSet
 }
 
 #[test]
-fn each_public_type_has_a_debug_that_is_short_and_without_secrets() {
+fn debug_of_public_types_is_short_and_without_secrets() {
     let (mut wrong, mut seen) = (BTreeMap::new(), BTreeSet::new());
     for root in roots() {
         let mut files = Vec::new();
@@ -183,7 +183,7 @@ fn each_public_type_has_a_debug_that_is_short_and_without_secrets() {
 }
 
 #[test]
-fn the_rule_finds_what_it_is_for() {
+fn debug_check_finds_violations() {
     let bad = "#[derive(Debug)]\npub struct One {\n    keys: Arc<Keys>,\n}\n#[derive(Clone, Debug)]\npub struct Two {\n    authorization_key: u64,\n}\npub struct Three;\n";
     let (mut wrong, mut seen) = (BTreeMap::new(), BTreeSet::new());
     examine(bad, &mut wrong, &mut seen);
@@ -223,7 +223,7 @@ fn look_at_errors(
 }
 
 #[test]
-fn objects_of_a_domain_print_neither_keys_nor_much() -> Result<(), Box<dyn std::error::Error>> {
+fn debug_of_domain_objects_is_short_and_without_keys() -> Result<(), Box<dyn std::error::Error>> {
     let authorization = b"correct horse battery staple";
     let builder = Info::discover()?.domain().authorization_key(authorization);
     let mut secrets = vec!["correct horse".to_owned(), format!("{:?}", &authorization[..4]), "99, 111, 114".to_owned()];

@@ -37,7 +37,7 @@ fn without_verbs_the_transport_is_unavailable() {
 }
 
 #[test]
-fn without_cuda_there_is_no_driver() {
+fn build_without_cuda_has_no_driver() {
     let listed = |info: &Info| info.devices().iter().find(|one| one.name == "cuda").cloned();
     let listed = listed(&Info::discover().unwrap());
     match Device::new(Interface::Cuda, 0) {
@@ -53,7 +53,7 @@ fn without_cuda_there_is_no_driver() {
 }
 
 #[test]
-fn without_io_uring_there_are_no_fixed_buffers() {
+fn build_without_io_uring_has_no_fixed_buffers() {
     match domain().fixed_buffers(1) {
         Err(error @ FixedError::NoRing(_)) => {
             check("io-uring", cfg!(feature = "io-uring"), &error.to_string());

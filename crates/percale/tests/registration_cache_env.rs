@@ -6,7 +6,7 @@ use percale::{CacheMonitor, CacheSettings, Info};
 
 /// Requirements: RCACHE-005, RCACHE-007, RCACHE-013.
 #[test]
-fn the_environment_counts_when_it_is_asked() {
+fn cache_settings_are_read_from_environment_on_request() {
     for (name, value) in
         [("FI_MR_CACHE_MAX_SIZE", "65536"), ("FI_MR_CACHE_MAX_COUNT", "3"), ("FI_MR_CACHE_MONITOR", "disabled")]
     {

@@ -32,7 +32,7 @@ fn allowed_here() -> String {
 }
 
 #[test]
-fn the_service_thread_is_neither_pinned_nor_in_real_time_though_its_starter_is() {
+fn service_thread_does_not_inherit_affinity_or_scheduling() {
     let mut all = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|processor| all.set(processor));
     sched_setaffinity(None, &all).expect("an affinity");

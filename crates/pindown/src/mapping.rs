@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_tell_the_same_of_heap_stack_and_code() {
+    fn both_query_methods_agree_on_heap_stack_and_code() {
         let mappings = Mappings::open().expect("/proc");
         let boxed = vec![0_u8; 3 << 20];
         let here = [0_u8; 16];
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn private_anonymous_memory_is_plain_and_nothing_else_is() {
+    fn only_private_anonymous_memory_is_plain() {
         use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
         let mappings = Mappings::open().expect("/proc");
         let page = page_size() as usize;
@@ -364,7 +364,7 @@ mod tests {
 
     /// Requirements: MON-014.
     #[test]
-    fn rights_are_those_of_every_page_either_way() {
+    fn rights_cover_every_page_with_both_query_methods() {
         use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
         let page = page_size() as usize;
         let both = ProtFlags::READ | ProtFlags::WRITE;
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_no_mapping() {
+    fn range_with_a_hole_has_no_mapping() {
         let mappings = Mappings::open().expect("/proc");
         let low = Range::new(page_size(), page_size()).expect("a range");
         assert_eq!(mappings.of(low).expect("asked"), None);

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_has_bytes_and_an_end() {
+    fn range_must_be_nonempty_and_not_wrap() {
         assert_eq!(Range::new(5, 0), Err(RangeError::Empty(5)));
         assert_eq!(Range::new(u64::MAX, 2), Err(RangeError::Wraps { address: u64::MAX, length: 2 }));
         assert_eq!(Range::new(4, 6).map(|range| (range.start(), range.end(), range.len())), Ok((4, 10, 6)));
@@ -152,12 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_what_the_kernel_says() {
+    fn page_size_matches_the_kernel() {
         assert_eq!(page_size(), rustix::param::page_size() as u64);
     }
 
     #[test]
-    fn pages_are_whole_and_hold_the_bytes() {
+    fn pages_cover_the_range() {
         let page = page_size();
         let of = |start, len| Range::new(start, len).expect("a range").pages();
         assert_eq!(of(page + 1, 1), of(page, page));

@@ -118,14 +118,14 @@ fn declared() -> BTreeSet<String> {
 
 /// Requirements: MON-019, MON-036, MON-037, MON-051, RCACHE-021.
 #[test]
-fn every_function_from_c() {
+fn every_function_works_from_c() {
     let printed = run(Command::new(&made().every));
     assert!(well(&printed) > 300, "too little was done:\n{printed}");
 }
 
 /// Requirements: MON-041.
 #[test]
-fn valgrind_finds_nothing_in_c_programs() {
+fn c_programs_pass_valgrind() {
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
         eprintln!("SKIPPED every function from C, under valgrind: valgrind is not installed");
         return;
@@ -140,7 +140,7 @@ fn valgrind_finds_nothing_in_c_programs() {
 }
 
 #[test]
-fn the_example_in_c_registers_once_for_many_transfers() {
+fn c_example_registers_once_for_many_transfers() {
     let printed = run(Command::new(&made().verbs));
     assert!(printed.contains("ibv_reg_mr was called 1 times for 1000 sends"), "{printed}");
 }

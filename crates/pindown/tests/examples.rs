@@ -13,12 +13,12 @@ fn shown(source: &'static str) -> &'static str {
 
 /// Requirements: RCACHE-023.
 #[test]
-fn the_registrar_of_the_example_has_room_for_fewer_than_are_used() {
+fn example_registrar_works_with_fewer_slots_than_buffers() {
     registrar::main().expect("it runs");
 }
 
 #[test]
-fn the_readme_shows_the_example_as_it_is() {
+fn readme_contains_the_current_example() {
     assert!(
         README.contains(shown(include_str!("../examples/registrar.rs"))),
         "copy examples/registrar.rs to README.md"

@@ -86,7 +86,7 @@ fn filtered(work: impl FnOnce() + Send) {
 
 /// Requirements: RCACHE-005, RCACHE-010.
 #[test]
-fn a_cache_goes_on_when_membarrier_is_refused_after_it_was_opened() {
+fn cache_works_if_membarrier_is_denied_after_opening() {
     filtered(|| {
         let (pins, cache, notifier) = open(8);
         let lane = cache.lane();
@@ -114,7 +114,7 @@ fn a_cache_goes_on_when_membarrier_is_refused_after_it_was_opened() {
 
 /// Requirements: RCACHE-005, RCACHE-010.
 #[test]
-fn nothing_is_kept_while_a_lane_that_rests_cannot_be_fenced() {
+fn nothing_is_kept_while_an_idle_lane_cannot_be_fenced() {
     filtered(|| {
         let (pins, cache, _notifier) = open(8);
         let [lane, rests] = [cache.lane(), cache.lane()];

@@ -78,7 +78,7 @@ fn new_namespace() -> bool {
 
 /// Requirements: MON-019.
 #[test]
-fn a_descendant_with_its_ancestors_process_id_has_a_monitor_of_its_own() {
+fn descendant_with_reused_process_id_has_a_separate_monitor() {
     each_monitor("same_number_process");
 }
 
@@ -125,7 +125,7 @@ fn descriptors() -> Vec<u64> {
 
 /// Requirements: MON-035.
 #[test]
-fn the_program_closes_the_monitors_descriptors() {
+fn application_may_close_monitor_descriptors() {
     each_monitor("closing_process");
 }
 
@@ -166,7 +166,7 @@ fn closing_process() {
 
 /// Requirements: MON-019.
 #[test]
-fn a_child_has_none_of_what_keeps_the_programs_attached() {
+fn child_does_not_inherit_bpf_attachment_descriptors() {
     println!("{}", in_child("attached_process", &[("PINDOWN_MONITOR", "bpf")]));
 }
 

@@ -9,7 +9,7 @@ const PAGE: usize = 4096;
 
 /// Requirements: MON-012, MON-029.
 #[test]
-fn advice_that_a_worker_follows() {
+fn advice_by_an_io_worker_is_reported() {
     let monitor = match Monitor::in_process() {
         Ok(monitor) => monitor,
         Err(why) => return eprintln!("skipped: {why}"),

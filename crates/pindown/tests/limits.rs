@@ -227,7 +227,7 @@ fn locked() -> String {
 
 /// Requirements: MON-012.
 #[test]
-fn what_may_not_be_locked_is_used_once() {
+fn memory_that_cannot_be_locked_is_used_once() {
     let Some(program) = Program::new("locked") else { return };
     let said = program.start("locked", user(3)).line();
     println!("{said}");
@@ -236,7 +236,7 @@ fn what_may_not_be_locked_is_used_once() {
 
 /// Requirements: MON-040, MON-042, MON-054.
 #[test]
-fn what_a_killed_process_had_pinned_is_given_back() {
+fn pages_pinned_by_a_killed_process_are_released() {
     let Some(program) = Program::new("hoard") else { return };
     let user = user(0);
     let mut first = program.start("hoard", user);
@@ -257,7 +257,7 @@ fn what_a_killed_process_had_pinned_is_given_back() {
 
 /// Requirements: RCACHE-022, RCACHE-023.
 #[test]
-fn more_buffers_than_may_be_pinned_are_sent_from() {
+fn more_buffers_than_can_be_pinned_are_sent() {
     let Some(program) = Program::new("kept") else { return };
     assert_eq!(program.start("kept", user(1)).line(), "done");
 }

@@ -44,7 +44,7 @@ fn is_locked(address: usize) -> bool {
 
 /// Requirements: MON-012.
 #[test]
-fn locked_memory_takes_few_mappings_and_gives_them_back() {
+fn locked_memory_uses_few_mappings_and_releases_them() {
     const PAGES: usize = 20_000;
     let page = page_size() as usize;
     let choice = Choice::Userfaultfd(Settings::new(Unseen::GuardsRefused));

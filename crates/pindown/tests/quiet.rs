@@ -256,7 +256,7 @@ fn the_monitors_thread_allocates_nothing() {
 
 /// Requirements: MON-050.
 #[test]
-fn the_kernel_tiers_thread_holds_descriptors_and_does_nothing() {
+fn kernel_tier_thread_only_holds_descriptors() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(1);
     let of = |id: &u64, file: &str| std::fs::read_to_string(format!("/proc/self/task/{id}/{file}")).unwrap_or_default();

@@ -186,7 +186,7 @@ const TURN: u64 = 1_000;
 ///
 /// Requirements: RCACHE-003, MON-004.
 #[test]
-fn the_longest_range_of_a_place_is_never_given_the_key_of_a_shorter_one() {
+fn longest_range_never_gets_the_key_of_a_shorter_one() {
     let (ledger, cache, _notifier) = open(false);
     let round = Arc::new(AtomicU64::new(0));
     let thread = |work: fn(&Ledger, &Cache<Ledger>, u64, Range) -> Vec<String>, which: usize| {
@@ -245,12 +245,12 @@ fn the_longest_range_of_a_place_is_never_given_the_key_of_a_shorter_one() {
 
 /// Requirements: RCACHE-003, MON-004.
 #[test]
-fn racing_look_ups_of_many_sizes_are_given_keys_of_registrations_that_hold_them() {
+fn racing_lookups_get_keys_of_covering_registrations() {
     race(false);
 }
 
 /// Requirements: RCACHE-003, MON-004.
 #[test]
-fn racing_look_ups_beside_merges_are_given_keys_of_registrations_that_hold_them() {
+fn racing_lookups_during_merges_get_covering_registrations() {
     race(true);
 }

@@ -58,7 +58,7 @@ fn told(monitor: &Monitor, seen: u64, memory: &Memory) -> bool {
 
 /// Requirements: MON-012, MON-029.
 #[test]
-fn advice_that_was_submitted_before() {
+fn advice_submitted_before_monitoring_is_reported() {
     let _alone = alone();
     let (mut ring, event, memory) = (IoUring::new(8).expect("io_uring is there"), event(), Memory::new(1));
     let at = std::ptr::with_exposed_provenance::<libc::c_void>(memory.start as usize);
@@ -75,7 +75,7 @@ fn advice_that_was_submitted_before() {
 
 /// Requirements: MON-012, MON-018, MON-029.
 #[test]
-fn a_file_is_cut_by_what_was_submitted_before() {
+fn truncation_submitted_before_monitoring_is_reported() {
     let _alone = alone();
     let (mut ring, event, file) = (IoUring::new(8).expect("io_uring is there"), event(), memfd(PAGE));
     let memory = Memory::of(1, libc::MAP_PRIVATE, file);
@@ -93,7 +93,7 @@ fn a_file_is_cut_by_what_was_submitted_before() {
 
 /// Requirements: MON-012, MON-029.
 #[test]
-fn a_worker_has_more_to_do_than_it_has_begun() {
+fn pending_io_worker_requests_are_reported() {
     let _alone = alone();
     let (mut ring, memory) = (IoUring::new(8).expect("io_uring is there"), Memory::new(1));
     let at = std::ptr::with_exposed_provenance::<libc::c_void>(memory.start as usize);
@@ -122,7 +122,7 @@ fn a_worker_has_more_to_do_than_it_has_begun() {
 
 /// Requirements: MON-029.
 #[test]
-fn idle_workers_hold_nothing_up() {
+fn idle_io_workers_do_not_mark_the_page_busy() {
     let _alone = alone();
     let (mut ring, file) = (IoUring::new(8).expect("io_uring is there"), memfd(PAGE));
     let page = must(libc::SYS_mmap, [0, 2 * PAGE, oracle::READ_WRITE, ANONYMOUS as u64, u64::MAX, 0]);

@@ -184,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_must_have_the_means() {
+    fn processor_must_support_virtualization() {
         assert!(is_able("processor : 0\nflags\t\t: fpu vmx sse\n"));
         assert!(!is_able("flags\t\t: fpu sse\nvmx flags\t: x\n"));
     }
 
     #[test]
-    fn a_panic_is_none() {
+    fn kernel_panic_gives_no_result() {
         let console = "[1.0] fine\n[2.0] BUG: kernel NULL pointer dereference\n[2.1] Kernel panic - not syncing\n";
         let ended = end("ready\n", console, None);
         assert!(matches!(ended, End::NoResult { began: true, .. }));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn being_late_is_none() {
+    fn timeout_gives_no_result() {
         let ended = end("", "[1.0] still here\n", Some(Duration::from_secs(9)));
         assert!(matches!(ended, End::NoResult { began: false, .. }));
         assert!(why(&ended).contains("9 s"));

@@ -97,7 +97,7 @@ mod tests {
     use super::{Job, library_in, script};
 
     #[test]
-    fn words_reach_the_program_as_they_are() {
+    fn arguments_are_quoted_for_the_shell() {
         let job = Job {
             program: "/bin/a b".into(),
             arguments: vec!["it's".into(), "$x".into()],
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_found_in_what_ldd_says() {
+    fn libraries_are_parsed_from_ldd_output() {
         let line = "\tlibgcc_s.so.1 => /lib/x86_64-linux-gnu/libgcc_s.so.1 (0x00007f)";
         assert_eq!(library_in(line), Some(("libgcc_s.so.1", "/lib/x86_64-linux-gnu/libgcc_s.so.1")));
         assert_eq!(library_in("\tlinux-vdso.so.1 (0x00007ffc)"), None);

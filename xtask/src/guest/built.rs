@@ -87,7 +87,7 @@ mod tests {
     use super::{programs_in, split};
 
     #[test]
-    fn a_name_says_package_and_test() {
+    fn name_is_split_into_package_and_test() {
         assert_eq!(split("percale"), ("percale", None));
         assert_eq!(split("percale-conformance:conformance"), ("percale-conformance", Some("conformance")));
     }

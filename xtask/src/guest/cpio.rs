@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_it_already_stays() {
+    fn existing_archive_entries_are_kept() {
         let mut archive = Archive::default();
         archive.file(Path::new("/a"), 0o755, b"1").unwrap();
         archive.file(Path::new("/a"), 0o755, b"22").unwrap();

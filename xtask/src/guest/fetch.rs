@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_a_package_of_a_version() {
+    fn package_and_version_are_parsed_from_the_file_name() {
         assert_eq!(wish("busybox-static_1%3a1.35.0-4_amd64.deb").as_deref(), Some("busybox-static=1:1.35.0-4"));
         assert_eq!(wish("libc6_2.36-9_amd64.deb").as_deref(), Some("libc6=2.36-9"));
         assert_eq!(wish("nothing"), None);

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_must_have_been_measured() {
+    fn missing_figure_is_a_failure() {
         let mut printed = printed();
         let row = judge(&printed);
         assert_eq!((row.result, row.passed), (Verdict::Passed, 16));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_alone_are_shown() {
+    fn only_ratios_are_shown() {
         let (date, commit, under) = ("2026-01-31".into(), "0123".into(), "Linux 6.1 under TCG".into());
         let run = Run { date, commit, under, lines: lines(&printed()) };
         let text = run.shown(|heads, text| table::table(heads.iter().copied(), text));

@@ -162,7 +162,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn old_directories_are_below_usr() {
+    fn merged_directories_are_below_usr() {
         assert_eq!(merged(Path::new("/sbin/ip")), Path::new("/usr/sbin/ip"));
         assert_eq!(merged(Path::new("/library/x")), Path::new("/library/x"));
         assert_eq!(merged(Path::new("/etc/x")), Path::new("/etc/x"));

@@ -108,7 +108,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn of_valgrinds_tools_one_is_enough() {
+    fn only_memcheck_files_are_included() {
         let tool = |name: &str| is_of_memcheck(&Path::new("/usr/libexec/valgrind").join(name));
         assert!(tool("memcheck-amd64-linux") && tool("default.supp"));
         assert!(!tool("memcheck-x86-linux") && !tool("callgrind-amd64-linux"));

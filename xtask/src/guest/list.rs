@@ -339,7 +339,7 @@ mod tests {
 {"is":"race","stale":0,"checked":7}"#;
 
     #[test]
-    fn a_sound_monitor_lets_nothing_stale_through() {
+    fn sound_monitor_must_have_no_stale_result() {
         assert_eq!(judged("torture-bpf", PAIR, &End::Exit(1)).result, Verdict::Failed);
         let good = PAIR.replace("stale\",", "caught\",");
         let row = judged("torture-bpf", &good, &End::Exit(0));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_monitor_must_be_found_out() {
+    fn broken_monitor_must_be_detected() {
         assert_eq!(judged("torture-broken", PAIR, &End::Exit(1)).result, Verdict::Passed);
         let unseen = PAIR.replace("stale\",", "caught\",");
         assert_eq!(judged("torture-broken", &unseen, &End::Exit(0)).result, Verdict::Failed);

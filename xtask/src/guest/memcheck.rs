@@ -78,7 +78,7 @@ mod tests {
     const CLEAN: &str = "==17== ERROR SUMMARY: 0 errors from 0 contexts (suppressed: 0 from 0)";
 
     #[test]
-    fn no_errors_must_have_been_said() {
+    fn memcheck_must_report_no_errors() {
         assert_eq!(judged(3, CLEAN).result, Verdict::Passed);
         let row = judged(3, "test a ... ok");
         assert_eq!((row.result, row.failed), (Verdict::Failed, 1), "memcheck did not run");
@@ -86,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_was_not_done_is_no_proof() {
+    fn skipped_test_is_a_failure() {
         let row = judged(2, &format!("skipped: no verbs here: no device\n{CLEAN}"));
         assert_eq!((row.result, row.failed), (Verdict::Failed, 1));
         assert!(row.note.ends_with("skipped: no verbs here: no device"), "{}", row.note);
     }
 
     #[test]
-    fn what_was_found_in_any_process_is_named() {
+    fn memcheck_errors_of_any_process_are_named() {
         let found = "==18== Invalid read of size 1\n==18==    at 0x40: f (in /t)\n==18==  Address 0x5 is 0 bytes after a block\n\
                      ==18==    at 0x41: malloc (in /m)\n==18== ERROR SUMMARY: 1,003 errors from 1 contexts (suppressed: 0 from 0)";
         let row = judged(3, &format!("{CLEAN}\n{found}"));

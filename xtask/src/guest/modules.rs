@@ -71,7 +71,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn what_is_needed_comes_first_and_once() {
+    fn dependencies_are_loaded_first_and_once() {
         let needs = |name: &str| match name {
             "rxe" => Ok(vec!["core".into(), "tunnel".into()]),
             "uverbs" => Ok(vec!["core".into()]),
@@ -83,14 +83,14 @@ mod tests {
     }
 
     #[test]
-    fn a_module_says_what_it_needs() {
+    fn module_dependencies_are_read_from_the_file() {
         assert_eq!(needs(b"\x7fELF..\0license=GPL\0depends=ib_core,ip6-udp\0name=rxe\0"), ["ib_core", "ip6_udp"]);
         assert_eq!(needs(b"\0depends=\0name=dummy\0"), Vec::<String>::new());
         assert_eq!(needs(b"nothing"), Vec::<String>::new());
     }
 
     #[test]
-    fn files_have_names_of_modules() {
+    fn module_name_is_derived_from_the_file_name() {
         assert_eq!(name_in(Path::new("/x/crc32-generic.ko")).as_deref(), Some("crc32_generic"));
         assert_eq!(name_in(Path::new("/x/dummy.ko.xz")).as_deref(), Some("dummy"));
         assert_eq!(name_in(Path::new("/x/modules.order")), None);

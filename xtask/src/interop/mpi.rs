@@ -289,7 +289,7 @@ mod tests {
     use super::{half_round_trip, median, survivors, verdict_of_mpi4py as verdict};
 
     #[test]
-    fn survivors_say_when_they_got_their_errors() {
+    fn survivor_error_times_are_parsed() {
         let good = "rank 0: an error after 3 ms, 0 wrong\nrank 1: an error after 16 ms, 0 wrong\n";
         assert_eq!(survivors(good, true, false).unwrap(), "errors after 3 ms and 16 ms");
         let aborted = "rank 1: an error after 3 ms, 0 wrong\nAbort(7): Fatal error in internal_Recv: Other\n";
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_tests_is_read() {
+    fn test_summary_is_parsed() {
         let one = "..sRan 200 tests in 3.1s\n\nssOK (skipped=7)\n";
         assert_eq!(verdict(&one.repeat(2)).unwrap(), (200, 7));
         assert_eq!(verdict("Ran 3 tests in 0.1s\n\nOK\n").unwrap(), (3, 0));

@@ -252,7 +252,7 @@ mod tests {
     use super::List;
 
     #[test]
-    fn a_list_is_written_as_it_is_read() {
+    fn list_round_trips_through_text() {
         let text = "# About the list.\n\na => b\na => c (dev)\n\na: x -> y\na: y -> x !\n\na: arrows in cycles below the top: 2\n";
         assert_eq!(List::parse(text).unwrap().text(), text);
     }

@@ -83,7 +83,7 @@ fn an_arrow_that_is_not_in_the_list_is_named_with_its_place() {
 }
 
 #[test]
-fn an_arrow_that_closes_a_cycle_must_go() {
+fn arrow_that_closes_a_cycle_is_a_problem() {
     let mut files = CLEAN;
     files[1].1 = "\nuse crate::high;\n";
     let made = Crate::new("cycle", &files);
@@ -100,7 +100,7 @@ fn an_arrow_that_closes_a_cycle_must_go() {
 }
 
 #[test]
-fn the_list_can_only_shrink() {
+fn stale_list_lines_are_problems() {
     let made = Crate::new("stale", &CLEAN);
     let list = "a => b\na: high -> low !\na: low -> high !\na: arrows in cycles below the top: 1\n";
     let found = problems(list, &made.found());
@@ -141,7 +141,7 @@ fn arrows_in_cycles_below_the_top_are_counted() {
 }
 
 #[test]
-fn what_only_tests_are_compiled_with_is_left_out() {
+fn test_only_code_is_ignored() {
     let root = "mod x; mod y; #[cfg(test)] mod tests; #[cfg(all(test, not(loom)))] mod more_tests;";
     let x = "#[cfg(test)]\nmod tests { use crate::y; }\n#[test]\nfn a() { crate::y::b(); }\n\
              struct S;\nimpl S { #[cfg(test)] fn b() { crate::y::b(); } }\n#[cfg(doctest)] mod read { use crate::y; }\n";

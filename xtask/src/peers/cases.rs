@@ -218,14 +218,14 @@ mod tests {
     use crate::peers::ucx::Setup;
 
     #[test]
-    fn the_median_stands_in_the_middle() {
+    fn median_is_the_middle_value() {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0]), Some(2.5));
     }
 
     #[test]
-    fn each_variant_meets_each_peer() {
+    fn each_variant_is_compared_with_each_peer() {
         let case = Case { transport: "shm", op: Op::TaggedLatency, bytes: 8 };
         let variant = |is_dirty| Variant { is_percales_memory: false, is_dirty };
         let sides = [
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn more_is_better_for_rates() {
+    fn higher_rates_are_better() {
         let case = Case { transport: "tcp", op: Op::TaggedRate, bytes: 8 };
         let variant = Variant { is_percales_memory: false, is_dirty: false };
         let rows = comparisons(&case, &[(Side::Ucx(Setup::Usual), vec![1e6]), (Side::Percale(variant), vec![2e6])]);

@@ -103,7 +103,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn one_crate_too_many_is_named() {
+    fn excess_dependency_is_named() {
         let crates = |count: usize| -> BTreeSet<String> { (0..count).map(|n| format!("crate{n} v1.0.{n}")).collect() };
         assert!(few(&crates(MOST_CRATES)).is_ok());
         let error = few(&crates(MOST_CRATES + 1)).unwrap_err().to_string();

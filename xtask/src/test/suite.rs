@@ -148,7 +148,9 @@ fn is_chatter(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::skips;
+    use crate::place::Place;
     use crate::results::{Ending, TestResult};
+    use std::path::{Path, PathBuf};
 
     #[test]
     fn skipped_tests_are_counted_by_reason() {
@@ -170,5 +172,34 @@ mod tests {
         let lines = skips(&found);
         assert_eq!(lines[0], "2 skipped: no device");
         assert!(lines.len() == 3 && lines.contains(&"1 skipped: no reason given".to_owned()));
+    }
+
+    /// Returns the sources below a directory.
+    fn sources(directory: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let below = entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] });
+        below.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
+    }
+
+    /// Returns the tests that run a loom model under a name that the step `loom` does not select.
+    fn unselected(text: &str) -> Vec<&str> {
+        let tests = text.split("#[test]").skip(1).filter(|test| test.contains("loom::model"));
+        let names = tests.filter_map(|test| test.split_once("fn ")?.1.split('(').next());
+        names.filter(|name| !name.starts_with("loom_")).collect()
+    }
+
+    #[test]
+    fn each_loom_model_has_a_name_that_the_step_selects() {
+        let calls = |name: &str| format!("#[test]\nfn {name}() {{\n    loom::{}(|| {{}});\n}}\n", "model");
+        assert_eq!(unselected(&(calls("loom_one") + &calls("two"))), ["two"]);
+        let sources = sources(&Place::find().unwrap().root.join("crates"));
+        let found: Vec<String> = sources
+            .iter()
+            .flat_map(|path| {
+                let text = std::fs::read_to_string(path).unwrap();
+                unselected(&text).into_iter().map(|name| format!("{}: {name}", path.display())).collect::<Vec<_>>()
+            })
+            .collect();
+        assert!(found.is_empty(), "begin the names with `loom_`, or nothing runs these models: {found:#?}");
     }
 }

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_lines_are_rejected() {
         let (a, mut b) = pair();
         let Stream::Local(mut raw) = a.stream else { unreachable!("made by `pair`") };
         raw.write_all(b"{\"Ready\": 1\n").unwrap();

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_holds_for_one_key_one_side_and_one_run() {
+    fn proof_is_valid_for_one_key_one_side_and_one_run() {
         let (near, far) = (nonce().unwrap(), nonce().unwrap());
         let proof = Proof::new(b"key", Role::Near, &near, &far);
         assert!(proof.holds(b"key", Role::Near, &near, &far));

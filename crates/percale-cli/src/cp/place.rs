@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_told_from_files() {
+    fn server_addresses_are_distinguished_from_files() {
         for (text, address, path) in [
             ("node7:7471/a/b", "node7:7471", "a/b"),
             ("127.0.0.1:1/x", "127.0.0.1:1", "x"),

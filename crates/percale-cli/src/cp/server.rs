@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_replies_are_named_in_words() {
+    fn unexpected_replies_are_described_in_words() {
         let digest = [7; 32];
         let fill = || Request::Fill { block: 3, slot: 1 };
         for (request, reply, words) in [
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_server_that_a_terminal_obeys_is_said() {
+    fn control_characters_from_a_server_are_escaped() {
         let failed = Reply::Failed { why: format!("no{ESCAPES}"), again: true };
         let variant = serde_json::json!({"number": 1, "reply": {ESCAPES.repeat(1000): {}}}).to_string();
         let variant = serde_json::from_str::<Answered>(&variant).unwrap_err();

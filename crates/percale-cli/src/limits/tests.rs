@@ -84,7 +84,7 @@ fn streams_longer_than_their_window_arrive_verified() {
 }
 
 #[test]
-fn accesses_are_verified_where_their_bytes_go() {
+fn accesses_are_verified_at_their_destination() {
     use Operation::{CompareSwap, FetchAdd, FetchAddAlone, Get, Put};
     with_session(|session| {
         for (kind, op, sizes) in [
@@ -116,7 +116,7 @@ fn accesses_are_verified_where_their_bytes_go() {
 }
 
 #[test]
-fn a_write_that_goes_missing_is_noticed() {
+fn missing_write_is_detected() {
     use crate::subject::{Bench, Runner};
     let memory = Shared::create(ring::BUFFER).unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -142,7 +142,7 @@ fn a_write_that_goes_missing_is_noticed() {
 }
 
 #[test]
-fn sockets_try_every_combination_where_it_may_matter() {
+fn sockets_try_every_relevant_combination() {
     with_session(|session| {
         for (bytes, settings) in [(8, 2), (64 << 10, 3 * 2 * 2), (1 << 20, 3 * 4 * 2)] {
             let names = session.prepare(Kind::Sockets, &shape(bytes, false)).unwrap();
@@ -153,7 +153,7 @@ fn sockets_try_every_combination_where_it_may_matter() {
 }
 
 #[test]
-fn what_arrives_wrong_is_an_error() {
+fn wrong_data_is_an_error() {
     let memory = Shared::create(ring::BUFFER).unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();
     let there = memory.try_clone().unwrap();
@@ -177,7 +177,7 @@ fn what_arrives_wrong_is_an_error() {
 }
 
 #[test]
-fn the_other_side_reports_what_it_cannot_do() {
+fn other_side_reports_its_failure() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let memory = Shared::create(4096).unwrap();
     let theirs_memory = memory.try_clone().unwrap();

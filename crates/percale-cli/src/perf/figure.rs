@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_shown_with_its_limit_and_without_columns_that_none_has() {
+    fn figure_table_omits_empty_columns() {
         let missing = Figure { what: "a store", reason: Some("no device".into()), ..Figure::default() };
         let text = table(&[figure("a sum", 1 << 20, 150.0), missing.clone()]).to_string();
         for part in ["a sum", "1 MiB", "150 ns", "30", "100 ns", "a copy", "1.50", "a store", NOTHING] {

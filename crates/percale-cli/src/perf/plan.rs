@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_covers_both_transports_all_operations_and_both_memories_where_it_matters() {
+    fn default_plan_covers_all_transports_operations_and_memories() {
         let rows = rows(&[]).unwrap();
         let shm: Vec<_> = rows.iter().filter(|row| row.transport == Transport::Shm).collect();
         // Messages; then put-latency, both kinds of fetch-add and compare-swap with one size each, put and get with
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn given_sizes_leave_out_streams_that_they_do_not_suit() {
+    fn given_sizes_omit_unsuitable_streams() {
         let rows = rows(&["--size", "8,16", "--transport", "shm"]).unwrap();
         assert_eq!(rows.len(), 2 + 2 + 1 + 2 * (2 + 2 + 2 + 1 + 1 + 1));
         assert_eq!(super::tests::rows(&["--size", "2M", "--op", "bandwidth"]).unwrap().len(), 3);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn small_messages_are_compared_with_the_ring_and_large_ones_with_a_copy() {
+    fn limit_is_the_ring_for_small_and_a_copy_for_large_messages() {
         let row = |transport, bytes| Planned { transport, op: Operation::Bandwidth, bytes, memory: Memory::Ordinary };
         assert_eq!(row(Transport::Shm, 8).limit().0, Kind::Ring);
         assert_eq!(row(Transport::Shm, 8 << 10).limit().0, Kind::Ring);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_are_compared_with_what_reaches_the_memory() {
+    fn limit_of_an_access_depends_on_operation_and_memory() {
         use Memory::{Ordinary, Percale};
         use Operation::{CompareSwap, FetchAdd, FetchAddAlone, Get, Put, PutLatency};
         for (op, bytes, memory, kind, does) in [
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn without_copies_by_the_kernel_put_and_get_are_compared_with_two_copies() {
+    fn bounced_put_and_get_are_compared_with_two_copies() {
         let rows = rows(&["--memory", "bounced"]).unwrap();
         assert_eq!(rows.len(), 6);
         for row in rows {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_of_one_size_are_refused_with_others() {
+    fn fixed_size_operations_reject_other_sizes() {
         for (arguments, said) in [
             (["--op", "fetch-add", "--size", "4"], "it is of 8 bytes, not of 4 B"),
             (["--op", "tagged-latency,compare-swap", "--size", "8,4K"], "it is of 8 bytes, not of 4 KiB"),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn across_machines_there_is_tcp() {
+    fn remote_measurement_uses_only_tcp() {
         assert!(rows(&["10.0.0.1:7471"]).unwrap().iter().all(|row| row.transport == Transport::Tcp));
     }
 }

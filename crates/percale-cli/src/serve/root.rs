@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_leave_are_refused_in_words() {
+    fn paths_outside_the_root_are_rejected_with_a_reason() {
         let long = "a/".repeat(2048);
         for (text, why) in [
             ("", "no path"),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_regular_files_below_are_opened() {
+    fn only_regular_files_below_the_root_are_opened() {
         let root = Root::open(Path::new("/proc/self")).unwrap();
         // A magic link, which leads to a file that the process has open.
         assert!(root.read(&path("exe")).is_err());

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_takes_names_of_both() {
+    fn filter_matches_mapping_and_operation_names() {
         assert!(super::pairs(Some("dlclose")).iter().all(|pair| pair.kind.name == "library's data"));
         assert!(super::pairs(Some("System V, shm")).len() >= 3);
         assert!(super::pairs(Some("nothing like that")).is_empty());

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_not_documented_is_wrong() {
+    fn only_undocumented_results_are_wrong() {
         let mut report = report(&[]);
         for line in
             [available(true), pair("shmdt", Outcome::Caught, None), pair("mprotect", Outcome::Rights, Some("so"))]
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_and_monitors_asked_for_count_too() {
+    fn stale_race_and_missing_requested_monitor_are_wrong() {
         let mut stale = report(&[]);
         let plan = race::Plan { milliseconds: 1000, threads: 1, seed: 7, mix: race::Mix::plain() };
         let after = [("System V, shmdt".to_owned(), 3)].into();

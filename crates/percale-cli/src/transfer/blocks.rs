@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_cover_a_file_and_no_more() {
+    fn blocks_cover_exactly_the_file() {
         let found = |size, block| place(size, block).map(|place| (place.offset, place.len, place.only));
         assert_eq!((count(0), count(1), count(BLOCK), count(BLOCK + 1)), (0, 1, 1, 2));
         assert_eq!(found(0, 0), None);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_those_of_the_whole_file() {
+    fn combined_checksum_matches_the_whole_file() {
         // BLAKE3's published test vector for empty input.
         let nothing = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
         assert_eq!(hex(&whole([])), nothing);

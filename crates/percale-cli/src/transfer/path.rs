@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_survive_json_and_are_shown_short_and_escaped() {
+    fn paths_round_trip_through_json_and_display_escaped() {
         for bytes in [b"a/b".to_vec(), b"\xff\xfe".to_vec(), "\u{e9}\u{1b}[2J".into(), Vec::new()] {
             let path = ServedPath::from(bytes);
             let text = serde_json::to_string(&path).unwrap();

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_answers_what_was_asked_and_nothing_else() {
+    fn reply_matches_only_its_request() {
         let digest = [0; 32];
         let fill = Request::Fill { block: 1, slot: 2 };
         assert!(Reply::Filled { block: 1, slot: 2, digest }.answers(&fill));

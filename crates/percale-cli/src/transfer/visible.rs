@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_terminal_obeys_is_left() {
+    fn control_characters_are_escaped() {
         assert_eq!(line("no \u{1b}[2J\u{9b}8m\u{202e}\r\n!"), "no \\u{1b}[2J\\u{9b}8m\\u{202e}\\u{d}\\u{a}!");
         assert_eq!(lines("a\nb\u{7}"), "a\nb\\u{7}");
         assert_eq!(line("\u{e9}t\u{e9} \u{65e5}\u{672c}"), "\u{e9}t\u{e9} \u{65e5}\u{672c}");

@@ -9,7 +9,7 @@ use crate::place::{LONG, Place, Serving, TRANSPORTS, content, copied, copy, half
 
 /// Requirements: SRV-001.
 #[test]
-fn files_of_every_size_go_there_and_back_over_both_transports() {
+fn files_of_every_size_are_copied_both_ways_on_both_transports() {
     let place = Place::new("sizes");
     let mut serving = Serving::start(&place, &["--writable"]);
     let block = 4 << 20;
@@ -52,7 +52,7 @@ fn files_of_every_size_go_there_and_back_over_both_transports() {
 
 /// Requirements: SRV-003.
 #[test]
-fn a_server_is_read_only_unless_told_otherwise() {
+fn server_is_read_only_by_default() {
     let place = Place::new("read-only");
     let serving = Serving::start(&place, &[]);
     place.write("local/a", b"text");
@@ -131,7 +131,7 @@ fn local_files_that_cannot_be_copied_are_named() {
 
 /// Requirements: SRV-005.
 #[test]
-fn only_those_with_the_key_are_served() {
+fn only_clients_with_the_key_are_served() {
     let place = Place::new("key");
     for (name, key, mode) in [("right", "secret\n", 0o600), ("also", "secret", 0o400), ("wrong", "other", 0o600)] {
         place.write(name, key.as_bytes());
@@ -157,7 +157,7 @@ fn only_those_with_the_key_are_served() {
 
 /// Requirements: SRV-004.
 #[test]
-fn an_interrupted_copy_goes_on_where_it_was() {
+fn interrupted_copy_resumes_where_it_stopped() {
     let place = Place::new("interrupted");
     let serving = Serving::start(&place, &["--writable"]);
     place.write("source", &content(5, LONG));
@@ -184,7 +184,7 @@ fn an_interrupted_copy_goes_on_where_it_was() {
 
 /// Requirements: SRV-004.
 #[test]
-fn a_file_that_changed_in_between_is_copied_from_its_beginning() {
+fn file_changed_since_interruption_is_copied_from_the_start() {
     let place = Place::new("changed");
     let serving = Serving::start(&place, &[]);
     place.write("served/a", &content(6, LONG));
@@ -201,7 +201,7 @@ fn a_file_that_changed_in_between_is_copied_from_its_beginning() {
 }
 
 #[test]
-fn a_file_that_changes_while_it_is_copied_is_not_taken_for_a_copy() {
+fn copy_of_a_file_changed_during_the_copy_fails() {
     let place = Place::new("changing");
     let serving = Serving::start(&place, &[]);
     place.write("served/a", &content(8, LONG));
@@ -219,7 +219,7 @@ fn a_file_that_changes_while_it_is_copied_is_not_taken_for_a_copy() {
 
 /// Requirements: SRV-006.
 #[test]
-fn a_server_that_dies_is_an_error_and_no_hang() {
+fn server_death_is_an_error_not_a_hang() {
     for transport in TRANSPORTS {
         let place = Place::new(&format!("dies-{transport}"));
         let mut serving = Serving::start(&place, &[]);
@@ -243,7 +243,7 @@ fn a_server_that_dies_is_an_error_and_no_hang() {
 
 /// Requirements: SRV-006.
 #[test]
-fn clients_are_served_at_the_same_time_and_one_that_dies_disturbs_nobody() {
+fn client_death_does_not_disturb_concurrent_clients() {
     let place = Place::new("several");
     let mut serving = Serving::start(&place, &[]);
     place.write("served/a", &content(10, LONG));

@@ -48,7 +48,7 @@ const NOT_ALLOWED: &str =
 
 /// Requirements: SRV-011.
 #[test]
-fn a_copy_has_its_name_after_a_crash() {
+fn completed_copy_survives_a_crash() {
     let place = Place::new("crash");
     let (image, crashed) = (place.path("disk"), place.path("crashed"));
     // Data that is not synced stays in memory for a minute.
@@ -82,7 +82,7 @@ fn a_copy_has_its_name_after_a_crash() {
 
 /// Requirements: SRV-011.
 #[test]
-fn after_a_failed_fsync_nothing_of_the_part_counts() {
+fn failed_fsync_discards_the_whole_part() {
     let place = Place::new("fsync");
     std::fs::create_dir(place.path("small")).unwrap();
     if !run("mount", &["-t", "tmpfs", "-o", "size=48M", "tmpfs", &place.text("small")]) {

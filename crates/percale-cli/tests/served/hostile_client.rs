@@ -13,7 +13,7 @@ use crate::common::eventually;
 use crate::place::{Place, Serving, content, copied, copy, identical, repeats};
 
 #[test]
-fn requests_that_make_no_sense_are_refused_and_the_server_serves_on() {
+fn invalid_requests_are_rejected_and_the_server_continues() {
     let place = Place::new("nonsense");
     place.write("served/a", &vec![7; 5 << 20]);
     let server = Serving::start(&place, &["--writable"]);
@@ -86,7 +86,7 @@ fn requests_after_a_failed_one_are_refused_with_its_cause() {
 }
 
 #[test]
-fn a_client_that_comes_back_under_its_former_address_is_welcome() {
+fn client_may_reconnect_from_its_former_address() {
     let place = Place::new("again");
     place.write("served/a", &[7; 100]);
     let server = Serving::start(&place, &[]);
@@ -157,7 +157,7 @@ fn forbidden(place: &Place) -> Vec<(String, Vec<u8>)> {
 
 /// Requirements: SRV-002, SRV-007.
 #[test]
-fn hostile_paths_reach_nothing() {
+fn hostile_paths_access_nothing_outside_the_root() {
     let place = Place::new("hostile-paths");
     let paths = forbidden(&place);
     let server = Serving::start(&place, &["--writable"]);
@@ -189,7 +189,7 @@ fn hostile_paths_reach_nothing() {
 
 /// Requirements: SRV-007.
 #[test]
-fn no_other_file_takes_the_place_of_an_upload() {
+fn upload_is_not_replaced_by_another_file() {
     let mut attempts = Attempts::default();
     for transport in KINDS {
         for round in 0..repeats(3) {
@@ -230,7 +230,7 @@ fn no_other_file_takes_the_place_of_an_upload() {
 
 /// Requirements: SRV-007.
 #[test]
-fn what_lies_behind_a_short_file_is_nobodys() {
+fn padding_of_a_short_file_is_zero() {
     let place = Place::new("padding");
     place.write("served/long", &vec![0xaa; 4 * BLOCK]);
     place.write("served/short", b"short");
@@ -253,7 +253,7 @@ fn what_lies_behind_a_short_file_is_nobodys() {
 
 /// Requirements: SRV-007.
 #[test]
-fn the_server_calls_nobody_whom_a_client_names() {
+fn server_does_not_connect_to_addresses_named_by_clients() {
     let place = Place::new("named");
     place.write("served/a", b"text");
     let server = Serving::start(&place, &[]);

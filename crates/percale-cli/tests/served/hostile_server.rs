@@ -321,7 +321,7 @@ fn attempt(place: &Place, transport: TransportKind, deed: Deed, seed: u64) -> Op
 
 /// Requirements: SRV-010.
 #[test]
-fn a_hostile_server_has_no_wrong_copy_reported() {
+fn hostile_server_causes_no_wrong_copy() {
     let place = Place::new("hostile-server");
     let mut successes = Vec::new();
     for transport in [TransportKind::Shm, TransportKind::Tcp] {

@@ -106,7 +106,7 @@ fn torn(mapped: &Mapped, from: &str, to: &str, target: &Path) {
 
 /// Requirements: SRV-012.
 #[test]
-fn a_modification_time_that_is_put_back_hides_nothing() {
+fn reset_modification_time_does_not_hide_a_change() {
     let place = Place::new("put-back");
     let serving = Serving::start(&place, &[]);
     place.write("served/a", &content(12, LONG));
@@ -124,7 +124,7 @@ fn a_modification_time_that_is_put_back_hides_nothing() {
 
 /// Requirements: SRV-012.
 #[test]
-fn names_of_any_bytes_and_of_255_of_them_are_copied() {
+fn arbitrary_and_255_byte_file_names_are_copied() {
     let place = Place::new("names");
     let serving = Serving::start(&place, &["--writable"]);
     place.write("local/source", b"text");
@@ -214,7 +214,7 @@ fn parts_that_others_prepared_are_not_written_to() {
 
 /// Requirements: SRV-008.
 #[test]
-fn files_that_are_leased_are_refused_at_once_and_stop_nobody() {
+fn leased_files_are_rejected_without_blocking_others() {
     let place = Place::new("leases");
     for name in ["a", "one", "two"] {
         place.write(&format!("served/{name}"), &content(14, 1000));

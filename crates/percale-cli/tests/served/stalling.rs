@@ -16,7 +16,7 @@ use crate::place::{Place, Serving, content, copy, refused, repeats};
 
 /// Requirements: SRV-008.
 #[test]
-fn clients_that_stall_stay_or_flood_keep_nobody_from_being_served() {
+fn stalling_and_flooding_clients_do_not_block_others() {
     let place = Place::new("stalling");
     place.write("served/a", &content(3, 100_000));
     let server = Serving::start(&place, &["--writable"]);
@@ -77,7 +77,7 @@ fn clients_that_stall_stay_or_flood_keep_nobody_from_being_served() {
 
 /// Requirements: SRV-008.
 #[test]
-fn long_requests_cost_neither_memory_nor_log() {
+fn long_requests_use_bounded_memory_and_log_space() {
     let place = Place::new("long-requests");
     place.write("served/a", b"text");
     let mut server = Serving::start(&place, &[]);
@@ -108,7 +108,7 @@ fn long_requests_cost_neither_memory_nor_log() {
 
 /// Requirements: SRV-008.
 #[test]
-fn a_reader_of_the_output_that_stops_stops_nobody() {
+fn unread_output_does_not_block_the_server() {
     let place = Place::new("reader");
     place.write("served/a", b"text");
     // The server's output is not read from now on.
@@ -124,7 +124,7 @@ fn a_reader_of_the_output_that_stops_stops_nobody() {
 
 /// Requirements: SRV-008.
 #[test]
-fn strangers_without_the_key_use_up_nothing() {
+fn clients_without_the_key_exhaust_no_resources() {
     let place = Place::new("strangers");
     place.write("served/a", b"text");
     place.write("key", b"secret");
@@ -158,7 +158,7 @@ fn strangers_without_the_key_use_up_nothing() {
 
 /// Requirements: SRV-009.
 #[test]
-fn a_limit_on_file_sizes_is_an_error_and_no_end() {
+fn file_size_limit_is_an_error_and_the_server_continues() {
     let place = Place::new("file-size");
     place.write("served/a", b"text");
     place.write("local/long", &content(1, 6 << 20));

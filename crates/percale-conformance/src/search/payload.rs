@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contents_name_their_operation() {
+    fn content_identifies_its_operation() {
         let bytes = of(77, 100);
         assert_eq!(name_of(&bytes), Some(77));
         assert_eq!(mismatch(77, &bytes), None);

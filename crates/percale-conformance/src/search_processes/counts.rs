@@ -49,7 +49,7 @@ mod tests {
     use super::Counts;
 
     #[test]
-    fn counts_are_read_as_they_were_written() {
+    fn counts_round_trip_through_text() {
         let counts = Counts { started: 5, ended: 4, failed: 3, received: 2, lives: 1 };
         let text = counts.write();
         assert_eq!(Counts::read(&text.split(' ').collect::<Vec<_>>()), Some(counts));

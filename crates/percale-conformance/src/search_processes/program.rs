@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_made_again_by_the_command_that_is_printed() {
+    fn printed_command_reproduces_a_round() {
         let text =
             "search-processes --transport tcp --seed 7 --rounds 1 --kinds exec,kill --without stop --set active=3";
         let given = options(&words(text)[1..]).expect("options");

@@ -147,7 +147,7 @@ pub(super) fn why(end: Result<Buffer, OperationError>) -> ErrorCode {
 }
 
 /// Random operations of groups of random sizes, several at a time, have the same results as a plain model.
-pub fn random_collectives_do_what_a_plain_model_does<F: Transport>() {
+pub fn random_collectives_match_the_model<F: Transport>() {
     for round in 0..if crate::long() { 60 } else { 6 } {
         let mesh = Mesh::<F>::new(1 + (round * 4) % 9);
         let members = if F::ALONE { 1 } else { 1 + (round * 4) % 9 };
@@ -202,7 +202,7 @@ pub fn random_collectives_do_what_a_plain_model_does<F: Transport>() {
 }
 
 /// Every member gets the same bits, although the result of floating-point operations depends on the order.
-pub fn floats_come_to_the_same_bits_everywhere<F: Transport>() {
+pub fn float_collectives_are_bitwise_equal_on_all_members<F: Transport>() {
     let mesh = Mesh::<F>::new(7);
     let groups = group_of(&mesh, if F::ALONE { 1 } else { 7 });
     let mut random = Random::new(crate::random::seed());
@@ -219,7 +219,7 @@ pub fn floats_come_to_the_same_bits_everywhere<F: Transport>() {
 }
 
 /// A receive for any message takes no message of a group, and groups of the same members do not mix.
-pub fn groups_keep_to_themselves<F: Transport>() {
+pub fn group_messages_match_no_other_receives<F: Transport>() {
     let mesh = Mesh::<F>::new(3);
     let receives: Vec<_> = (0..3)
         .flat_map(|number| {
@@ -254,7 +254,7 @@ pub fn groups_keep_to_themselves<F: Transport>() {
 }
 
 /// Invalid collectives are rejected, and the buffer is returned.
-pub fn what_is_no_collective_is_refused<F: Transport>() {
+pub fn invalid_collective_is_rejected<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let endpoint = mesh.endpoint(0);
     let none: AddressSet = AddressSet::new();
@@ -284,7 +284,7 @@ const fn libc_einval() -> i32 {
 }
 
 /// A member that posts a different operation is detected, and the group is broken for all members.
-pub fn members_that_disagree_are_told<F: Peers>() {
+pub fn mismatched_collective_breaks_the_group<F: Peers>() {
     let mesh = Mesh::<F>::new(4);
     let groups = group_of(&mesh, 4);
     let sums = groups.iter().enumerate().map(|(rank, group)| {
@@ -340,7 +340,7 @@ pub fn fences_and_groups_do_not_wait_for_each_other<F: Peers>() {
 /// later join with it succeeds.
 ///
 /// Requirements: FLT-003.
-pub fn a_member_that_leaves_holds_nobody_up<F: Peers>() {
+pub fn closed_member_fails_collectives_of_all_others<F: Peers>() {
     for members in [2, 3, 5, 8] {
         for length in [8, F::BULK] {
             for leaver in [0, members - 1] {
@@ -425,7 +425,7 @@ impl Alive {
 /// Counters start collectives as deferred work and count their ends, without any call in between.
 ///
 /// Requirements: DWQ-020.
-pub fn counters_start_collectives_which_go_on_by_themselves<F: Peers + Real>() {
+pub fn counters_start_collectives_without_further_calls<F: Peers + Real>() {
     const ROUNDS: u64 = 20;
     let alive = Alive::new::<F>(3, "counters start collectives");
     let groups = alive.join();

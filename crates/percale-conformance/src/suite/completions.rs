@@ -9,7 +9,7 @@ use crate::mesh::{Mesh, Receive, Send};
 /// Every field of an entry is correct on both sides.
 ///
 /// Requirements: CMP-001.
-pub fn entries_say_what_happened<F: Transport>() {
+pub fn completion_entry_fields_are_correct<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000] {
         let received = mesh.receive(1, Receive::into(Memory::blank(len + 1)).tag(0xf0, 0xf));
@@ -33,7 +33,7 @@ pub fn entries_say_what_happened<F: Transport>() {
 /// Without COMPLETION, a success is not reported. A failure always is.
 ///
 /// Requirements: CMP-002.
-pub fn success_is_reported_only_where_asked_for<F: Transport>() {
+pub fn success_is_reported_only_if_requested<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {
         let target = Memory::blank(len);
@@ -58,7 +58,7 @@ pub fn success_is_reported_only_where_asked_for<F: Transport>() {
 /// After the completion of a send, the source may be overwritten, and the sender need not be driven.
 ///
 /// Requirements: CMP-003, CMP-004.
-pub fn a_message_whose_send_completed_needs_its_sender_no_more<F: Transport>() {
+pub fn completed_send_needs_no_further_sender_progress<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 600, 2048] {
         for flags in [OpFlags::empty(), OpFlags::TRANSMIT_COMPLETE] {
@@ -122,7 +122,7 @@ pub fn a_message_whose_send_completed_needs_its_sender_no_more<F: Transport>() {
 /// required.
 ///
 /// Requirements: CMP-004.
-pub fn what_reports_nothing_needs_its_sender_no_more<F: Transport>() {
+pub fn silent_operations_need_no_further_sender_progress<F: Transport>() {
     const COUNT: u64 = 6;
     let mesh = Mesh::<F>::connected(2);
     let region = mesh.station(1).domain.register(vec![0; 8], Access::REMOTE_WRITE).expect("a region");
@@ -157,7 +157,7 @@ pub fn what_reports_nothing_needs_its_sender_no_more<F: Transport>() {
 /// With DELIVERY_COMPLETE, a send completes only after there is a receive, and the bytes are in its buffer then.
 ///
 /// Requirements: CMP-005.
-pub fn delivered_means_in_the_buffer<F: Transport>() {
+pub fn delivery_complete_waits_for_data_in_the_buffer<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 600, 2048, 9000, F::BULK] {
         let target = Memory::blank(len);
@@ -198,7 +198,7 @@ pub fn match_complete_waits_for_the_receive<F: Transport>() {
 /// An error entry stops the reading at its position until it is read.
 ///
 /// Requirements: CMP-007.
-pub fn errors_keep_their_place<F: Transport>() {
+pub fn error_entry_blocks_reads_until_taken<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let rooms = [8, 8, 4, 8, 2, 0, 8];
     let contexts = rooms.map(|room| mesh.receive(1, Receive::into(Memory::blank(room))));
@@ -255,7 +255,7 @@ pub fn entries_are_read_in_batches<F: Transport>() {
 /// different data.
 ///
 /// Requirements: CMP-001, CMP-008.
-pub fn a_busy_peer_keeps_no_other_waiting<F: Peers>() {
+pub fn busy_peer_does_not_starve_others<F: Peers>() {
     const FEW: u64 = 5;
     let mesh = Mesh::<F>::connected(3);
     let post = |tag| mesh.receive(0, Receive::into(Memory::blank(8)).tag(tag, 0));
@@ -289,7 +289,7 @@ pub fn a_busy_peer_keeps_no_other_waiting<F: Peers>() {
 /// Posting is rejected before a result could be lost, and accepted again after a read.
 ///
 /// Requirements: CMP-009.
-pub fn a_queue_never_overruns<F: Transport>() {
+pub fn posting_fails_before_a_queue_overruns<F: Transport>() {
     let queues = [CompletionQueue::new(1, 4), CompletionQueue::new(1, 4)];
     let mesh = Mesh::<F>::with(
         2,

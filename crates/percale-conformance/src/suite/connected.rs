@@ -112,7 +112,7 @@ fn refuses_sends(end: &End) {
 /// connection is over.
 ///
 /// Requirements: CON-014.
-pub fn sends_wait_for_the_connection<F: Peers>() {
+pub fn sends_require_a_connection<F: Peers>() {
     let net = Net::<F>::new("sends wait for the connection");
     let client = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
     let target = Memory::blank(100);
@@ -224,7 +224,7 @@ pub fn requests_are_rejected<F: Peers>() {
 /// A request for which the event queue has no room is rejected like a dropped one.
 ///
 /// Requirements: CON-015.
-pub fn requests_that_nobody_can_read_are_rejected<F: Peers>() {
+pub fn requests_beyond_event_queue_capacity_are_rejected<F: Peers>() {
     let mut net = Net::<F>::new("requests that nobody can read are rejected");
     let events = EventQueue::new(1);
     net.listener = Some(net.domain.listener().events(&events).bind(net.fabric.address()).expect("a listener"));
@@ -246,7 +246,7 @@ pub fn requests_that_nobody_can_read_are_rejected<F: Peers>() {
 /// before it answers.
 ///
 /// Requirements: CON-016.
-pub fn who_gets_no_answer_is_told<F: Peers>() {
+pub fn connection_request_without_listener_fails<F: Peers>() {
     let mut net = Net::<F>::new("who gets no answer is told");
     let nobody = net.end(|builder| Ok(builder.bind_single(net.fabric.address())?)).expect("an endpoint");
     let address = nobody.endpoint.address().to_string();
@@ -286,7 +286,7 @@ pub fn who_gets_no_answer_is_told<F: Peers>() {
 /// A request without an answer ends in bounded time, on either side.
 ///
 /// Requirements: CON-016.
-pub fn answers_are_waited_for_in_bounded_time<F: Peers>() {
+pub fn waiting_for_an_answer_is_bounded<F: Peers>() {
     let net = Net::<F>::new("answers are waited for");
     let client = net
         .end(|builder| builder.answer_timeout(Duration::from_millis(300)).connect(net.address(), b""))
@@ -312,7 +312,7 @@ pub fn answers_are_waited_for_in_bounded_time<F: Peers>() {
 /// established.
 ///
 /// Requirements: CON-018.
-pub fn strangers_are_turned_away<F: Peers>() {
+pub fn messages_of_unconnected_endpoints_are_rejected<F: Peers>() {
     let net = Net::<F>::new("strangers are turned away");
     let vector = net.domain.address_vector().build().expect("a vector");
     let stranger =
@@ -349,7 +349,7 @@ pub fn strangers_are_turned_away<F: Peers>() {
 /// The other side gets one event, after all messages that were sent. Outstanding operations end.
 ///
 /// Requirements: CON-019.
-pub fn the_end_comes_after_all_messages<F: Peers>() {
+pub fn shutdown_event_follows_all_messages<F: Peers>() {
     let net = Net::<F>::new("the end comes after all messages");
     for (count, len, shut) in [(1, 8, true), (40, 8, false), (40, 2048, true), (30, 2048, false), (0, 0, true)] {
         let (client, server) = net.pair();
@@ -387,7 +387,7 @@ pub fn the_end_comes_after_all_messages<F: Peers>() {
 /// Messages that arrived before the end can be received after it.
 ///
 /// Requirements: CON-019.
-pub fn messages_are_kept_beyond_the_end<F: Peers>() {
+pub fn messages_can_be_received_after_shutdown<F: Peers>() {
     let net = Net::<F>::new("messages are kept beyond the end");
     let (client, server) = net.pair();
     for number in 0..5 {
@@ -405,7 +405,7 @@ pub fn messages_are_kept_beyond_the_end<F: Peers>() {
 /// Many endpoints connect at once to one listener, each with its own data. Then each connection is used.
 ///
 /// Requirements: CON-020.
-pub fn a_hundred_connect_at_once<F: Peers>() {
+pub fn hundred_endpoints_connect_concurrently<F: Peers>() {
     const COUNT: usize = 100;
     let net = Net::<F>::with("a hundred connect at once", |domain| domain.connect_timeout(Duration::from_secs(60)));
     let clients: Vec<_> = (0..COUNT).map(|number| net.call(&number.to_le_bytes())).collect();
@@ -432,7 +432,7 @@ pub fn a_hundred_connect_at_once<F: Peers>() {
 /// Without a transport to other endpoints there is no connection, and the error states this.
 ///
 /// Requirements: CON-016.
-pub fn no_transport_no_connection<F: Alone>() {
+pub fn connect_without_transport_fails<F: Alone>() {
     let net = Net::<F>::new("no transport, no connection");
     let client = net.call(b"");
     let (error, reason, _) = refused(&net, &client);
@@ -445,7 +445,7 @@ pub fn no_transport_no_connection<F: Alone>() {
 /// For a connected endpoint, the endpoint and peer of a type 2 window are those of its connection.
 ///
 /// Requirements: MW-038, MW-040, MW-045.
-pub fn windows_of_connected_endpoints<F: Peers>() {
+pub fn windows_of_connected_endpoints_use_their_connection<F: Peers>() {
     use percale::{Bind, WindowAccess, WindowType};
     let net = Net::<F>::new("windows of connected endpoints");
     let region = net.domain.register(content(1, 100), Access::empty()).expect("a region");

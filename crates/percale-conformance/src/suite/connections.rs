@@ -93,7 +93,7 @@ pub fn a_restarted_endpoint_is_reached_again<F: Peers>() {
 /// Each waiting operation fails once. Later ones fail at once, or reach the endpoint that has the address then.
 ///
 /// Requirements: FLT-003, FLT-005.
-pub fn a_closed_endpoint_ends_what_waits_for_it<F: Peers>() {
+pub fn closed_endpoint_fails_operations_of_its_peers<F: Peers>() {
     let mut mesh = Mesh::<F>::connected(2);
     let peer = mesh.peer(1);
     let mut contexts: Vec<u64> =
@@ -146,7 +146,7 @@ pub fn messages_sent_before_closing_arrive<F: Peers>() {
 /// its own events.
 ///
 /// Requirements: CMP-014.
-pub fn events_tell_who_came_and_went<F: Peers>() {
+pub fn events_report_connects_and_disconnects<F: Peers>() {
     let events = EventQueue::default();
     let mut mesh = Mesh::<F>::with(
         2,
@@ -192,7 +192,7 @@ pub fn events_tell_who_came_and_went<F: Peers>() {
 /// Every address that leads to an endpoint is the endpoint itself.
 ///
 /// Requirements: MSG-011.
-pub fn an_endpoint_reaches_itself_by_another_name<F: Peers + Real>() {
+pub fn endpoint_reaches_itself_by_any_of_its_addresses<F: Peers + Real>() {
     let _watchdog = crate::watchdog::Watchdog::new("an endpoint reaches itself by another name");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
@@ -214,7 +214,7 @@ pub fn an_endpoint_reaches_itself_by_another_name<F: Peers + Real>() {
 /// arrived before.
 ///
 /// Requirements: MSG-007.
-pub fn receives_directed_at_another_name<F: Peers + Real>() {
+pub fn directed_receive_matches_messages_of_alias_addresses<F: Peers + Real>() {
     let _watchdog = crate::watchdog::Watchdog::new("receives directed at another name");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
@@ -255,7 +255,7 @@ pub fn receives_directed_at_another_name<F: Peers + Real>() {
 /// the others. The join fails with an error that explains this, and the next join is paired with those of the others.
 ///
 /// Requirements: CON-010.
-pub fn a_member_of_another_name_is_told_of_and_known_then<F: Peers + Real>() {
+pub fn join_by_unadvertised_address_fails_once<F: Peers + Real>() {
     let _watchdog = crate::watchdog::Watchdog::new("a member of another name");
     let fabric = F::new(seed());
     let domain = fabric.domain(|domain| domain);
@@ -288,7 +288,7 @@ pub fn a_member_of_another_name_is_told_of_and_known_then<F: Peers + Real>() {
 /// Strangers send data that is not a hello.
 ///
 /// Requirements: CON-002.
-pub fn strangers_do_no_harm<F: Peers + Real>() {
+pub fn invalid_hello_bytes_do_not_affect_other_peers<F: Peers + Real>() {
     let mesh = Mesh::<F>::connected(2);
     let mut random = Random::new(seed());
     let mut strangers = Vec::new();
@@ -335,7 +335,7 @@ pub fn strangers_do_no_harm<F: Peers + Real>() {
 /// fewer pairs, and the test reports that.
 ///
 /// Requirements: CON-003.
-pub fn many_connect_to_each_other_at_once<F: Peers + Real>() {
+pub fn many_simultaneous_mutual_connects_succeed<F: Peers + Real>() {
     let pairs = 500.min(crate::measure::most_descriptors() / 36);
     if pairs < 500 {
         crate::skipped("500 pairs", &format!("there are descriptors for {pairs} only"));
@@ -419,7 +419,7 @@ fn keyed<F: Fabric>(keys: [Option<&str>; 2]) -> (Mesh<F>, [EventQueue; 2]) {
 /// A different key, or a missing key, on either side prevents the connection.
 ///
 /// Requirements: CON-005.
-pub fn other_keys_are_turned_away<F: Peers + Real>() {
+pub fn different_authorization_keys_prevent_connection<F: Peers + Real>() {
     for keys in [[Some("right"), Some("wrong")], [Some("right"), None], [None, Some("right")]] {
         let (mesh, events) = keyed::<F>(keys);
         let received = mesh.receive(1, Receive::into(Memory::blank(8)));
@@ -434,7 +434,7 @@ pub fn other_keys_are_turned_away<F: Peers + Real>() {
 /// The same key on both sides permits the connection.
 ///
 /// Requirements: CON-006.
-pub fn the_same_key_is_let_in<F: Peers + Real>() {
+pub fn equal_authorization_keys_permit_connection<F: Peers + Real>() {
     let (mesh, _) = keyed::<F>([Some("right"), Some("right")]);
     for len in [8, 20_000] {
         let target = Memory::blank(len);

@@ -60,12 +60,12 @@ fn call<A: Ownership>(endpoint: &Endpoint<A>, len: usize) {
 /// One thread on each side only waits for events. The listener and its connections have a common queue.
 ///
 /// Requirements: CON-021.
-pub fn events_are_waited_for_by_shared_endpoints<F: Peers + Real>() {
+pub fn shared_endpoints_wait_for_connection_events<F: Peers + Real>() {
     let _watchdog = Watchdog::new("events are waited for by shared endpoints");
     both_sides::<F>(Progress::Manual);
 }
 
-/// Like [`events_are_waited_for_by_shared_endpoints`], but with automatic progress, so that no thread has to
+/// Like [`shared_endpoints_wait_for_connection_events`], but with automatic progress, so that no thread has to
 /// wait.
 ///
 /// Requirements: CON-021.
@@ -124,7 +124,7 @@ fn both_sides<F: Fabric>(progress: Progress) {
 /// Endpoints with one owner. Each thread waits only for its own connection.
 ///
 /// Requirements: CON-021.
-pub fn a_thread_sleeps_until_it_is_connected<F: Peers + Real>() {
+pub fn wait_connected_sleeps_until_connected<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a thread sleeps until it is connected");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
@@ -156,7 +156,7 @@ pub fn a_thread_sleeps_until_it_is_connected<F: Peers + Real>() {
 /// connection.
 ///
 /// Requirements: CON-021.
-pub fn sleepers_are_told_that_no_answer_comes<F: Peers + Real>() {
+pub fn answer_timeout_wakes_sleeping_threads<F: Peers + Real>() {
     let _watchdog = Watchdog::new("sleepers are told that no answer comes");
     let (fabric, domain) = domain::<F>(Progress::Manual);
     let listener = domain.listener().bind(fabric.address()).expect("a listener");
@@ -256,7 +256,7 @@ fn post(endpoint: &Endpoint<Shared>, context: u64) {
 /// read before the failures of its receives.
 ///
 /// Requirements: CON-019.
-pub fn what_other_connections_brought_is_read_before_the_end<F: Peers + Real>() {
+pub fn received_messages_are_read_before_failures_of_other_connection<F: Peers + Real>() {
     const SPARE: u64 = 9;
     let _watchdog = Watchdog::new("what other connections brought is read before the end");
     let (fabric, domain) = domain::<F>(Progress::Manual);

@@ -153,7 +153,7 @@ pub fn accesses_are_counted_at_both_ends<F: Fabric>() {
 /// An access of many megabytes, which is split into parts, counts once.
 ///
 /// Requirements: CMP-018.
-pub fn an_access_of_many_parts_is_one<F: Fabric>() {
+pub fn split_access_is_counted_once<F: Fabric>() {
     const LEN: usize = 70 << 20;
     let kinds = Kinds::default();
     let mesh = kinds.mesh::<F>();

@@ -92,7 +92,7 @@ fn receive(memory: Memory, tag: u64) -> Operation {
 /// Deferred work writes no entry to queues and does not change the endpoint's counters, unless that was requested.
 ///
 /// Requirements: DWQ-001, DWQ-005, DWQ-009, DWQ-010, DWQ-011.
-pub fn only_its_counter_is_told<F: Real>() {
+pub fn deferred_work_updates_only_its_counter<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work tells its counter");
     let [trigger, sent, received] = [Counter::new(), Counter::new(), Counter::new()];
     for (round, len) in [8, 5000, F::BULK].into_iter().enumerate() {
@@ -126,7 +126,7 @@ pub fn only_its_counter_is_told<F: Real>() {
 /// deferred.
 ///
 /// Requirements: DWQ-004.
-pub fn every_kind_of_operation_may_wait<F: Real>() {
+pub fn every_kind_of_operation_can_be_deferred<F: Real>() {
     let ring = Ring::new::<F>(2, "every kind of deferred work");
     let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
     let region = ring.domain.register(vec![9; 64], Access::REMOTE_READ | Access::REMOTE_WRITE).expect("a region");
@@ -184,7 +184,7 @@ pub fn every_kind_of_operation_may_wait<F: Real>() {
 /// Work is cancelled, flushed, and rejected because it belongs to another domain.
 ///
 /// Requirements: DWQ-012, DWQ-013, DWQ-016.
-pub fn work_is_taken_back_and_refused<F: Real>() {
+pub fn deferred_work_is_canceled_flushed_and_rejected<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work is taken back");
     let [trigger, other, done] = [Counter::new(), Counter::new(), Counter::new()];
     let queue = |on: &Counter, byte: u8| ring.defer(0, ring.send(1, Memory::of(&[byte; 8]), 1), (on, 1), Some(&done));
@@ -223,7 +223,7 @@ pub fn work_is_taken_back_and_refused<F: Real>() {
 /// Injected data is copied when the work is queued.
 ///
 /// Requirements: DWQ-025.
-pub fn injected_work_sends_what_was_there_when_it_was_queued<F: Real>() {
+pub fn injected_work_copies_its_data_when_queued<F: Real>() {
     let ring = Ring::new::<F>(2, "injected deferred work");
     let [trigger, done] = [Counter::new(), Counter::new()];
     let injected = |len| {
@@ -274,7 +274,7 @@ pub fn failed_work_is_counted_and_reported<F: Real>() {
 /// A failed operation counts as an error. Work that waits for successes that never happen does not prevent closing.
 ///
 /// Requirements: DWQ-015, DWQ-022.
-pub fn what_never_begins_keeps_nobody<F: Real>() {
+pub fn unstarted_work_does_not_prevent_closing<F: Real>() {
     let ring = Ring::new::<F>(2, "deferred work that never begins");
     let [trigger, done, other] = [Counter::new(), Counter::new(), Counter::new()];
     let (into, peer) = (Memory::blank(8), ring.peer(1));
@@ -299,7 +299,7 @@ pub fn what_never_begins_keeps_nobody<F: Real>() {
 /// Each of four endpoints receives and sends a token. All of it is queued before the first message.
 ///
 /// Requirements: DWQ-020, DWQ-023.
-pub fn a_token_goes_round_by_itself<F: Peers + Real>() {
+pub fn deferred_token_ring_runs_without_calls<F: Peers + Real>() {
     const ROUNDS: u64 = 50;
     let ring = Ring::new::<F>(4, "a token goes round by itself");
     let received: [Counter; 4] = Default::default();
@@ -330,7 +330,7 @@ pub fn a_token_goes_round_by_itself<F: Peers + Real>() {
 /// woken up.
 ///
 /// Requirements: TRIG-007.
-pub fn a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Peers + Real>() {
+pub fn operation_triggered_by_silent_send_wakes_sleeper<F: Peers + Real>() {
     let ring = Ring::new::<F>(2, "a silent send sets another off");
     let (left, right) = (ring.at(0), ring.at(1));
     for round in 0..20 {
@@ -357,7 +357,7 @@ pub fn a_sleeper_is_woken_by_what_a_silent_send_sets_off<F: Peers + Real>() {
 /// The counting thread may hold the endpoint's last handle for a short time, with the counter's line locked.
 ///
 /// Requirements: TRIG-019.
-pub fn an_endpoint_is_dropped_while_its_operations_begin<F: Peers + Real>() {
+pub fn endpoint_can_be_dropped_while_its_operations_start<F: Peers + Real>() {
     let ring = Ring::new::<F>(1, "an endpoint is dropped while its operations begin");
     let counter = Counter::new();
     for round in 0..100 {

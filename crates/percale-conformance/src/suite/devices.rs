@@ -35,7 +35,7 @@ fn region<F: Fabric>(mesh: &Mesh<F>, memory: DeviceMemory) -> RawRegion {
 /// HMEM-003, HMEM-009: device to host, host to device, device to device; untagged and tagged; expected and unexpected.
 ///
 /// Requirements: HMEM-003, HMEM-009.
-pub fn messages_of_a_devices_memory<F: Devices>() {
+pub fn messages_between_host_and_device_memory_arrive<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     for (number, len) in (1..).zip(lengths::<F>()) {
         let bytes = content(number, len);
@@ -72,7 +72,7 @@ pub fn messages_of_a_devices_memory<F: Devices>() {
 /// One operation can use pieces of host memory and of device memory.
 ///
 /// Requirements: HMEM-011.
-pub fn pieces_of_both_kinds<F: Devices>() {
+pub fn operation_mixes_host_and_device_segments<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let bytes = content(7, 30_000);
     let parts = [&bytes[..9_000], &bytes[9_000..9_100], &bytes[9_100..]];
@@ -91,7 +91,7 @@ pub fn pieces_of_both_kinds<F: Devices>() {
 /// claimed message is received into it.
 ///
 /// Requirements: HMEM-003.
-pub fn ends_of_receives_into_a_device<F: Devices>() {
+pub fn device_receive_is_truncated_canceled_and_claimed<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let bytes = content(3, 5_000);
     let target = DeviceMemory::blank(4_000);
@@ -131,7 +131,7 @@ pub fn ends_of_receives_into_a_device<F: Devices>() {
 /// Many messages are outstanding at a time, and each has its own contents.
 ///
 /// Requirements: HMEM-003.
-pub fn many_at_a_time<F: Devices>() {
+pub fn many_device_messages_are_outstanding_at_once<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let len = |number: u64| (number as usize * 7_919) % 60_000 + 1;
     let posted: Vec<_> = (0..40)
@@ -157,7 +157,7 @@ pub fn many_at_a_time<F: Devices>() {
 /// Reads and writes of a region of device memory, from host memory and from device memory.
 ///
 /// Requirements: HMEM-003, HMEM-010.
-pub fn accesses_to_a_devices_region<F: Devices>() {
+pub fn device_region_is_read_and_written<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let room = 3 * F::BULK + 100;
     let memory = DeviceMemory::on_device(&content(1, room));
@@ -196,7 +196,7 @@ pub fn accesses_to_a_devices_region<F: Devices>() {
 /// Accesses to a region of host memory with device memory.
 ///
 /// Requirements: HMEM-010.
-pub fn a_hosts_region_and_a_devices_memory<F: Devices>() {
+pub fn host_region_is_accessed_with_device_memory<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let region = mesh.station(1).domain.register(vec![0; F::BULK], ALL).expect("a region");
     for (number, len) in (1..).zip([1, 2_000, 20_000, F::BULK]) {
@@ -215,7 +215,7 @@ pub fn a_hosts_region_and_a_devices_memory<F: Devices>() {
 /// Atomic operations on a region of device memory, with operands, comparands and results in device memory.
 ///
 /// Requirements: HMEM-003, ATM-002.
-pub fn words_of_a_device_are_changed<F: Devices>() {
+pub fn atomic_operations_work_on_device_memory<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let words = |values: &[u64]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
     let memory = DeviceMemory::on_device(&words(&[5, 6, 7, 8]));
@@ -272,7 +272,7 @@ pub fn words_of_a_device_are_changed<F: Devices>() {
 /// (because the tests access them).
 ///
 /// Requirements: HMEM-004, HMEM-015, HMEM-018.
-pub fn managed_and_pinned_memory<F: Devices>() {
+pub fn managed_and_pinned_memory_are_transferred<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     for kind in [Kind::Managed, Kind::Pinned] {
         for (number, len) in (1..).zip([10, 3_000, 200_000]) {
@@ -299,7 +299,7 @@ pub fn managed_and_pinned_memory<F: Devices>() {
 /// Memory that is not device memory is not registered as such, and devices that do not exist are rejected.
 ///
 /// Requirements: HMEM-005, HMEM-006, HMEM-014.
-pub fn what_is_no_devices_memory<F: Devices>() {
+pub fn host_memory_is_not_registered_as_device_memory<F: Devices>() {
     let mesh = Mesh::<F>::new(1);
     let (host, memory) = (Memory::blank(4096), DeviceMemory::blank(4096));
     let refused = |memory, of| match crate::device::register_segment(&mesh, 0, memory, Some(of), ALL) {
@@ -325,7 +325,7 @@ pub fn what_is_no_devices_memory<F: Devices>() {
 /// RCACHE-019: memory that is freed and allocated again, mostly at the same address, has its new contents.
 ///
 /// Requirements: RCACHE-019.
-pub fn memory_that_came_again<F: Devices>() {
+pub fn reallocated_device_memory_has_its_new_contents<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let (mut places, mut buffers) = (std::collections::HashSet::new(), std::collections::HashSet::new());
     for number in 0..20 {
@@ -353,7 +353,7 @@ pub fn memory_that_came_again<F: Devices>() {
 /// deferred work.
 ///
 /// Requirements: HMEM-003, TRIG-002, DWQ-004.
-pub fn what_waits_reads_its_memory_when_it_begins<F: Devices>() {
+pub fn triggered_send_reads_device_memory_when_it_starts<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [40, 5_000, F::BULK] {
         let counter = Counter::new();
@@ -380,7 +380,7 @@ pub fn what_waits_reads_its_memory_when_it_begins<F: Devices>() {
 /// whose variable is never written is cancelled.
 ///
 /// Requirements: XPU-012, XPU-013, XPU-017, XPU-020.
-pub fn a_devices_stream_begins_a_send<F: Devices>() {
+pub fn device_stream_triggers_a_send<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let domain = &mesh.station(0).domain;
     for (number, len) in (0..).zip([8, 3_000, F::BULK]) {
@@ -405,7 +405,7 @@ pub fn a_devices_stream_begins_a_send<F: Devices>() {
 /// A window can be bound to a part of a region of device memory.
 ///
 /// Requirements: HMEM-003, MW-015.
-pub fn a_window_on_a_devices_region<F: Devices>() {
+pub fn window_binds_to_a_device_region<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let memory = DeviceMemory::on_device(&[7; 10_000]);
     let region = region(&mesh, memory);
@@ -424,7 +424,7 @@ pub fn a_window_on_a_devices_region<F: Devices>() {
 /// XPU-015, XPU-018, XPU-020: a program on the device starts sends, in the order of the queue.
 ///
 /// Requirements: XPU-013, XPU-015, XPU-018, XPU-020.
-pub fn a_devices_program_begins_sends<F: Devices>() {
+pub fn device_kernel_triggers_sends_in_queue_order<F: Devices>() {
     let mesh = Mesh::<F>::connected(2);
     let program = crate::kernel::Store::new();
     let domain = &mesh.station(0).domain;

@@ -83,7 +83,7 @@ fn buffers(what: Collective, rank: usize, members: usize, source: &[u8], result:
 }
 
 /// Random operations of groups of random sizes, several at a time, have the same results as a plain model.
-pub fn random_exchanges_do_what_a_plain_model_does<F: Transport>() {
+pub fn random_exchanges_match_the_model<F: Transport>() {
     for round in 0..if crate::long() { 60 } else { 6 } {
         let members = if F::ALONE { 1 } else { 1 + (round * 4) % 9 };
         let mesh = Mesh::<F>::new(members);
@@ -167,7 +167,7 @@ fn work(group: GroupId, what: Collective, count: usize, raw: &Raw) -> Collective
 }
 
 /// With every root: contributions stay unchanged, and each root gets its result.
-pub fn what_is_given_stays_and_every_root_gets_its_own<F: Transport>() {
+pub fn exchange_keeps_contributions_and_serves_every_root<F: Transport>() {
     let members = if F::ALONE { 1 } else { 5 };
     let mesh = Mesh::<F>::new(members);
     let groups: Vec<Ours<'_>> = group_of(&mesh, members);
@@ -192,7 +192,7 @@ pub fn what_is_given_stays_and_every_root_gets_its_own<F: Transport>() {
 }
 
 /// Invalid exchanges are rejected, and the buffer is returned.
-pub fn what_is_no_exchange_is_refused<F: Transport>() {
+pub fn invalid_exchange_is_rejected<F: Transport>() {
     let members = if F::ALONE { 1 } else { 3 };
     let mesh = Mesh::<F>::new(members);
     let groups = group_of(&mesh, members);
@@ -234,7 +234,7 @@ pub fn what_is_no_exchange_is_refused<F: Transport>() {
 
 /// A member that has blocks of a different length, or posts a different operation, is detected, and the group is broken
 /// for all members.
-pub fn members_that_disagree_about_an_exchange_are_told<F: Peers>() {
+pub fn mismatched_exchange_breaks_the_group<F: Peers>() {
     for what in all(1) {
         for other in [what, Collective::Allreduce, Collective::Alltoall, Collective::Gather { root: 2 }] {
             let mesh = Mesh::<F>::new(4);
@@ -267,7 +267,7 @@ pub fn members_that_disagree_about_an_exchange_are_told<F: Peers>() {
 /// waits forever.
 ///
 /// Requirements: FLT-003.
-pub fn a_member_that_leaves_holds_no_exchange_up<F: Peers>() {
+pub fn closed_member_fails_exchanges_that_need_it<F: Peers>() {
     for members in [2, 3, 5] {
         for count in [1, F::BULK / 8 / members] {
             for leaver in [0, members - 1] {
@@ -301,7 +301,7 @@ pub fn a_member_that_leaves_holds_no_exchange_up<F: Peers>() {
 /// Counters start exchanges as deferred work and count their ends, without any call in between.
 ///
 /// Requirements: DWQ-020.
-pub fn counters_start_exchanges_which_go_on_by_themselves<F: Peers + Real>() {
+pub fn counters_start_exchanges_without_further_calls<F: Peers + Real>() {
     const ROUNDS: u64 = 10;
     let alive = Alive::new::<F>(3, "counters start exchanges");
     let groups = alive.join();

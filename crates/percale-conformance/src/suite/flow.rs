@@ -10,7 +10,7 @@ use crate::mesh::{Mesh, Receive, Send};
 /// are posted.
 ///
 /// Requirements: MSG-013.
-pub fn past_the_cap_nothing_is_lost_and_inject_waits<F: Transport>() {
+pub fn above_unexpected_cap_inject_waits_and_no_message_is_lost<F: Transport>() {
     const CAP: usize = 64 << 10;
     const LEN: usize = 1000;
     let mesh = Mesh::<F>::with(2, |domain| domain.unexpected_cap(CAP), |_, endpoint| endpoint);
@@ -66,7 +66,7 @@ pub fn past_the_cap_nothing_is_lost_and_inject_waits<F: Transport>() {
 /// receiver is slow.
 ///
 /// Requirements: MSG-019.
-pub fn what_is_reported_as_sent_arrives_without_its_sender<F: Transport>() {
+pub fn completed_send_arrives_without_sender_progress<F: Transport>() {
     const LEN: usize = 2_000;
     let mesh = Mesh::<F>::connected(2);
     let (source, target) = (Memory::content(1, LEN), Memory::blank(LEN));
@@ -127,7 +127,7 @@ pub fn both_may_send_long_messages_before_either_receives<F: Transport>() {
 
 /// Like [`both_may_send_long_messages_before_either_receives`], with messages that fit in rings and sockets
 /// until those are full.
-pub fn small_messages_both_ways_before_either_receives<F: Transport>() {
+pub fn both_may_send_small_messages_before_either_receives<F: Transport>() {
     const COUNT: u64 = 20_000;
     let mesh = Mesh::<F>::new(2);
     for number in 0..COUNT {

@@ -149,7 +149,7 @@ fn used_up<F: Fabric, H: Handle>(mesh: &Mesh<F>, endpoint: usize, make: impl Fn(
 }
 
 /// Tests handles of sends and receives, also of those that were started by awaiting them.
-pub fn used_up_handles_of_messages_touch_no_other_operation<F: Transport>() {
+pub fn finished_handles_of_messages_affect_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let receive = |len: usize| {
         mesh.inject(1, 0, None, &content(1, len));
@@ -174,7 +174,7 @@ pub fn used_up_handles_of_messages_touch_no_other_operation<F: Transport>() {
 }
 
 /// Tests handles of reads, writes and atomic operations.
-pub fn used_up_handles_of_accesses_touch_no_other_operation<F: Transport>() {
+pub fn finished_handles_of_accesses_affect_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let region = mesh.station(1).domain.register(vec![0; 4096], rights).expect("a region");
@@ -187,7 +187,7 @@ pub fn used_up_handles_of_accesses_touch_no_other_operation<F: Transport>() {
 }
 
 /// Tests handles of binding and invalidating windows.
-pub fn used_up_handles_of_windows_touch_no_other_operation<F: Transport>() {
+pub fn finished_handles_of_windows_affect_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let domain = &mesh.station(1).domain;
     let region = domain.register(vec![0; 4096], Access::empty()).expect("a region");
@@ -213,7 +213,7 @@ pub fn used_up_handles_of_windows_touch_no_other_operation<F: Transport>() {
 }
 
 /// Tests handles of joins and collectives.
-pub fn used_up_handles_of_groups_touch_no_other_operation<F: Transport>() {
+pub fn finished_handles_of_groups_affect_no_other_operation<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let count = if F::ALONE { 1 } else { 2 };
     let members: AddressSet = (0..count as u64).map(PeerAddress).collect();
@@ -236,7 +236,7 @@ pub fn used_up_handles_of_groups_touch_no_other_operation<F: Transport>() {
 }
 
 /// Tests handles of receives of a shared context.
-pub fn used_up_handles_of_shared_receives_touch_no_other_operation<F: Transport>() {
+pub fn finished_handles_of_shared_receives_affect_no_other_operation<F: Transport>() {
     let fabric = F::new(5);
     let domain = fabric.domain(|domain| domain);
     let (vector, shared) = (domain.address_vector().build().expect("a vector"), domain.shared_receive());
@@ -272,7 +272,7 @@ pub fn used_up_handles_of_shared_receives_touch_no_other_operation<F: Transport>
 }
 
 /// The result of finishing a multi-receive contains the messages and failures that were not read.
-pub fn finishing_a_buffer_for_many_messages_gives_what_was_not_read<F: Transport>() {
+pub fn finish_of_multi_receive_returns_unread_messages<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let mut many = mesh.endpoint(1).recv(vec![0; 200]).many().expect("a receive");
     for number in 0..3 {

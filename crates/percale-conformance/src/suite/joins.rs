@@ -90,7 +90,7 @@ pub fn joins_of_one_list_are_paired_in_order<F: Transport>() {
 /// group.
 ///
 /// Requirements: FLT-003.
-pub fn a_restarted_member_joins_anew<F: Peers>() {
+pub fn restarted_member_can_join_again<F: Peers>() {
     for members in [2, 3, 6] {
         for restarted in [0, 1, members - 1] {
             let mut mesh = Mesh::<F>::new(members);
@@ -119,7 +119,7 @@ pub fn a_restarted_member_joins_anew<F: Peers>() {
 /// A member is closed without having joined. The members that wait for it stop waiting.
 ///
 /// Requirements: FLT-003.
-pub fn who_closes_instead_of_joining_holds_nobody_up<F: Peers>() {
+pub fn member_closing_before_join_does_not_block_others<F: Peers>() {
     for members in [2, 3, 5, 8] {
         for closing in [0, 1, members - 1] {
             let mut mesh = Mesh::<F>::new(members);
@@ -146,7 +146,7 @@ pub fn who_closes_instead_of_joining_holds_nobody_up<F: Peers>() {
 /// affected.
 ///
 /// Requirements: FLT-003.
-pub fn a_join_that_is_given_up_ends_for_all<F: Peers>() {
+pub fn canceled_join_ends_for_all_members<F: Peers>() {
     for members in [2, 3, 5, 8] {
         for leaver in [0, 1, members - 1] {
             let mesh = Mesh::<F>::new(members);

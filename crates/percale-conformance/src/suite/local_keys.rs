@@ -43,7 +43,7 @@ fn bytes_of(region: &Region) -> Vec<u8> {
 /// from.
 ///
 /// Requirements: MW-012.
-pub fn work_requests_name_memory_by_local_keys<F: Fabric>() {
+pub fn work_requests_use_local_keys<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
     let source = user.register_verbs(content(1, LEN), VerbsAccess::empty()).expect("a region");
@@ -73,7 +73,7 @@ pub fn work_requests_name_memory_by_local_keys<F: Fabric>() {
 /// Any error in a piece results in a local error, and nothing is read, written or sent.
 ///
 /// Requirements: MW-009.
-pub fn a_wrong_local_key_moves_nothing<F: Fabric>() {
+pub fn wrong_local_key_transfers_nothing<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
     let open = |bytes| user.register_verbs(bytes, VerbsAccess::LOCAL_WRITE).expect("a region");
@@ -154,7 +154,7 @@ pub fn a_window_has_no_local_key<F: Fabric>() {
 /// The owner may write memory that peers may write. Windows are bound only if that was permitted.
 ///
 /// Requirements: MW-013.
-pub fn remote_writing_goes_with_local_writing<F: Fabric>() {
+pub fn remote_write_access_requires_local_write_access<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     let (user, peer) = (mesh.endpoint(0), mesh.peer(1));

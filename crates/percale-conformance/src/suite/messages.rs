@@ -131,7 +131,7 @@ pub fn an_injected_buffer_may_be_reused_at_once<F: Transport>() {
 /// A message one byte longer than the inject limit is rejected.
 ///
 /// Requirements: MSG-004.
-pub fn too_long_an_inject_is_refused<F: Transport>() {
+pub fn inject_above_the_limit_is_rejected<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let received = mesh.receive(1, Receive::into(Memory::blank(4096)));
     for _ in 0..2 {
@@ -214,7 +214,7 @@ pub fn the_minimum_may_be_changed<F: Transport>() {
 /// Messages that arrived before the buffer was posted are placed first.
 ///
 /// Requirements: MSG-005.
-pub fn multi_receive_takes_what_is_here_already<F: Transport>() {
+pub fn multi_receive_takes_earlier_messages_first<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let sends: Vec<u64> = (0..6).map(|at| mesh.send(0, 1, Send::of(Memory::content(at, 3000)))).collect();
     mesh.settle(0, 1);
@@ -269,7 +269,7 @@ pub fn a_directed_receive_waits_for_its_peer<F: Peers>() {
 /// Entries identify the sender by its number in the receiver's vector, even if it was inserted later.
 ///
 /// Requirements: MSG-008, CMP-010.
-pub fn the_source_is_named_if_the_vector_knows_it<F: Peers>() {
+pub fn completion_contains_the_source_if_in_the_vector<F: Peers>() {
     let mesh = Mesh::<F>::connected(2);
     let received = mesh.receive(1, Receive::into(Memory::blank(8)));
     mesh.inject(0, 1, None, b"known");
@@ -288,7 +288,7 @@ pub fn the_source_is_named_if_the_vector_knows_it<F: Peers>() {
 /// A message can have eight bytes of remote data, or none.
 ///
 /// Requirements: MSG-009.
-pub fn data_comes_with_the_message<F: Transport>() {
+pub fn remote_data_arrives_with_the_message<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [0, 8, 40, 41, 600, 2048, 30_000] {
         for (tagged, data) in [(false, Some(u64::MAX - 5)), (true, Some(0)), (false, None), (true, None)] {
@@ -409,7 +409,7 @@ pub fn unexpected_messages_are_kept_in_order<F: Transport>() {
 /// The receiver's error reports the numbers of bytes that were received and cut off. The send succeeds.
 ///
 /// Requirements: MSG-015, TAG-010.
-pub fn a_message_that_is_too_long_is_cut_off_and_told<F: Transport>() {
+pub fn too_long_message_is_truncated_and_reported<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     for len in [1, 40, 600, 2048, 9000, F::BULK] {
         for (room, receive_first, tagged) in
@@ -439,7 +439,7 @@ pub fn a_message_that_is_too_long_is_cut_off_and_told<F: Transport>() {
 /// A send with a fence is not even matched before all operations posted earlier have completed.
 ///
 /// Requirements: MSG-016.
-pub fn a_fence_waits_for_what_was_sent_before<F: Transport>() {
+pub fn fenced_send_waits_for_earlier_operations<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [100, F::BULK] {
         let (big, small) = (Memory::blank(len), Memory::blank(8));
@@ -461,7 +461,7 @@ pub fn a_fence_waits_for_what_was_sent_before<F: Transport>() {
 /// A single send with MORE is executed.
 ///
 /// Requirements: MSG-017.
-pub fn more_is_carried_out_though_nothing_follows<F: Transport>() {
+pub fn send_with_more_flag_is_executed_without_a_successor<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 2048, 20_000] {
         let target = Memory::blank(len);

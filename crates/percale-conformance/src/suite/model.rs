@@ -226,7 +226,7 @@ impl<F: Fabric> Case<F> {
 /// 200 random sequences have the same results as a plain model.
 ///
 /// Requirements: TAG-011.
-pub fn random_sequences_do_what_a_plain_model_does<F: Transport>() {
+pub fn random_message_sequences_match_the_model<F: Transport>() {
     let config = Config { cases: 200, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
     let mut runner = TestRunner::new(config);
     let steps = proptest::collection::vec(step(), 1..60);

@@ -9,7 +9,7 @@ use crate::mesh::{Mesh, Receive, Send};
 /// A peek reports the message correctly, and changes nothing.
 ///
 /// Requirements: TAG-004.
-pub fn a_peek_tells_and_touches_nothing<F: Transport>() {
+pub fn peek_reports_the_message_and_changes_nothing<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000, F::BULK] {
         let sent = mesh.send(0, 1, Send::of(Memory::content(1, len)).tag(6).data(9));
@@ -37,7 +37,7 @@ pub fn a_peek_tells_and_touches_nothing<F: Transport>() {
 /// A peek finds no message, no message with this tag, or no message of this peer.
 ///
 /// Requirements: TAG-005.
-pub fn a_peek_for_nothing_says_so<F: Transport>() {
+pub fn peek_without_match_fails_with_no_message<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let none = |receive: Receive| {
         let context = mesh.receive(1, receive);
@@ -62,7 +62,7 @@ pub fn a_peek_for_nothing_says_so<F: Transport>() {
 /// A claimed message matches no other receive, and is received with its context.
 ///
 /// Requirements: TAG-006.
-pub fn a_claimed_message_is_the_claimers<F: Transport>() {
+pub fn claimed_message_matches_only_its_claim<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 2048, 9000, F::BULK] {
         let sends = [1, 2].map(|number| mesh.send(0, 1, Send::of(Memory::content(number, len)).tag(7)));
@@ -89,7 +89,7 @@ pub fn a_claimed_message_is_the_claimers<F: Transport>() {
 /// A message is discarded at once, or after a claim. The next receive gets the next message, and the sends complete.
 ///
 /// Requirements: TAG-007.
-pub fn a_discarded_message_is_gone_and_its_sender_done<F: Transport>() {
+pub fn discard_removes_the_message_and_completes_its_send<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [0, 8, 2048, 9000, F::BULK] {
         for delivered in [OpFlags::empty(), OpFlags::DELIVERY_COMPLETE] {
@@ -113,7 +113,7 @@ pub fn a_discarded_message_is_gone_and_its_sender_done<F: Transport>() {
 }
 
 /// Flags that contradict each other are rejected, and have no effect.
-pub fn refused_flags_do_nothing<F: Transport>() {
+pub fn contradictory_flags_are_rejected_without_effect<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let memory = Memory::blank(100);
     for flags in [OpFlags::DISCARD, OpFlags::MULTI_RECEIVE | OpFlags::PEEK, OpFlags::MULTI_RECEIVE | OpFlags::CLAIM] {

@@ -75,7 +75,7 @@ fn code(error: &OperationError) -> ErrorCode {
 /// The key of a region is valid at once, each time the memory is registered, and invalid after the region is closed.
 ///
 /// Requirements: MR-058, KEY-001.
-pub fn a_key_serves_as_soon_as_there_is_a_region<F: Fabric>() {
+pub fn key_is_valid_from_registration_until_close<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for mut memory in memories(&mesh) {
@@ -94,7 +94,7 @@ pub fn a_key_serves_as_soon_as_there_is_a_region<F: Fabric>() {
 /// was unmapped.
 ///
 /// Requirements: KEY-005, KEY-006, KEY-011, KEY-012, KEY-014, KEY-015, KEY-016.
-pub fn raw_keys_open_what_they_name<F: Fabric>() {
+pub fn mapped_raw_keys_give_access_to_their_region<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (ours, theirs) = (&mesh.station(0).domain, &mesh.station(1).domain);
     for (base, memory) in [0, 0x7000_0000_0000].into_iter().zip(memories(&mesh)) {
@@ -132,7 +132,7 @@ pub fn raw_keys_open_what_they_name<F: Fabric>() {
 /// Regions without long keys have short raw keys, which can be mapped as well.
 ///
 /// Requirements: KEY-013, KEY-019.
-pub fn short_raw_keys_are_mapped_too<F: Fabric>() {
+pub fn short_raw_keys_can_be_mapped<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for memory in memories(&mesh) {
         let region = mesh.station(1).domain.register(memory, ALL).expect("a region");
@@ -146,7 +146,7 @@ pub fn short_raw_keys_are_mapped_too<F: Fabric>() {
 /// Raw keys with any bit changed, truncated, of another domain, or combined from two, are not valid.
 ///
 /// Requirements: KEY-005, KEY-015.
-pub fn forged_raw_keys_open_nothing<F: Fabric>() {
+pub fn forged_raw_keys_give_no_access<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let ours = &mesh.station(0).domain;
     for memory in memories(&mesh) {
@@ -194,7 +194,7 @@ pub fn forged_raw_keys_open_nothing<F: Fabric>() {
 /// domain never chooses a value that stands for no key.
 ///
 /// Requirements: KEY-004, KEY-020, MW-051.
-pub fn every_key_may_be_a_regions<F: Fabric>() {
+pub fn every_64_bit_value_can_be_a_region_key<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (us, owner) = (&mesh.station(0).domain, &mesh.station(1).domain);
     let below = owner.register(content(1, 64), Access::empty()).expect("a region");
@@ -280,7 +280,7 @@ pub fn registration_ends_with_an_event<F: Fabric>() {
 /// Writes and atomic operations of peers are counted once each. Reads, and writes to other memory, are not counted.
 ///
 /// Requirements: BIND-001, BIND-002, BIND-008.
-pub fn what_peers_write_is_counted<F: Fabric>() {
+pub fn remote_writes_are_counted_by_the_region_counter<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let domain = &mesh.station(1).domain;
@@ -337,7 +337,7 @@ pub fn a_disabled_region_is_not_reached<F: Fabric>() {
 /// through all.
 ///
 /// Requirements: BIND-010, BIND-011, BIND-012.
-pub fn a_region_of_one_endpoint<F: Fabric>() {
+pub fn endpoint_bound_region_is_accessible_only_through_it<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (domain, here) = (&mesh.station(1).domain, mesh.endpoint(1).id());
     let elsewhere = domain.endpoint().vector(&mesh.station(1).vector).bind(mesh.fabric.address()).expect("an endpoint");
@@ -361,7 +361,7 @@ pub fn a_region_of_one_endpoint<F: Fabric>() {
 /// While a region is refreshed, accesses of its peers fail. Afterwards they access the new contents.
 ///
 /// Requirements: BIND-014, BIND-016, BIND-018, BIND-019.
-pub fn while_a_region_is_refreshed_nobody_reaches_it<F: Fabric>() {
+pub fn region_is_not_accessible_during_refresh<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh) {
@@ -380,7 +380,7 @@ pub fn while_a_region_is_refreshed_nobody_reaches_it<F: Fabric>() {
 /// A region is accessible through endpoints of one authorization key: that of the domain, or another.
 ///
 /// Requirements: MR-055, MR-056.
-pub fn regions_are_for_endpoints_of_one_authorization_key<F: Fabric>() {
+pub fn region_is_accessible_only_with_its_authorization_key<F: Fabric>() {
     for own in [None, Some("of the endpoints")] {
         let mesh = Mesh::<F>::with(
             2,

@@ -74,7 +74,7 @@ pub fn reads_and_writes_of_every_size<F: Fabric>() {
 /// after others have ended.
 ///
 /// Requirements: RMA-001.
-pub fn an_access_of_many_parts_ends<F: Fabric>() {
+pub fn access_larger_than_target_limit_is_split_and_completes<F: Fabric>() {
     const LEN: usize = 110 << 20;
     let mesh = Mesh::<F>::new(2);
     let region = mesh.station(1).domain.register(vec![0; LEN], ALL).expect("a region");
@@ -87,7 +87,7 @@ pub fn an_access_of_many_parts_ends<F: Fabric>() {
 /// MR-002, MR-009, MR-014, MR-031, MR-050, MR-052: accesses that are not permitted are rejected, and change nothing.
 ///
 /// Requirements: MR-001, MR-002, MR-009, MR-014, MR-031, MR-050, MR-052, ATM-006.
-pub fn what_is_not_allowed_is_refused<F: Fabric>() {
+pub fn disallowed_accesses_are_rejected<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let before = content(1, 30_000);
@@ -126,7 +126,7 @@ pub fn what_is_not_allowed_is_refused<F: Fabric>() {
 /// MR-003: a key belongs to one domain.
 ///
 /// Requirements: MR-003.
-pub fn a_key_is_one_domains<F: Fabric>() {
+pub fn region_key_is_valid_in_one_domain_only<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let other = mesh.fabric.domain(|domain| domain);
     let region = other.registration(ALL).key(77).own(vec![1; 100]).expect("a region");
@@ -138,7 +138,7 @@ pub fn a_key_is_one_domains<F: Fabric>() {
 /// others are.
 ///
 /// Requirements: MR-032, MR-066, MR-067, MR-068, MR-071.
-pub fn keys_come_and_go<F: Fabric>() {
+pub fn application_keys_can_be_reused_after_close<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let domain = &mesh.station(1).domain;
@@ -172,7 +172,7 @@ pub fn keys_come_and_go<F: Fabric>() {
 /// MR-039, MR-040: the addresses of a region with a base start there.
 ///
 /// Requirements: MR-039, MR-040.
-pub fn a_base_of_ones_own<F: Fabric>() {
+pub fn region_addresses_start_at_the_given_base<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &content(1, 100)) {
@@ -191,7 +191,7 @@ pub fn a_base_of_ones_own<F: Fabric>() {
 /// Atomic operations have the documented result on every path.
 ///
 /// Requirements: ATM-002, ATM-003, ATM-004.
-pub fn words_are_changed_atomically<F: Fabric>() {
+pub fn atomic_operations_return_documented_results<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &[0; 64]) {
@@ -234,7 +234,7 @@ pub fn words_are_changed_atomically<F: Fabric>() {
 /// rejected.
 ///
 /// Requirements: RMA-001, ATM-002.
-pub fn what_is_short_is_made_and_refused_as_what_is_long<F: Fabric>() {
+pub fn short_form_calls_behave_like_general_calls<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let operands = Memory::of(&[[5_u64.to_ne_bytes(), 7_u64.to_ne_bytes()], [[0; 8]; 2]].concat().concat());
     let [operand, compare, result] = [0, 8, 16].map(|at| operands.part(at, 8));
@@ -294,7 +294,7 @@ pub fn what_is_short_is_made_and_refused_as_what_is_long<F: Fabric>() {
 /// If requested, writes are reported to the target: by its counter, and by 8 bytes in its queue, after the data.
 ///
 /// Requirements: RMA-003, RMA-010.
-pub fn writes_are_counted_and_told<F: Fabric>() {
+pub fn writes_are_counted_and_reported_to_the_target<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &vec![0; F::BULK]) {
@@ -354,7 +354,7 @@ pub fn messages_and_reads_do_not_overtake_writes<F: Fabric>() {
 /// A fenced access starts after earlier operations are over. An access to an unknown peer is rejected.
 ///
 /// Requirements: RMA-007, RMA-009.
-pub fn accesses_are_fenced_and_refused<F: Fabric>() {
+pub fn fenced_access_waits_and_unknown_peer_is_rejected<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for memory in memories(&mesh, &vec![0; F::BULK]) {
@@ -375,7 +375,7 @@ pub fn accesses_are_fenced_and_refused<F: Fabric>() {
 /// MR-010: accesses with pieces on both sides, of one region and of several.
 ///
 /// Requirements: MR-010, RMA-004.
-pub fn pieces_on_both_sides<F: Fabric>() {
+pub fn accesses_with_segments_on_both_sides_succeed<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for [first, second] in [memories(&mesh, &vec![0; 80_000])] {
         let domain = &mesh.station(1).domain;
@@ -435,7 +435,7 @@ pub fn injected_writes_are_copied<F: Fabric>() {
 /// An operation posted before a region is closed succeeds or fails, and nothing is written after the close.
 ///
 /// Requirements: MR-069, REV-004.
-pub fn closing_ends_what_is_under_way<F: Fabric>() {
+pub fn region_close_ends_outstanding_accesses<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for (round, len) in (0..40).map(|n| (n / 2, if n % 2 == 0 { F::BULK } else { F::BULK / 4 })) {
@@ -484,7 +484,7 @@ pub fn borrowed_memory_is_registered_in_a_scope<F: Fabric>() {
 
 /// `try_wait` permits a thread to sleep only if no result is unread, even if a reply about a key has ended operations
 /// that waited for it.
-pub fn results_are_seen_before_sleeping<F: Fabric>() {
+pub fn try_wait_fails_while_results_are_unread<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, b, peer) = (mesh.endpoint(0), mesh.endpoint(1), mesh.peer(1));
     for key in 1..100 {

@@ -102,7 +102,7 @@ fn start<'e, F: Fabric>(
 /// Random operations have the same effect as on an array, with `PERCALE_LONG` a million of them on each kind of memory.
 ///
 /// Requirements: RMA-011.
-pub fn random_accesses_do_what_a_plain_model_does<F: Fabric>() {
+pub fn random_accesses_match_the_model<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let count = if crate::long() { 1_000_000 } else { 3000 };
     let mut allocation: Allocation = mesh.station(1).domain.allocate(ROOM).expect("memory");

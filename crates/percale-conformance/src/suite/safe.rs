@@ -42,7 +42,7 @@ pub fn safe_operations_give_their_buffers_back<F: Transport>() {
 }
 
 /// Parts are returned in order with their contents. Finishing returns the buffer.
-pub fn safe_multi_receive<F: Transport>() {
+pub fn safe_multi_receive_returns_parts_in_order<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
     let mut many = b.recv(vec![0; 10_000]).many().expect("a receive");
@@ -148,7 +148,7 @@ pub fn a_dropped_receive_takes_no_message<F: Transport>() {
 }
 
 /// Operations with unknown peers, without a vector, or with read-only buffers return their buffers.
-pub fn what_cannot_be_posted_gives_its_buffer_back<F: Transport>() {
+pub fn rejected_operation_returns_its_buffer<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let endpoint = mesh.endpoint(0);
     let refused = |cause: &Cause, wanted: &PostError| match cause {

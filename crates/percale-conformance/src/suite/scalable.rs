@@ -126,7 +126,7 @@ fn refused(result: Result<Received, OperationError>, code: ErrorCode) {
 /// Messages from every context to every context of the other endpoint arrive there and nowhere else.
 ///
 /// Requirements: AV-008, AV-051, CTX-001.
-pub fn each_receive_context_gets_its_own_messages<F: Peers>() {
+pub fn each_receive_context_gets_only_its_messages<F: Peers>() {
     let world = World::<F>::new("each context gets its own messages");
     let mut number = 0;
     for (from, to) in (0..CONTEXTS).flat_map(|from| (0..CONTEXTS).map(move |to| (from, to))) {
@@ -199,7 +199,7 @@ pub fn a_receive_is_directed_at_a_context<F: Peers>() {
 /// A send to a context that does not exist fails, and the error names the context.
 ///
 /// Requirements: CTX-003.
-pub fn a_context_that_there_is_not_is_refused<F: Peers>() {
+pub fn send_to_missing_context_fails<F: Peers>() {
     let mut world = World::<F>::new("a context that there is not is refused");
     let error = world.finish(world.at(0, 0).send(world.name(1, 3), vec![1])).expect_err("there are three");
     assert_eq!(error.errno(), ErrorCode::Refused.errno(), "{error}");
@@ -257,7 +257,7 @@ pub fn memory_is_accessed_through_contexts<F: Peers>() {
 /// A context may be opened after a peer has sent to it.
 ///
 /// Requirements: CTX-004.
-pub fn a_context_that_is_not_open_yet_is_waited_for<F: Peers + Real>() {
+pub fn send_waits_for_a_context_not_yet_open<F: Peers + Real>() {
     let mut world = World::<F>::unopened("a context that is not open yet is waited for");
     world.contexts[0][0] = Some(world.open(0, 0));
     world.contexts[1][0] = Some(world.open(1, 0));
@@ -280,7 +280,7 @@ pub fn a_context_that_is_not_open_yet_is_waited_for<F: Peers + Real>() {
 /// Closing a context ends only the operations that wait for it. When it is opened again, it can be reached again.
 ///
 /// Requirements: CTX-005.
-pub fn a_closed_context_ends_what_waits_for_it<F: Peers>() {
+pub fn closed_context_ends_operations_waiting_for_it<F: Peers>() {
     let mut world = World::<F>::new("a closed context ends what waits for it");
     for to in 0..CONTEXTS {
         world.pass((0, 0), (1, to), world.name(1, to), to.into(), 100);
@@ -305,7 +305,7 @@ pub fn a_closed_context_ends_what_waits_for_it<F: Peers>() {
 /// The address is in use as long as any context is open, and free after that.
 ///
 /// Requirements: CTX-005.
-pub fn the_address_lasts_as_long_as_a_context<F: Peers>() {
+pub fn address_stays_in_use_while_a_context_is_open<F: Peers>() {
     let mut world = World::<F>::new("the address lasts as long as a context");
     let fabric = F::new(8);
     let domain = fabric.domain(|domain| domain);
@@ -358,7 +358,7 @@ pub fn contexts_are_members_of_groups<F: Peers>() {
 /// number, and to the other one.
 ///
 /// Requirements: CTX-006.
-pub fn threads_drive_contexts_of_their_own<F: Peers + Real>() {
+pub fn threads_drive_separate_contexts<F: Peers + Real>() {
     const ROUNDS: usize = 300;
     let world = World::<F>::new("threads drive contexts of their own");
     let names = |side: usize| (0..2).map(|to| world.name(side, to)).collect::<Vec<_>>();

@@ -133,7 +133,7 @@ pub fn receives_directed_at_a_context_take_messages_of_its_sender<F: Peers>() {
 /// posting.
 ///
 /// Requirements: CTX-012.
-pub fn messages_of_a_sender_that_has_left_are_received<F: Peers>() {
+pub fn messages_of_departed_sender_are_received<F: Peers>() {
     let world = World::<F>::new("messages of a sender that has left");
     let directed = || world.plain().recv(vec![0; 100]).from(world.name(0)).start().expect("a receive");
     for (round, bytes) in [[1, 2, 3], [4, 5, 6], [7, 8, 9]].into_iter().enumerate() {
@@ -166,7 +166,7 @@ pub fn messages_of_a_sender_that_has_left_are_received<F: Peers>() {
 /// Each half can be closed and opened separately: operations that wait for it end, and the other half continues.
 ///
 /// Requirements: CTX-012.
-pub fn each_half_of_a_context_is_closed_for_itself<F: Peers>() {
+pub fn each_half_of_a_context_closes_separately<F: Peers>() {
     let world = World::<F>::new("each half is closed for itself");
     let directed = || world.plain().recv(vec![0; 100]).from(world.name(0)).start().expect("a receive");
     let reaches_context = |byte| {

@@ -122,7 +122,7 @@ fn check_ends(ends: &BTreeMap<u64, Ends>, round: u64) -> usize {
 /// member that was receiving into it, or it stays available to the other members.
 ///
 /// Requirements: CTX-008.
-pub fn receives_of_a_member_that_closes_meanwhile_end_once<F: Peers>() {
+pub fn receives_end_once_when_a_member_closes<F: Peers>() {
     let _watchdog = Watchdog::new("receives of a member that closes meanwhile end once");
     let (mut cut_off, mut left) = (0, 0);
     for round in 0..30_u64 {

@@ -101,7 +101,7 @@ impl<F: Fabric> World<F> {
 /// Posted receives are used in posting order, regardless of the endpoint that a message is for.
 ///
 /// Requirements: CTX-007.
-pub fn messages_to_any_endpoint_take_shared_receives<F: Transport>() {
+pub fn messages_to_any_endpoint_use_shared_receives<F: Transport>() {
     let world = World::<F>::new("messages to any endpoint take shared receives");
     for tagged in [false, true] {
         for len in [0, 8, 100, 2000] {
@@ -131,7 +131,7 @@ pub fn messages_to_any_endpoint_take_shared_receives<F: Transport>() {
 /// The unexpected messages of all endpoints form one queue.
 ///
 /// Requirements: CTX-007.
-pub fn messages_that_came_before_are_taken_in_order<F: Transport>() {
+pub fn unexpected_messages_of_all_endpoints_are_taken_in_order<F: Transport>() {
     let world = World::<F>::new("messages that came before are taken in order");
     for round in 0..3 {
         for number in 0..12 {
@@ -165,7 +165,7 @@ pub fn messages_that_came_before_are_taken_in_order<F: Transport>() {
 /// before it makes progress.
 ///
 /// Requirements: CTX-007.
-pub fn receives_of_an_endpoint_take_no_message_of_a_shared_one<F: Transport>() {
+pub fn endpoint_receive_takes_no_message_of_a_shared_receive<F: Transport>() {
     let world = World::<F>::new("receives of an endpoint take no message of a shared one");
     for tag in [None, Some(5)] {
         let mut from = 0;
@@ -200,7 +200,7 @@ pub fn receives_of_an_endpoint_take_no_message_of_a_shared_one<F: Transport>() {
 /// receives posted later get later messages in order.
 ///
 /// Requirements: CTX-007.
-pub fn shared_receives_are_given_no_message_that_an_endpoint_took<F: Transport>() {
+pub fn shared_receive_gets_no_message_taken_by_an_endpoint<F: Transport>() {
     let world = World::<F>::new("shared receives are given no message that an endpoint took");
     let ways =
         [OpFlags::empty(), OpFlags::MULTI_RECEIVE, OpFlags::PEEK | OpFlags::DISCARD, OpFlags::PEEK | OpFlags::CLAIM];
@@ -251,7 +251,7 @@ pub fn shared_receives_are_given_no_message_that_an_endpoint_took<F: Transport>(
 /// Results are reported to the queue of the endpoint that received.
 ///
 /// Requirements: CTX-007.
-pub fn raw_receives_report_where_they_were_received<F: Transport>() {
+pub fn raw_shared_receive_reports_to_the_receiving_endpoint<F: Transport>() {
     let world = World::<F>::new("raw receives report where they were received");
     for number in 0..30_usize {
         let to = (number * 5) % SHARERS;
@@ -282,7 +282,7 @@ pub fn raw_receives_report_where_they_were_received<F: Transport>() {
 /// Cancelled and dropped receives get no message.
 ///
 /// Requirements: CTX-008.
-pub fn what_is_cancelled_takes_no_message<F: Transport>() {
+pub fn canceled_shared_receive_takes_no_message<F: Transport>() {
     let world = World::<F>::new("what is cancelled takes no message");
     let [first, second, third] = [0, 1, 2].map(|_| world.shared.recv(vec![7; 16]).expect("a receive"));
     assert!(first.cancel());
@@ -360,7 +360,7 @@ pub fn a_multi_receive_buffer_is_shared<F: Transport>() {
 /// be cancelled.
 ///
 /// Requirements: CTX-008.
-pub fn closed_endpoints_take_nothing_with_them<F: Transport>() {
+pub fn closed_endpoints_leave_shared_receives_to_others<F: Transport>() {
     let mut world = World::<F>::new("closed endpoints take nothing with them");
     // One message waits in an endpoint that is closed before a receive is posted. The notification of another message
     // is not read.
@@ -443,7 +443,7 @@ fn connected(
 /// connection.
 ///
 /// Requirements: CTX-007, CTX-010.
-pub fn a_connection_begins_with_a_message_that_nobody_awaits<F: Peers + Real>() {
+pub fn connection_starts_with_an_unexpected_message<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a connection begins with a message that nobody awaits");
     let fabric = F::new(4);
     let domain = fabric.domain(|domain| domain);

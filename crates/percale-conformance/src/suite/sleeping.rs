@@ -70,7 +70,7 @@ pub fn a_sleeper_is_woken_and_no_message_is_missed<F: Peers + Real>() {
 /// Arming checks everything once more. If a send completes in that check, the thread must not sleep.
 ///
 /// Requirements: CMP-015.
-pub fn a_result_of_the_last_look_is_not_slept_over<F: Peers + Real>() {
+pub fn arming_detects_a_result_of_the_last_poll<F: Peers + Real>() {
     let mesh = Mesh::<F>::connected(2);
     let mut sent: u64 = 0;
     let source = Memory::content(1, 8);
@@ -97,7 +97,7 @@ pub fn a_result_of_the_last_look_is_not_slept_over<F: Peers + Real>() {
 /// A thread that sleeps on the descriptor is woken up, although another waiter started and stopped waiting in between.
 ///
 /// Requirements: CMP-015.
-pub fn a_sleeper_is_woken_though_another_has_slept_meanwhile<F: Peers + Real>() {
+pub fn sleeper_is_woken_after_another_waiter_has_stopped<F: Peers + Real>() {
     let _watchdog = Watchdog::new("a sleeper is woken though another has slept meanwhile");
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint);
     std::thread::scope(|scope| {
@@ -127,7 +127,7 @@ pub fn a_sleeper_is_woken_though_another_has_slept_meanwhile<F: Peers + Real>() 
 /// A task sleeps, and its endpoint gets work that only periodic wake-ups advance: the task is woken up to do it.
 ///
 /// Requirements: CMP-016.
-pub fn a_sleeping_task_brings_on_what_is_posted_later<F: Peers + Real>() {
+pub fn sleeping_task_progresses_work_posted_later<F: Peers + Real>() {
     const COUNT: u64 = 24;
     const LEN: usize = 400_000;
     let _watchdog = Watchdog::new("a sleeping task brings on what is posted later");
@@ -248,7 +248,7 @@ fn block_on<R>(mut future: Pin<&mut impl Future<Output = R>>, waker: &Arc<Unpark
 /// RES-007: an endpoint sleeps after its peers have left: no timer of a peer keeps its descriptor readable.
 ///
 /// Requirements: RES-007.
-pub fn nothing_wakes_an_endpoint_whose_peers_left<F: Peers + Real>() {
+pub fn endpoint_sleeps_after_its_peers_left<F: Peers + Real>() {
     let timeout = Duration::from_millis(200); // Then timers expire every 50 ms.
     let mut mesh = Mesh::<F>::with(2, |domain| domain.peer_timeout(timeout), |_, endpoint| endpoint);
     mesh.connect();

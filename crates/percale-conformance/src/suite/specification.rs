@@ -55,7 +55,7 @@ pub fn an_empty_region_has_a_key_and_grants_nothing<F: Fabric>() {
 /// Tests pieces without bytes among others, pieces that wrap around, and unknown rights.
 ///
 /// Requirements: MR-078, MR-079, MR-080.
-pub fn what_is_malformed_is_not_registered<F: Fabric>() {
+pub fn malformed_segments_are_not_registered<F: Fabric>() {
     let mesh = Mesh::<F>::new(1);
     let domain = &mesh.station(0).domain;
     let memory = Memory::blank(64).segments().as_slice()[0];
@@ -91,7 +91,7 @@ pub fn what_is_malformed_is_not_registered<F: Fabric>() {
 /// The key of a closed region is given to other memory with other rights, and no property of the closed one applies.
 ///
 /// Requirements: MR-082.
-pub fn a_key_means_the_region_that_has_it_now<F: Transport>() {
+pub fn reused_key_refers_to_the_current_region<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     let write = |remote: RemoteMemory, byte| {
@@ -120,7 +120,7 @@ pub fn a_key_means_the_region_that_has_it_now<F: Transport>() {
 /// An atomic operation must have the same number of elements on both sides.
 ///
 /// Requirements: ATM-007.
-pub fn an_atomic_operation_has_as_many_elements_on_both_sides<F: Transport>() {
+pub fn atomic_operation_requires_equal_element_counts<F: Transport>() {
     let mesh = Mesh::<F>::new(2);
     let region = mesh.station(1).domain.register(vec![0; 64], ALL).expect("a region");
     let memory = Memory::of(&[1; 64]).segments().as_slice()[0];
@@ -215,7 +215,7 @@ pub fn a_region_has_several_counters<F: Fabric>() {
 /// Tests the first counter of a region that peers access directly.
 ///
 /// Requirements: BIND-022.
-pub fn a_counter_may_come_after_peers<F: Fabric>() {
+pub fn counter_can_be_bound_after_peers_accessed_the_region<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for before in 0..4 {
@@ -250,7 +250,7 @@ fn another<F: Fabric>(mesh: &Mesh<F>, domain: &Domain) -> Station {
 /// Of two endpoints of a domain, one does not count for regions. Accesses through that endpoint are not counted.
 ///
 /// Requirements: BIND-023.
-pub fn what_comes_through_an_endpoint_without_events_is_not_counted<F: Fabric>() {
+pub fn accesses_through_uncounted_endpoint_are_not_counted<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     let plain = another(&mesh, domain);
@@ -355,7 +355,7 @@ pub fn the_largest_threshold_is_reached<F: Transport>() {
 /// One vector name in domains of different names refers to different vectors.
 ///
 /// Requirements: AV-060.
-pub fn vectors_are_shared_within_domains_of_one_name<F: Transport>() {
+pub fn vector_names_are_scoped_by_domain_name<F: Transport>() {
     let mesh = Mesh::<F>::new(1);
     let domain = &mesh.station(0).domain;
     let name = format!("percale-test-{}-{}", std::process::id(), crate::random::seed());

@@ -9,7 +9,7 @@ use crate::mesh::{Mesh, Receive, Send};
 /// A receive gets the oldest of the messages whose tag is equal to its own in the bits that are not ignored.
 ///
 /// Requirements: TAG-001.
-pub fn the_oldest_message_that_agrees_is_taken<F: Transport>() {
+pub fn oldest_matching_message_is_received<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {
         let tags = [0x10, 0x21, 0x11, 0x20, 0x12, u64::MAX];
@@ -57,7 +57,7 @@ pub fn every_bit_may_be_ignored_or_compared<F: Transport>() {
 /// Of the matching receives, the one posted first gets the message, regardless of its other criteria.
 ///
 /// Requirements: TAG-002.
-pub fn the_receive_posted_first_takes_the_message<F: Transport>() {
+pub fn first_posted_matching_receive_gets_the_message<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     for len in [8, 20_000] {
         let target = Memory::blank(len);

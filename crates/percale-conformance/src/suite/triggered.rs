@@ -39,7 +39,7 @@ pub fn a_send_waits_for_its_counter<F: Transport>() {
 /// reaches all of them.
 ///
 /// Requirements: TRIG-009, TRIG-010, TRIG-011.
-pub fn what_is_due_begins_in_order<F: Transport>() {
+pub fn due_operations_start_in_threshold_order<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let thresholds = [5, 3, 4, 3, 1, 2, 5, 1];
     let mut order: Vec<usize> = (0..thresholds.len()).collect();
@@ -68,7 +68,7 @@ pub fn what_is_due_begins_in_order<F: Transport>() {
 /// Tests threshold 0, a threshold that the counter has already passed, and a counter that is set.
 ///
 /// Requirements: TRIG-008, TRIG-012.
-pub fn what_is_reached_already_begins_at_once<F: Transport>() {
+pub fn operation_with_reached_threshold_starts_immediately<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     counter.add(10);
@@ -99,7 +99,7 @@ pub fn what_is_reached_already_begins_at_once<F: Transport>() {
 /// directly.
 ///
 /// Requirements: TRIG-002, TRIG-014.
-pub fn every_kind_completes_as_if_it_were_posted<F: Transport>() {
+pub fn triggered_operations_complete_like_posted_ones<F: Transport>() {
     let (sends, writes) = (Arc::new(Counter::new()), Arc::new(Counter::new()));
     let mesh = Mesh::<F>::with(
         2,
@@ -161,7 +161,7 @@ pub fn every_kind_completes_as_if_it_were_posted<F: Transport>() {
 /// A received message is sent on without a call of the application.
 ///
 /// Requirements: TRIG-013.
-pub fn a_receive_sets_a_send_off<F: Peers>() {
+pub fn receive_triggers_a_send<F: Peers>() {
     let arrivals = Arc::new(Counter::new());
     let mesh = Mesh::<F>::with(
         3,
@@ -238,7 +238,7 @@ pub fn an_endpoint_closes_while_its_operations_wait<F: Transport>() {
 /// The error is returned at once, and nothing waits.
 ///
 /// Requirements: TRIG-004.
-pub fn what_cannot_wait_is_refused<F: Transport>() {
+pub fn operations_that_cannot_be_triggered_are_rejected<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     let many = Receive::into(Memory::blank(4096)).with(OpFlags::MULTI_RECEIVE);
@@ -263,7 +263,7 @@ pub fn what_cannot_wait_is_refused<F: Transport>() {
 /// An error that occurs only when the operation starts is reported as an error completion.
 ///
 /// Requirements: TRIG-007.
-pub fn a_failure_is_told_when_it_begins<F: Transport>() {
+pub fn failure_at_start_is_reported_as_error_completion<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let counter = Counter::new();
     let Operation::Send(mut work) = mesh.sending(1, Send::of(Memory::content(1, 64)).silent()) else { unreachable!() };
@@ -277,7 +277,7 @@ pub fn a_failure_is_told_when_it_begins<F: Transport>() {
 /// An operation that owns its buffer ends when nothing can start it any more, and returns the buffer.
 ///
 /// Requirements: TRIG-019.
-pub fn an_operation_whose_counter_is_gone_ends<F: Transport>() {
+pub fn operation_of_dropped_counter_is_canceled<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let endpoint = mesh.endpoint(1);
     for _ in 0..3 {

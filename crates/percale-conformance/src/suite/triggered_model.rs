@@ -229,7 +229,7 @@ impl<F: Fabric> Run<F> {
 /// closing endpoints.
 ///
 /// Requirements: DWQ-021.
-pub fn random_schedules_do_what_a_plain_model_does<F: Transport>() {
+pub fn random_schedules_match_the_model<F: Transport>() {
     let steps = std::env::var("PERCALE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS);
     let seed = crate::random::seed();
     println!("PERCALE_SEED={seed}");

@@ -36,7 +36,7 @@ fn says<F: Fabric>(mesh: &Mesh<F>, endpoint: &Endpoint, peer: PeerAddress) {
 /// Messages can be sent to peers in vectors of every type and of every expected size.
 ///
 /// Requirements: AV-001, AV-004, AV-005, AV-007, AV-029, AV-056.
-pub fn peers_of_any_vector_are_sent_to<F: Peers>() {
+pub fn send_to_peers_of_any_vector_succeeds<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
     assert_eq!(AddressVector::new(Default::default()).expect("a vector").options().kind, VectorType::Table);
@@ -60,7 +60,7 @@ pub fn peers_of_any_vector_are_sent_to<F: Peers>() {
 /// change the vector.
 ///
 /// Requirements: AV-012, AV-014, AV-017.
-pub fn who_only_reads_a_named_vector_sends_by_it<F: Peers>() {
+pub fn read_only_named_vector_can_be_used_to_send<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let name = format!("suite-{}-{}", F::NAME, std::process::id());
     let domain = &mesh.station(0).domain;
@@ -89,7 +89,7 @@ pub fn a_vector_outlives_its_handles_while_it_is_used<F: Peers>() {
 /// A range is one entry. Each of its parts is a peer like any other.
 ///
 /// Requirements: AV-009, AV-042, AV-043.
-pub fn a_peer_of_a_range_is_sent_to<F: Peers>() {
+pub fn send_to_a_peer_of_a_range_succeeds<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
     // A few ports around that of the peer, of its node and the next.
@@ -111,7 +111,7 @@ pub fn a_peer_of_a_range_is_sent_to<F: Peers>() {
 /// Several calls have the same result as one, even if other insertions happen between them.
 ///
 /// Requirements: AV-002, AV-030, AV-031.
-pub fn several_calls_are_as_one<F: Peers>() {
+pub fn several_insertions_have_the_result_of_one<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let vector = mesh.station(0).domain.address_vector().build().expect("a vector");
     let other = mesh.station(0).domain.address_vector().build().expect("a vector");
@@ -129,7 +129,7 @@ pub fn several_calls_are_as_one<F: Peers>() {
 /// A removed peer cannot be sent to until it is inserted again.
 ///
 /// Requirements: AV-046, AV-047, AV-050.
-pub fn who_was_removed_is_not_sent_to<F: Peers>() {
+pub fn send_to_removed_peer_fails<F: Peers>() {
     let mesh = Mesh::<F>::new(2);
     let to = mesh.endpoint(1).address();
     let vector = mesh.station(0).domain.address_vector().build().expect("a vector");

@@ -75,7 +75,7 @@ pub(super) fn inject<A: percale::endpoint::Ownership>(endpoint: &Endpoint<A>, ta
 /// Waiting on a counter or a queue drives the shared endpoints that report to it, sleeps, and ends in time.
 ///
 /// Requirements: CMP-013, CMP-016.
-pub fn counters_and_queues_are_waited_for<F: Peers + Real>() {
+pub fn waits_on_counters_and_queues_make_progress<F: Peers + Real>() {
     let _watchdog = Watchdog::new("counters and queues are waited for");
     let (queue, counter) = (CompletionQueue::default(), Arc::new(Counter::new()));
     let (a, b) = two_shared::<F>(Progress::Manual, |endpoint| endpoint.receive_queue(&queue).receive_counter(&counter));
@@ -142,7 +142,7 @@ pub fn blocking_calls_make_progress<F: Peers + Real>() {
 }
 
 /// Futures of a runtime with one thread yield to others while they have nothing to do.
-pub fn futures_of_tokio<F: Real>() {
+pub fn futures_work_with_tokio<F: Real>() {
     let mesh = Mesh::<F>::new(2);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let (a, b) = (mesh.endpoint(0), mesh.endpoint(1));
@@ -179,7 +179,7 @@ pub fn futures_of_tokio<F: Real>() {
 /// one. From then on a thread that waits on a counter drives the endpoint.
 ///
 /// Requirements: CMP-016.
-pub fn an_endpoint_is_shared_with_messages_under_way<F: Peers + Real>() {
+pub fn endpoint_can_be_shared_with_messages_in_transfer<F: Peers + Real>() {
     let _watchdog = Watchdog::new("an endpoint is shared with messages under way");
     let fabric = F::new(1);
     let counter = Arc::new(Counter::new());
@@ -277,7 +277,7 @@ pub fn automatic_progress_needs_no_calls<F: Peers + Real>() {
 /// Everything is opened, used and closed a thousand times. Runs in a separate process, see the helper `open-and-close`.
 ///
 /// Requirements: RES-002.
-pub fn opening_and_closing_leaves_nothing<F: Real>() {
+pub fn opening_and_closing_leaks_nothing<F: Real>() {
     let mut helper = crate::process::Helper::start("open-and-close", &[("PERCALE_FABRIC", F::NAME)]);
     println!("{}: {}", F::NAME, helper.hear());
     helper.end();

@@ -417,7 +417,7 @@ fn place<F: Fabric>(_: &Mesh<F>, who: usize) -> usize {
 /// Random operations have the same results as the model, with `PERCALE_LONG` a million of them.
 ///
 /// Requirements: MW-021, MW-043.
-pub fn random_operations_do_what_a_plain_model_does<F: Fabric>() {
+pub fn random_window_operations_match_the_model<F: Fabric>() {
     let count = if crate::long() { 500_000 } else { 4000 };
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(3, |domain| domain.windows(two), |_, endpoint| endpoint);

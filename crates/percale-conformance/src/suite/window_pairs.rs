@@ -25,7 +25,7 @@ fn second<F: Fabric>(mesh: &Mesh<F>, number: usize) -> Station {
 /// closed.
 ///
 /// Requirements: MW-032, MW-033.
-pub fn a_type_1_key_is_its_domains<F: Fabric>() {
+pub fn type_1_key_is_valid_for_its_whole_domain<F: Fabric>() {
     let mut mesh = Mesh::<F>::new(3);
     for region in regions(&mesh, Access::empty()) {
         let mut window = mesh.station(1).domain.window(WindowType::One).expect("a window");
@@ -53,7 +53,7 @@ pub fn a_type_1_key_is_its_domains<F: Fabric>() {
 /// Type 2: bound with a chosen byte, never to an empty range, and not twice; invalidated once, and bound again.
 ///
 /// Requirements: MW-035, MW-036, MW-037, MW-043, MW-046.
-pub fn a_type_2_key_is_its_owners_choice<F: Fabric>() {
+pub fn type_2_key_byte_is_chosen_by_its_owner<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     for region in regions(&mesh, Access::empty()) {
         let window = mesh.station(1).domain.window(WindowType::TwoB).expect("a window");
@@ -78,7 +78,7 @@ pub fn a_type_2_key_is_its_owners_choice<F: Fabric>() {
 /// Type 2: the key is for one peer of one endpoint.
 ///
 /// Requirements: MW-038, MW-040, MW-052.
-pub fn a_type_2_key_is_its_pairs<F: Fabric>() {
+pub fn type_2_key_is_valid_for_one_endpoint_pair<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(3, |domain| domain.windows(two), |_, endpoint| endpoint);
         for region in regions(&mesh, Access::empty()) {
@@ -113,7 +113,7 @@ pub fn a_type_2_key_is_its_pairs<F: Fabric>() {
 /// is closed.
 ///
 /// Requirements: MW-039, MW-041, MW-042.
-pub fn how_endpoints_with_bound_windows_end<F: Fabric>() {
+pub fn bound_type_2a_window_prevents_endpoint_close<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(1, |domain| domain.windows(two), |_, endpoint| endpoint);
         for region in regions(&mesh, Access::empty()) {
@@ -160,7 +160,7 @@ pub fn how_endpoints_with_bound_windows_end<F: Fabric>() {
 /// completion of the receive contains the invalidated key.
 ///
 /// Requirements: MW-045.
-pub fn a_peer_gives_its_key_back_with_a_message<F: Fabric>() {
+pub fn send_with_invalidate_releases_the_window<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (user, owner) = (mesh.endpoint(0), mesh.endpoint(1));
     for region in regions(&mesh, Access::empty()) {
@@ -276,7 +276,7 @@ pub fn nothing_is_written_after_an_invalidation<F: Fabric>() {
 /// windows.
 ///
 /// Requirements: MW-049.
-pub fn a_windows_owner_need_make_no_progress<F: Direct>() {
+pub fn window_access_needs_no_owner_progress<F: Direct>() {
     let mesh = Mesh::<F>::connected(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     for region in regions(&mesh, Access::empty()) {

@@ -102,7 +102,7 @@ pub(super) fn bytes_of(region: &Region) -> Vec<u8> {
 /// A new window permits no access. The handle reports the state of the window at every point of its life.
 ///
 /// Requirements: MW-001, MW-002, MW-005, MW-006, MW-034.
-pub fn a_window_says_what_it_is<F: Fabric>() {
+pub fn window_handle_reports_its_state<F: Fabric>() {
     for two in [TypeTwo::A, TypeTwo::B] {
         let mesh = Mesh::<F>::with(2, |domain| domain.windows(two), |_, endpoint| endpoint);
         let domain = &mesh.station(1).domain;
@@ -164,7 +164,7 @@ pub fn a_region_stays_while_windows_are_bound<F: Fabric>() {
 /// Index and byte of the key must both be right. An access with another key has no effect.
 ///
 /// Requirements: MW-007, MW-008, MW-010, MW-049.
-pub fn only_the_right_key_is_accepted<F: Fabric>() {
+pub fn only_the_current_window_key_is_accepted<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for region in regions(&mesh, Access::empty()) {
@@ -193,7 +193,7 @@ pub fn only_the_right_key_is_accepted<F: Fabric>() {
 /// Tests every combination of rights, over regions that give peers no rights, some rights, or all rights.
 ///
 /// Requirements: MW-014, MW-015, MW-017, MW-018.
-pub fn a_windows_rights_are_its_own<F: Fabric>() {
+pub fn window_rights_are_independent_of_region_rights<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
     let every =
@@ -237,7 +237,7 @@ pub fn a_windows_rights_are_its_own<F: Fabric>() {
 /// A window with write access cannot be bound to a read-only region, and the attempt has no effect.
 ///
 /// Requirements: MW-016.
-pub fn a_read_only_region_has_no_windows_that_change_it<F: Fabric>() {
+pub fn read_only_region_rejects_windows_with_write_access<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     let region = domain.register(&b"it is written"[..], Access::empty()).expect("a region");
@@ -259,7 +259,7 @@ pub fn a_read_only_region_has_no_windows_that_change_it<F: Fabric>() {
 /// addresses of the region.
 ///
 /// Requirements: MW-019, MW-020.
-pub fn a_window_is_exactly_its_range<F: Fabric>() {
+pub fn window_access_is_limited_to_its_range<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     let (a, peer) = (mesh.endpoint(0), mesh.peer(1));
@@ -335,7 +335,7 @@ pub fn windows_of_one_region_do_not_disturb_each_other<F: Fabric>() {
 /// Each type is bound in its own way. Type 1 is never invalidated.
 ///
 /// Requirements: MW-024, MW-025, MW-031, MW-047.
-pub fn each_type_has_its_own_operations<F: Fabric>() {
+pub fn each_window_type_has_separate_operations<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let domain = &mesh.station(1).domain;
     for region in regions(&mesh, Access::empty()) {
@@ -395,7 +395,7 @@ pub fn binds_and_invalidations_send_nothing<F: Fabric>() {
 /// Type 1: each bind makes a new key and invalidates the old one. Binding an empty range unbinds the window.
 ///
 /// Requirements: MW-028, MW-029, MW-030.
-pub fn a_rebind_kills_the_old_key<F: Fabric>() {
+pub fn rebind_invalidates_the_old_key<F: Fabric>() {
     let mesh = Mesh::<F>::new(2);
     let mut window = mesh.station(1).domain.window(WindowType::One).expect("a window");
     let mut old = Vec::<RemoteMemory>::new();

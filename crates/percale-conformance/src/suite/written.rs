@@ -35,7 +35,7 @@ pub fn a_send_waits_for_its_variable<F: Transport>() {
 /// If a variable was written before the operation is posted, the operation starts at once.
 ///
 /// Requirements: XPU-013.
-pub fn what_is_written_already_begins_at_once<F: Transport>() {
+pub fn operation_of_written_variable_starts_immediately<F: Transport>() {
     let mesh = Mesh::<F>::connected(2);
     let [variable] = variables(&mesh);
     variable.write();

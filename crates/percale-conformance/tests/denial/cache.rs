@@ -127,7 +127,7 @@ fn run_told(variables: &[(&str, &str)]) -> (Outcome, Option<Outcome>, Duration) 
 
 /// Requirements: FLT-012.
 #[test]
-fn a_cache_that_is_refused_a_call_is_never_stale_and_names_it() {
+fn cache_with_denied_call_is_never_stale_and_names_the_call() {
     let _watchdog =
         Watchdog::within("a cache that is refused a call", Duration::from_secs(if long() { 3600 } else { 900 }));
     // Only the cases of one of the two transports, because no transport is used here.
@@ -143,7 +143,7 @@ fn a_cache_that_is_refused_a_call_is_never_stale_and_names_it() {
 
 /// Requirements: FLT-013.
 #[test]
-fn a_cache_that_may_map_no_more_is_never_stale() {
+fn cache_at_address_space_limit_is_never_stale() {
     let _watchdog =
         Watchdog::within("a cache that may map no more", Duration::from_secs(if long() { 1800 } else { 600 }));
     let (mut wrong, mut bound) = (Vec::new(), 0);

@@ -55,7 +55,7 @@ pub(crate) fn apply(when: &str) {
 
 /// Requirements: FLT-013.
 #[test]
-fn limits_of_resources_end_in_a_result_or_in_an_error_that_names_them() {
+fn resource_limit_gives_a_result_or_an_error_naming_it() {
     let _watchdog = Watchdog::within("limits of resources", Duration::from_secs(if long() { 1800 } else { 600 }));
     let (mut wrong, mut bound) = (Vec::new(), 0);
     for limit in &LIMITS {
@@ -130,7 +130,7 @@ pub(crate) fn mesh() {
 
 /// Requirements: FLT-006.
 #[test]
-fn pairs_that_find_few_descriptors_use_tcp() {
+fn pairs_with_few_descriptors_use_tcp() {
     let _watchdog = Watchdog::new("few descriptors");
     let few = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
     let start = |_| Helper::through(&["sh", "-c", &few], "mesh", &[], |_| {});
@@ -171,7 +171,7 @@ fn is_kept(stream: &mut TcpStream) -> bool {
 
 /// Requirements: FLT-006.
 #[test]
-fn the_caller_that_takes_the_last_descriptor_keeps_it_until_another_one_calls() {
+fn last_descriptor_is_kept_until_another_caller_connects() {
     let _watchdog = Watchdog::new("the last descriptor");
     let few = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
     let mut helper = Helper::through(&["sh", "-c", &few], "last", &[], |_| {});

@@ -40,7 +40,7 @@ fn seen(transport: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_system_call_that_is_seen_is_denied_or_exempt() {
+fn every_observed_system_call_is_denied_or_exempt() {
     let works = Command::new("strace").args(["-o", "/dev/null", "true"]).status().is_ok_and(|status| status.success());
     if !works {
         return skipped("the list of system calls", "strace is not installed, or not allowed");

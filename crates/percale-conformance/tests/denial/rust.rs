@@ -187,7 +187,7 @@ fn address_of(outcome: &Outcome) -> Option<String> {
 
 /// Requirements: FLT-012.
 #[test]
-fn every_refused_system_call_ends_in_a_result_or_in_an_error_that_names_it() {
+fn denied_system_call_gives_a_result_or_an_error_naming_it() {
     let _watchdog = Watchdog::within("refused system calls", Duration::from_secs(if long() { 3600 } else { 900 }));
     let cases = denial::cases();
     let (wrong, ways) = denial::run_all(&cases, run);

@@ -29,7 +29,7 @@ fn missing() -> String {
 /// If the library is missing, the error names the missing file.
 ///
 /// Requirements: HMEM-006.
-fn a_missing_library_is_named() {
+fn missing_library_error_contains_its_name() {
     let said = missing();
     assert!(said.contains("no CUDA here") && said.contains("/nonexistent/libcuda.so.1"), "{said}");
 }
@@ -37,7 +37,7 @@ fn a_missing_library_is_named() {
 /// A library without the functions is rejected with a separate error.
 ///
 /// Requirements: HMEM-006.
-fn a_library_that_is_no_driver_is_refused() {
+fn library_without_driver_functions_is_rejected() {
     let said = missing();
     assert!(said.contains("libc.so.6 has no cuInit"), "{said}");
 }
@@ -47,7 +47,7 @@ fn a_library_that_is_no_driver_is_refused() {
 /// FI_MR_CUDA_CACHE_MONITOR_ENABLED).
 ///
 /// Requirements: RCACHE-018.
-fn a_device_whose_addresses_could_be_the_hosts_is_none() {
+fn device_without_unified_addressing_is_not_used() {
     let said = missing();
     assert!(said.contains("no unified addressing"), "{said}");
     assert!(Device::new(Interface::Cuda, 0).is_err());
@@ -64,7 +64,7 @@ fn a_device_whose_addresses_could_be_the_hosts_is_none() {
 /// Another process opens, reads and writes memory of this process.
 ///
 /// Requirements: HMEM-003.
-fn another_process_opens_what_was_exported() {
+fn exported_memory_is_opened_by_another_process() {
     let memory = DeviceMemory::on_device(&content(1, 100_000));
     if std::env::var_os(POOLS).is_some() {
         let named = driver().export(0, memory.address() as usize);
@@ -124,7 +124,7 @@ fn send_between_devices(mesh: &Mesh<Shm>, seed: u64) {
 /// application, and vice versa.
 ///
 /// Requirements: HMEM-003.
-fn a_reset_device_leaves_the_hosts_memory_alone() {
+fn device_reset_does_not_affect_host_memory() {
     const PAGES: usize = 1 << 16;
     let mesh = Mesh::<Shm>::connected(2);
     send_between_devices(&mesh, 1);
@@ -163,7 +163,7 @@ fn place(memory: &DeviceMemory) -> Place {
 /// memory has none.
 ///
 /// Requirements: RCACHE-019.
-fn an_allocation_has_a_number_of_its_own() {
+fn each_allocation_has_a_unique_id() {
     let mut numbers = HashSet::new();
     let mut places = HashSet::new();
     for _ in 0..50 {
@@ -184,7 +184,7 @@ fn an_allocation_has_a_number_of_its_own() {
 /// If only a part of a mapping is pinned, all of the mapping is host memory, for any such part.
 ///
 /// Requirements: HMEM-018.
-fn memory_that_is_pinned_in_part_is_the_hosts() {
+fn partly_pinned_memory_is_host_memory() {
     const HALF: usize = 1 << 16;
     let memory = Memory::blank(2 * HALF);
     for at in [0, HALF] {
@@ -202,7 +202,7 @@ fn memory_that_is_pinned_in_part_is_the_hosts() {
 /// returned, so the memory may be freed.
 ///
 /// Requirements: HMEM-003.
-fn copies_that_no_event_is_behind_are_over_when_that_is_told() {
+fn copies_have_ended_when_event_recording_fails() {
     let memory = DeviceMemory::on_device(&content(6, 2_000));
     let to = Memory::blank(2_000);
     let half = |of: Segment, at| of.slice(at, 1_000);
@@ -221,7 +221,7 @@ fn copies_that_no_event_is_behind_are_over_when_that_is_told() {
 /// over eventually.
 ///
 /// Requirements: HMEM-003.
-fn copies_are_begun_and_waited_for() {
+fn copies_are_started_and_awaited() {
     let memory = DeviceMemory::blank(3_000);
     let (from, to) = (Memory::content(5, 1_000), Memory::blank(1_000));
     let [first, second] = [0, 2_000].map(|at| memory.segment().slice(at, 1_000));
@@ -278,7 +278,7 @@ fn each_copy(test: fn(u32, DeviceMemory, Vec<u8>)) {
 /// A copy reads what the application's synchronous copy, which has returned, has written.
 ///
 /// Requirements: HMEM-003.
-fn what_a_synchronous_copy_wrote_is_read() {
+fn data_of_a_synchronous_copy_is_read() {
     each_copy(|ordinal, memory, bytes| {
         let here = Memory::blank(bytes.len());
         memory.write(&bytes);
@@ -290,7 +290,7 @@ fn what_a_synchronous_copy_wrote_is_read() {
 /// What a copy writes is not overwritten by the application's synchronous copy, which has returned before.
 ///
 /// Requirements: HMEM-003.
-fn what_was_written_before_stays_overwritten() {
+fn copy_is_not_overwritten_by_an_earlier_synchronous_copy() {
     each_copy(|ordinal, memory, bytes| {
         let here = Memory::of(&bytes);
         memory.write(&vec![0xAA; bytes.len()]);
@@ -302,7 +302,7 @@ fn what_was_written_before_stays_overwritten() {
 /// A dma-buf is given away when what the application's synchronous copy wrote is there. The double's can be read as a file.
 ///
 /// Requirements: HMEM-003.
-fn what_a_synchronous_copy_wrote_is_in_the_dma_buf() {
+fn data_of_a_synchronous_copy_is_in_the_dma_buf() {
     let memory = DeviceMemory::on_device(&content(1, 5000));
     let file = File::from(driver().dma_buf(0, memory.segment()).expect("a dma-buf"));
     let mut bytes = vec![0; 5000];
@@ -313,7 +313,7 @@ fn what_a_synchronous_copy_wrote_is_in_the_dma_buf() {
 /// An allocation costs calls of the driver once; memory of pools and mapped memory cost one at each copy.
 ///
 /// Requirements: HMEM-003.
-fn the_driver_is_asked_to_wait_once() {
+fn driver_synchronizes_once_per_allocation() {
     let asked = || (count("doubleSet"), count("doubleDrained"));
     let memory = DeviceMemory::blank(1000);
     let before = asked();
@@ -342,7 +342,7 @@ fn the_driver_is_asked_to_wait_once() {
 /// Registering memory settles it: accesses to the region ask for nothing more.
 ///
 /// Requirements: HMEM-003.
-fn registered_memory_is_settled() {
+fn registration_synchronizes_device_memory() {
     let mesh = Mesh::<Shm>::connected(2);
     let memory = DeviceMemory::on_device(&content(1, 5000));
     let before = count("doubleDrained");
@@ -361,7 +361,7 @@ fn registered_memory_is_settled() {
 /// While a thread captures a graph, copies neither invalidate it nor read what is still under way.
 ///
 /// Requirements: HMEM-003.
-fn copies_leave_a_capture_valid() {
+fn copies_do_not_invalidate_a_stream_capture() {
     let is_pool = std::env::var_os(POOLS).is_some();
     let (known, new) = (DeviceMemory::on_device(&content(1, 1000)), DeviceMemory::on_device(&content(2, 1000)));
     same(&copied(&known), &content(1, 1000), "what was copied");
@@ -398,99 +398,99 @@ mod rust {
 
     /// Requirements: HMEM-006.
     #[test]
-    fn a_missing_library_is_named() {
-        run_with(&[(LIBRARY, "/nonexistent/libcuda.so.1")], super::a_missing_library_is_named);
+    fn missing_library_error_contains_its_name() {
+        run_with(&[(LIBRARY, "/nonexistent/libcuda.so.1")], super::missing_library_error_contains_its_name);
     }
 
     /// Requirements: HMEM-006.
     #[test]
-    fn a_library_that_is_no_driver_is_refused() {
-        run_with(&[(LIBRARY, "libc.so.6")], super::a_library_that_is_no_driver_is_refused);
+    fn library_without_driver_functions_is_rejected() {
+        run_with(&[(LIBRARY, "libc.so.6")], super::library_without_driver_functions_is_rejected);
     }
 
     /// Requirements: HMEM-003.
     #[test]
-    fn what_a_synchronous_copy_wrote_is_read() {
-        run(env!("CARGO_TARGET_TMPDIR"), super::what_a_synchronous_copy_wrote_is_read);
+    fn data_of_a_synchronous_copy_is_read() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::data_of_a_synchronous_copy_is_read);
     }
 
     /// Requirements: HMEM-003.
     #[test]
-    fn what_was_written_before_stays_overwritten() {
-        run(env!("CARGO_TARGET_TMPDIR"), super::what_was_written_before_stays_overwritten);
+    fn copy_is_not_overwritten_by_an_earlier_synchronous_copy() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::copy_is_not_overwritten_by_an_earlier_synchronous_copy);
     }
 
     /// Requirements: HMEM-003.
     #[test]
-    fn what_a_synchronous_copy_wrote_is_in_the_dma_buf() {
-        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::what_a_synchronous_copy_wrote_is_in_the_dma_buf);
+    fn data_of_a_synchronous_copy_is_in_the_dma_buf() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::data_of_a_synchronous_copy_is_in_the_dma_buf);
     }
 
     /// Requirements: HMEM-003.
     #[test]
-    fn the_driver_is_asked_to_wait_once() {
-        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::the_driver_is_asked_to_wait_once);
+    fn driver_synchronizes_once_per_allocation() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::driver_synchronizes_once_per_allocation);
     }
 
     /// Requirements: HMEM-003.
     #[test]
-    fn registered_memory_is_settled() {
-        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::registered_memory_is_settled);
+    fn registration_synchronizes_device_memory() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::registration_synchronizes_device_memory);
     }
 
     /// Requirements: HMEM-003.
     #[test]
-    fn copies_leave_a_capture_valid() {
-        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::copies_leave_a_capture_valid);
+    fn copies_do_not_invalidate_a_stream_capture() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &ALL_POOLS, super::copies_do_not_invalidate_a_stream_capture);
     }
 
     /// Requirements: HMEM-003.
     #[test]
-    fn another_process_opens_what_was_exported() {
-        run(env!("CARGO_TARGET_TMPDIR"), super::another_process_opens_what_was_exported);
+    fn exported_memory_is_opened_by_another_process() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::exported_memory_is_opened_by_another_process);
     }
 
     /// Requirements: RCACHE-019.
     #[test]
-    fn an_allocation_has_a_number_of_its_own() {
-        run(env!("CARGO_TARGET_TMPDIR"), super::an_allocation_has_a_number_of_its_own);
+    fn each_allocation_has_a_unique_id() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::each_allocation_has_a_unique_id);
     }
 
     /// Requirements: RCACHE-018.
     #[test]
-    fn a_device_whose_addresses_could_be_the_hosts_is_none() {
+    fn device_without_unified_addressing_is_not_used() {
         run_on_double(
             env!("CARGO_TARGET_TMPDIR"),
             &[&[("DOUBLE_WITHOUT_UNIFIED_ADDRESSING", "1")]],
-            super::a_device_whose_addresses_could_be_the_hosts_is_none,
+            super::device_without_unified_addressing_is_not_used,
         );
     }
 
     /// Requirements: HMEM-003.
     #[test]
-    fn copies_that_no_event_is_behind_are_over_when_that_is_told() {
+    fn copies_have_ended_when_event_recording_fails() {
         run_on_double(
             env!("CARGO_TARGET_TMPDIR"),
             &[&[("DOUBLE_RECORDS_ONE_COPY_ONLY", "1")]],
-            super::copies_that_no_event_is_behind_are_over_when_that_is_told,
+            super::copies_have_ended_when_event_recording_fails,
         );
     }
 
     /// Requirements: HMEM-003.
     #[test]
-    fn a_reset_device_leaves_the_hosts_memory_alone() {
-        run_on_double(env!("CARGO_TARGET_TMPDIR"), &[&[]], super::a_reset_device_leaves_the_hosts_memory_alone);
+    fn device_reset_does_not_affect_host_memory() {
+        run_on_double(env!("CARGO_TARGET_TMPDIR"), &[&[]], super::device_reset_does_not_affect_host_memory);
     }
 
     /// Requirements: HMEM-018.
     #[test]
-    fn memory_that_is_pinned_in_part_is_the_hosts() {
-        run(env!("CARGO_TARGET_TMPDIR"), super::memory_that_is_pinned_in_part_is_the_hosts);
+    fn partly_pinned_memory_is_host_memory() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::partly_pinned_memory_is_host_memory);
     }
 
     /// Requirements: HMEM-003.
     #[test]
-    fn copies_are_begun_and_waited_for() {
-        run(env!("CARGO_TARGET_TMPDIR"), super::copies_are_begun_and_waited_for);
+    fn copies_are_started_and_awaited() {
+        run(env!("CARGO_TARGET_TMPDIR"), super::copies_are_started_and_awaited);
     }
 }

@@ -36,7 +36,7 @@ mod conformance {
 
             /// Requirements: RES-003.
             #[test]
-            fn short_messages_call_no_system() {
+            fn short_messages_make_no_system_call() {
                 crate::call_no_system("shm");
             }
         }

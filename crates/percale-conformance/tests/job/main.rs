@@ -162,7 +162,7 @@ mod sim {
 
         /// Requirements: AV-019.
         #[test]
-        fn a_vector_leaves_nothing() {
+        fn closed_vector_leaks_no_memory() {
             let before = in_use();
             let vector = AddressVector::new(VectorOptions::default()).expect("a vector");
             vector.insert_many((0..10_000u32).map(|n| format!("10.{}.{}.1:5", n >> 8, n & 255))).expect("room");
@@ -175,7 +175,7 @@ mod sim {
 
         /// Requirements: AV-009.
         #[test]
-        fn an_endpoint_of_a_job_takes_two_kilobytes_to_name_its_peers() {
+        fn endpoint_uses_2_kilobytes_to_address_its_job_peers() {
             let size = Size::told();
             let seed = seed();
             println!("{size:?}, seed {seed:#x}");

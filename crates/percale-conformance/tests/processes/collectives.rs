@@ -16,7 +16,7 @@ crate::on!(shm, tcp: {
     a_killed_member_ends_every_sum,
     exchanges_of_processes_are_right,
     a_killed_member_ends_every_exchange,
-    a_member_that_was_killed_joins_anew,
+    killed_member_can_join_again,
 });
 
 /// The time limit for the failure of a sum.
@@ -236,7 +236,7 @@ fn a_killed_member_ends_it(transport: &str, role: &str, all: &[(usize, usize)]) 
 /// fails, and all join again.
 ///
 /// Requirements: FLT-001, FLT-003.
-fn a_member_that_was_killed_joins_anew(transport: &str) {
+fn killed_member_can_join_again(transport: &str) {
     let _watchdog = Watchdog::new("a member that was killed joins anew");
     for members in [2, 3, 5] {
         let variables = [("PERCALE_FABRIC", transport)];

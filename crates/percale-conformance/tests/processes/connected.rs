@@ -15,8 +15,8 @@ use rustix::process::Signal;
 crate::on!(shm, tcp, verbs: {
     a_killed_server_ends_its_connections,
     a_killed_client_ends_its_connection,
-    the_request_of_a_killed_client_is_gone,
-    a_killed_listener_leaves_nobody_waiting,
+    request_of_killed_client_is_withdrawn,
+    killed_listener_fails_waiting_clients,
     two_processes_have_two_connections,
 });
 
@@ -197,7 +197,7 @@ fn a_killed_client_ends_its_connection(transport: &str) {
 }
 
 /// Requirements: CON-016.
-fn the_request_of_a_killed_client_is_gone(transport: &str) {
+fn request_of_killed_client_is_withdrawn(transport: &str) {
     let _watchdog = Watchdog::new("the request of a killed client is gone");
     let mut party = Party::new(transport);
     let address = party.listener.address().to_string();
@@ -219,7 +219,7 @@ fn the_request_of_a_killed_client_is_gone(transport: &str) {
 }
 
 /// Requirements: CON-016.
-fn a_killed_listener_leaves_nobody_waiting(transport: &str) {
+fn killed_listener_fails_waiting_clients(transport: &str) {
     let _watchdog = Watchdog::new("a killed listener leaves nobody waiting");
     let mut helper = Helper::start("silent-listener", &[("PERCALE_FABRIC", transport)]);
     let mut party = Party::new(transport);

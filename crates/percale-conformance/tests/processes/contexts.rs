@@ -13,7 +13,7 @@ use percale_conformance::watchdog::Watchdog;
 use rustix::process::Signal;
 
 crate::on!(shm, tcp: {
-    a_killed_peer_ends_what_two_contexts_wait_for,
+    killed_peer_ends_operations_of_two_contexts,
     a_killed_peer_ends_shared_receives_from_it,
 });
 
@@ -117,7 +117,7 @@ fn message(got: Result<Received, OperationError>, from: PeerAddress, to: usize, 
 /// peer continue.
 ///
 /// Requirements: FLT-001, CTX-005.
-fn a_killed_peer_ends_what_two_contexts_wait_for(transport: &str) {
+fn killed_peer_ends_operations_of_two_contexts(transport: &str) {
     let _watchdog = Watchdog::new("a killed peer ends what two contexts wait for");
     let domain = domain(transport, |domain| domain);
     let vector = domain.address_vector().receive_context_bits(BITS).build().expect("a vector");

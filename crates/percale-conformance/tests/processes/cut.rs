@@ -8,7 +8,7 @@ use percale_conformance::memory::content;
 use percale_conformance::peers::open;
 use percale_conformance::watchdog::Watchdog;
 
-crate::on!(tcp: { half_arrived_messages_of_the_dead_count_no_more });
+crate::on!(tcp: { partial_messages_of_dead_peers_are_no_longer_counted });
 
 /// The length of a message that is sent together with its head, in many segments.
 const LEN: usize = 300_000;
@@ -38,7 +38,7 @@ fn pass_some(listener: &TcpListener, to: SocketAddr) {
 /// subtracted again.
 ///
 /// Requirements: MSG-013.
-fn half_arrived_messages_of_the_dead_count_no_more(transport: &str) {
+fn partial_messages_of_dead_peers_are_no_longer_counted(transport: &str) {
     let _watchdog = Watchdog::new("half-arrived messages of the dead count no more");
     let receiver = open(transport, "127.0.0.1:0", |domain| domain.unexpected_cap(LEN));
     let at = receiver.endpoint.address();

@@ -116,7 +116,7 @@ fn found(when: &str, call: i64, error: i32) -> String {
 
 /// Requirements: CON-008.
 #[test]
-fn without_memory_to_share_new_connections_use_tcp() {
+fn new_connections_use_tcp_without_shared_memory() {
     let _watchdog = Watchdog::new("without memory to share new connections use tcp");
     for (name, call, error) in FAILURES {
         let answer = found("before", call, error);
@@ -130,7 +130,7 @@ fn without_memory_to_share_new_connections_use_tcp() {
 
 /// Requirements: FLT-009.
 #[test]
-fn connections_stand_when_memory_to_share_runs_out() {
+fn connections_survive_shared_memory_exhaustion() {
     let _watchdog = Watchdog::new("connections stand when memory to share runs out");
     for (name, call, error) in FAILURES {
         let answer = found("connected", call, error);
@@ -144,7 +144,7 @@ fn connections_stand_when_memory_to_share_runs_out() {
 
 /// Requirements: CON-008.
 #[test]
-fn calls_that_signals_interrupt_are_made_again() {
+fn interrupted_calls_are_retried() {
     let _watchdog = Watchdog::new("calls that signals interrupt are made again");
     for when in ["before", "connected"] {
         let answer = found(when, -1, 0);

@@ -50,7 +50,7 @@ fn code<T: std::fmt::Debug>(result: Result<T, percale::endpoint::safe::Operation
 }
 
 #[test]
-fn a_connection_that_one_side_ends_is_over_on_both_and_can_be_made_again() {
+fn disconnect_ends_both_sides_and_allows_reconnect() {
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
         let (one, other) = (Side::new(transport, false), Side::new(transport, false));
         let (to_other, to_one) = (one.knows(&other), other.knows(&one));
@@ -84,7 +84,7 @@ fn a_connection_that_one_side_ends_is_over_on_both_and_can_be_made_again() {
 }
 
 #[test]
-fn an_endpoint_that_only_answers_calls_nobody() {
+fn passive_endpoint_opens_no_connections() {
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
         let (server, client) = (Side::new(transport, true), Side::new(transport, false));
         let (to_client, to_server) = (server.knows(&client), client.knows(&server));

@@ -26,7 +26,7 @@ fn found_without(what: &str) -> Option<String> {
 
 /// Requirements: CON-011.
 #[test]
-fn discovery_without_lo_and_ipv6_says_what_is_missing() {
+fn discovery_without_loopback_reports_the_reason() {
     let Some(answer) = found_without("lo") else { return };
     assert!(answer.contains("tcp: false") && answer.contains("lo "), "{answer}");
     assert!(answer.contains("shm: true"), "{answer}");
@@ -34,14 +34,14 @@ fn discovery_without_lo_and_ipv6_says_what_is_missing() {
 
 /// Requirements: CON-011.
 #[test]
-fn discovery_without_ipv6_says_so() {
+fn discovery_without_ipv6_reports_the_reason() {
     let Some(answer) = found_without("IPv6") else { return };
     assert!(answer.contains("tcp: true (IPv4; ") && answer.contains("IPv6 "), "{answer}");
 }
 
 /// Requirements: CON-011.
 #[test]
-fn discovery_without_cma_says_so() {
+fn discovery_without_cma_reports_the_reason() {
     let _watchdog = Watchdog::new("CMA");
     let mut helper = Helper::start("info", &[("PERCALE_PART", "CMA")]);
     let answer = helper.hear();

@@ -10,7 +10,7 @@ use percale_conformance::process::{Helper, ask, say};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
-crate::on!(shm, tcp: { endless_and_cut_bytes_end_their_connection_and_fill_no_memory });
+crate::on!(shm, tcp: { endless_and_truncated_input_uses_bounded_memory });
 
 /// The number of bytes that counts as endless: more than the buffers of the kernel hold.
 const BYTES: usize = 64 << 20;
@@ -20,7 +20,7 @@ const GROWTH_KIB: usize = 8 << 10;
 /// Strangers send to the helper `endured`, which measures its own memory. Meanwhile it serves a well-behaved peer.
 ///
 /// Requirements: FLT-008.
-fn endless_and_cut_bytes_end_their_connection_and_fill_no_memory(transport: &str) {
+fn endless_and_truncated_input_uses_bounded_memory(transport: &str) {
     let _watchdog = Watchdog::new("endless and cut bytes fill no memory");
     let mut victim = Helper::start("endured", &[("PERCALE_FABRIC", transport)]);
     let address = victim.hear();

@@ -58,7 +58,7 @@ fn shared_memory_is_chosen_on_one_machine() {
 
 /// Requirements: CON-008.
 #[test]
-fn pinned_apart_tcp_is_chosen_and_says_why() {
+fn peer_limited_to_tcp_is_reached_by_tcp_with_a_reason() {
     let _watchdog = Watchdog::new("pinned apart");
     let open = open("any", "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
@@ -76,7 +76,7 @@ fn pinned_apart_tcp_is_chosen_and_says_why() {
 
 /// Requirements: CON-008.
 #[test]
-fn another_user_is_reached_by_tcp_and_told_why() {
+fn peer_of_another_user_is_reached_by_tcp_with_a_reason() {
     if !possible("another user", &[]) {
         return;
     }
@@ -156,7 +156,7 @@ fn the_environment_chooses_the_transport() {
 
 /// Requirements: CON-009.
 #[test]
-fn a_chosen_transport_that_cannot_be_used_is_an_error_that_says_so() {
+fn unusable_selected_transport_is_a_descriptive_error() {
     let _watchdog = Watchdog::new("a chosen transport that cannot be used");
     for (mine, theirs) in [("shm", "tcp"), ("tcp", "shm"), ("loopback", "tcp"), ("loopback", "shm")] {
         // The peer needs no other endpoint; it only has to exist.
@@ -302,7 +302,7 @@ pub(crate) fn host() {
 
 /// Requirements: CON-008, CON-010.
 #[test]
-fn another_host_is_reached_by_tcp_and_says_why() {
+fn peer_on_another_host_is_reached_by_tcp_with_a_reason() {
     if !possible("two hosts", &["unshare", "nsenter", "ip"]) {
         return;
     }
@@ -318,7 +318,7 @@ fn another_host_is_reached_by_tcp_and_says_why() {
 
 /// Requirements: FLT-004.
 #[test]
-fn a_partition_ends_what_waits_and_a_short_one_does_not() {
+fn long_partition_fails_operations_and_short_one_does_not() {
     if !possible("a partition", &["unshare", "nsenter", "ip"]) {
         return;
     }
@@ -355,7 +355,7 @@ fn a_partition_ends_what_waits_and_a_short_one_does_not() {
 }
 
 #[test]
-fn long_messages_arrive_where_processes_are_guarded() {
+fn long_messages_arrive_without_cma_permission() {
     if !possible("CMA forbidden", &[]) {
         return;
     }

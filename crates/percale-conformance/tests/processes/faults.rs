@@ -16,14 +16,14 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 crate::on!(shm, tcp, verbs: {
-    all_that_waits_for_a_killed_peer_fails,
+    operations_of_a_killed_peer_fail,
     a_forked_child_does_not_hide_the_death_of_its_parent,
     a_forked_child_does_not_hide_that_its_parent_executes_another_program,
-    what_was_sent_before_a_farewell_arrives,
+    messages_sent_before_an_orderly_close_arrive,
     a_killed_peer_is_reached_again_once_it_is_back,
     without_descriptors_only_new_connections_fail,
-    a_stopped_peer_holds_up_nobody_else,
-    a_peer_that_is_stopped_when_it_is_called_is_waited_for,
+    stopped_peer_does_not_block_other_peers,
+    connect_waits_for_a_stopped_peer,
 });
 
 mod patient {
@@ -46,7 +46,7 @@ fn connected(open: &Open, helper: &mut Helper) -> percale::PeerAddress {
 /// the time.
 ///
 /// Requirements: FLT-001.
-fn all_that_waits_for_a_killed_peer_fails(transport: &str) {
+fn operations_of_a_killed_peer_fail(transport: &str) {
     let _watchdog = Watchdog::new("all that waits for a killed peer fails");
     let seed = seed();
     let mut random = Random::new(seed);
@@ -176,7 +176,7 @@ pub(crate) fn forker() {
 /// Messages that were sent before arrive. Later operations fail.
 ///
 /// Requirements: FLT-003.
-fn what_was_sent_before_a_farewell_arrives(transport: &str) {
+fn messages_sent_before_an_orderly_close_arrive(transport: &str) {
     let _watchdog = Watchdog::new("what was sent before a farewell arrives");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
@@ -290,7 +290,7 @@ pub(crate) fn exhaust() {
 /// operations complete.
 ///
 /// Requirements: FLT-009.
-fn a_stopped_peer_holds_up_nobody_else(transport: &str) {
+fn stopped_peer_does_not_block_other_peers(transport: &str) {
     let _watchdog = Watchdog::new("a stopped peer holds up nobody else");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
@@ -320,7 +320,7 @@ fn a_stopped_peer_holds_up_nobody_else(transport: &str) {
 /// the caller waits for it, and the connection uses the same transport as otherwise.
 ///
 /// Requirements: CON-003.
-fn a_peer_that_is_stopped_when_it_is_called_is_waited_for(transport: &str) {
+fn connect_waits_for_a_stopped_peer(transport: &str) {
     let _watchdog = Watchdog::new("a peer that is stopped when it is called is waited for");
     let open = open(transport, "127.0.0.1:0", |domain| domain);
     let own = open.endpoint.address().to_string();
@@ -390,7 +390,7 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
 
 /// Requirements: FLT-010.
 #[test]
-fn a_forked_child_is_told_so() {
+fn calls_in_a_forked_child_fail() {
     let mut helper = Helper::start("fork-calls", &[]);
     println!("{}", helper.hear());
     helper.end();

@@ -12,13 +12,13 @@ use percale_conformance::process::{Helper, say};
 use percale_conformance::random::{Random, seed};
 use percale_conformance::watchdog::Watchdog;
 
-crate::on!(shm, tcp: { a_scribbling_peer_harms_only_its_own_connection });
+crate::on!(shm, tcp: { peer_corrupting_shared_memory_breaks_only_its_connection });
 
 /// Peers connect and overwrite the shared memory, one after the other. Meanwhile the messages of another peer are
 /// verified.
 ///
 /// Requirements: FLT-007, FLT-008.
-fn a_scribbling_peer_harms_only_its_own_connection(transport: &str) {
+fn peer_corrupting_shared_memory_breaks_only_its_connection(transport: &str) {
     let _watchdog = Watchdog::new("a scribbling peer harms only its own connection");
     let time = Duration::from_secs(if percale_conformance::long() { 60 } else { 6 });
     let open = open(transport, "127.0.0.1:0", |domain| domain);

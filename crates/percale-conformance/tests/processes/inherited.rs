@@ -26,9 +26,9 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use crate::onesided::{Lines, PATIENCE, open_as_told, open_kind, work};
 
 crate::on!(shm, untrusting, tcp, verbs: {
-    a_child_with_a_domain_of_its_own_disturbs_nothing_of_its_parents,
-    a_child_awaits_in_a_domain_of_its_own_what_its_parent_awaited_in_another,
-    a_child_has_memory_of_its_own_where_its_parent_had_some_for_peers,
+    child_with_a_new_domain_does_not_disturb_its_parent,
+    child_future_is_woken_in_a_new_domain,
+    child_memory_at_parent_addresses_is_not_overwritten,
 });
 
 const LEN: usize = 300_000;
@@ -234,17 +234,17 @@ fn block_on<R>(future: impl IntoFuture<Output = R>) -> Option<R> {
 }
 
 /// Requirements: FLT-010.
-fn a_child_with_a_domain_of_its_own_disturbs_nothing_of_its_parents(kind: &str) {
+fn child_with_a_new_domain_does_not_disturb_its_parent(kind: &str) {
     has_a_child_that(kind, "drop");
 }
 
 /// Requirements: FLT-010.
-fn a_child_awaits_in_a_domain_of_its_own_what_its_parent_awaited_in_another(kind: &str) {
+fn child_future_is_woken_in_a_new_domain(kind: &str) {
     has_a_child_that(kind, "await");
 }
 
 /// Requirements: FLT-010.
-fn a_child_has_memory_of_its_own_where_its_parent_had_some_for_peers(kind: &str) {
+fn child_memory_at_parent_addresses_is_not_overwritten(kind: &str) {
     has_a_child_that(kind, "memory");
 }
 

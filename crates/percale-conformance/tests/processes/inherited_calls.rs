@@ -22,11 +22,11 @@ use percale_conformance::watchdog::Watchdog;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 crate::on!(shm, tcp: {
-    each_call_on_what_a_child_inherited_is_refused,
+    calls_on_inherited_objects_are_rejected,
 });
 
 /// Requirements: FLT-010.
-fn each_call_on_what_a_child_inherited_is_refused(kind: &str) {
+fn calls_on_inherited_objects_are_rejected(kind: &str) {
     let _watchdog = Watchdog::new("each call on what a child inherited is refused");
     Helper::start("inherited-calls", &[("PERCALE_FABRIC", kind)]).end();
 }

@@ -23,11 +23,11 @@ use percale_conformance::watchdog::Watchdog;
 use crate::inherited_calls::{MOMENT, case, polled, two_endpoints};
 
 crate::on!(shm, tcp: {
-    each_call_on_what_a_child_inherited_of_a_domain_is_refused,
+    calls_on_inherited_domain_objects_are_rejected,
 });
 
 /// Requirements: FLT-010.
-fn each_call_on_what_a_child_inherited_of_a_domain_is_refused(kind: &str) {
+fn calls_on_inherited_domain_objects_are_rejected(kind: &str) {
     let _watchdog = Watchdog::new("each call on what a child inherited of a domain is refused");
     Helper::start("inherited-objects", &[("PERCALE_FABRIC", kind)]).end();
 }

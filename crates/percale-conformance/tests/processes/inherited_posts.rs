@@ -23,11 +23,11 @@ use crate::inherited_calls::{MOMENT, case, two_endpoints};
 use crate::inherited_objects::{Device as Registrar, done, harmless, while_busy};
 
 crate::on!(shm, tcp: {
-    each_posting_call_on_what_a_child_inherited_is_refused,
+    posting_calls_on_inherited_objects_are_rejected,
 });
 
 /// Requirements: FLT-010.
-fn each_posting_call_on_what_a_child_inherited_is_refused(kind: &str) {
+fn posting_calls_on_inherited_objects_are_rejected(kind: &str) {
     let _watchdog = Watchdog::new("each posting call on what a child inherited is refused");
     let driver = driver_for(env!("CARGO_TARGET_TMPDIR")).map(|(name, library)| (name, library.display().to_string()));
     let driver = driver.as_ref().map(|(name, library)| (*name, library.as_str()));

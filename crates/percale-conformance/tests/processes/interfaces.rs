@@ -30,7 +30,7 @@ pub(crate) fn bound() {
 
 /// Requirements: CON-010.
 #[test]
-fn a_host_of_containers_advertises_what_others_reach() {
+fn container_host_advertises_an_externally_reachable_address() {
     if !possible("interfaces of many kinds", &["unshare", "ip"]) {
         return;
     }

@@ -229,7 +229,7 @@ mod shm {
 
         /// Requirements: AV-012, AV-013.
         #[test]
-        fn who_opened_for_reading_reads() {
+        fn read_only_vector_can_be_read_but_not_changed() {
             let name = new_name();
             let missing = builder(&name).read_only().build().unwrap_err();
             assert_eq!(missing.errno(), libc::ENOENT, "{missing}");
@@ -272,7 +272,7 @@ mod shm {
         ///
         /// Requirements: AV-011.
         #[test]
-        fn what_eight_processes_read_is_in_memory_once() {
+        fn shared_vector_is_in_memory_once_for_eight_processes() {
             const READERS: u64 = 8;
             let count: u64 = std::env::var("PERCALE_VECTOR_ENTRIES").map_or(50_000, |n| n.parse().unwrap());
             let name = new_name();

@@ -13,7 +13,7 @@ use percale_conformance::{long, skipped};
 use rustix::process::{Resource, Rlimit};
 
 crate::on!(shm, tcp: {
-    killed_peers_leave_nothing,
+    killed_peers_leak_nothing,
     four_and_sixteen_processes_exchange_all_to_all,
 });
 
@@ -43,7 +43,7 @@ mod scale {
 /// Runs the helper `cycles` in a separate process.
 ///
 /// Requirements: RES-001, CON-012.
-fn killed_peers_leave_nothing(transport: &str) {
+fn killed_peers_leak_nothing(transport: &str) {
     let _watchdog = Watchdog::within("killed peers leave nothing", Duration::from_secs(if long() { 900 } else { 120 }));
     let mut helper = Helper::start("cycles", &[("PERCALE_FABRIC", transport)]);
     let cycles = if long() { 10 } else { 1 };

@@ -17,7 +17,7 @@ fn round(seed: u64, kinds: &str) -> (bool, String) {
 /// A forked child holds the output of a worker that executed another program, or was killed, longer than the round
 /// waits.
 #[test]
-fn a_round_does_not_wait_for_workers_that_became_other_programs_or_were_killed() {
+fn round_does_not_wait_for_executed_or_killed_workers() {
     let (is_good, printed) = round(1, "exec,fork,kill");
     assert!(is_good, "{printed}");
 }

@@ -15,10 +15,10 @@ use rustix::process::{Resource, Rlimit};
 use zerocopy::IntoBytes;
 
 crate::on!(tcp: {
-    silent_strangers_take_bounded_memory_and_keep_nobody_out,
-    strangers_that_connect_take_bounded_memory_and_keep_nobody_out,
-    strangers_that_come_and_go_take_bounded_memory_and_keep_nobody_out,
-    frames_that_are_not_for_it_take_bounded_memory_and_keep_nobody_out,
+    silent_connections_use_bounded_memory_and_block_no_peer,
+    unknown_peers_use_bounded_memory_and_block_no_peer,
+    reconnecting_peers_use_bounded_memory_and_block_no_peer,
+    misdirected_frames_use_bounded_memory_and_block_no_peer,
 });
 
 /// More strangers than an endpoint keeps of any kind.
@@ -134,7 +134,7 @@ fn endure<S>(name: &'static str, mut flood: impl FnMut(SocketAddr, usize) -> S) 
 }
 
 /// Requirements: FLT-007.
-fn silent_strangers_take_bounded_memory_and_keep_nobody_out(_: &str) {
+fn silent_connections_use_bounded_memory_and_block_no_peer(_: &str) {
     // Some send nothing, others half a hello.
     endure("silent strangers", |to, number| {
         let mut stream = TcpStream::connect(to).expect("the kernel takes calls");
@@ -146,19 +146,19 @@ fn silent_strangers_take_bounded_memory_and_keep_nobody_out(_: &str) {
 }
 
 /// Requirements: FLT-007.
-fn strangers_that_connect_take_bounded_memory_and_keep_nobody_out(_: &str) {
+fn unknown_peers_use_bounded_memory_and_block_no_peer(_: &str) {
     let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
     endure("strangers that connect", |to, number| meet(to, nowhere, number as u64));
 }
 
 /// Requirements: FLT-007.
-fn strangers_that_come_and_go_take_bounded_memory_and_keep_nobody_out(_: &str) {
+fn reconnecting_peers_use_bounded_memory_and_block_no_peer(_: &str) {
     let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
     endure("strangers that come and go", |to, number| drop(meet(to, nowhere, number as u64)));
 }
 
 /// Requirements: FLT-007.
-fn frames_that_are_not_for_it_take_bounded_memory_and_keep_nobody_out(_: &str) {
+fn misdirected_frames_use_bounded_memory_and_block_no_peer(_: &str) {
     let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
     let frame = Head { kind: Kind::Control, len: 3, ..Head::default() };
     let mut bytes = Vec::new();

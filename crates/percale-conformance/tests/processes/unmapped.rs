@@ -6,12 +6,12 @@ use percale_conformance::memory::{Memory, content, same};
 use percale_conformance::mesh::{Mesh, Receive, Send};
 use percale_conformance::skipped;
 
-crate::on!(shm: { memory_that_is_not_there_fails_its_operation_only });
+crate::on!(shm: { unmapped_memory_fails_only_its_operation });
 
 /// Long messages from and to unmapped addresses, which the kernel detects, between valid ones.
 ///
 /// Requirements: FLT-011.
-fn memory_that_is_not_there_fails_its_operation_only(transport: &str) {
+fn unmapped_memory_fails_only_its_operation(transport: &str) {
     let events = EventQueue::default();
     let mesh = Mesh::<Shm>::with(2, |domain| domain, |_, endpoint| endpoint.event_queue(&events));
     mesh.connect();

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_travel() {
+    fn refusals_round_trip_as_numbers() {
         let mut known = 0;
         for number in 0..100 {
             if let Some(refusal) = Refusal::from_number(number) {

@@ -138,7 +138,7 @@ fn loom_a_sleeper_with_cold_rings_is_woken_by_one() {
 
 /// Requirements: RES-008.
 #[test]
-fn loom_own_threads_wake_a_sleeper_whose_page_a_peer_clears() {
+fn loom_own_threads_wake_a_sleeper_although_a_peer_clears_its_page() {
     loom::model(|| {
         let shared = Shared::new();
         let own = {

@@ -50,7 +50,7 @@ fn only_a_sleeper_is_woken_and_only_once() {
 /// A peer that clears the page's mark without waking the endpoint does not suppress wake-ups by the endpoint's own
 /// threads.
 #[test]
-fn own_threads_wake_the_endpoint_whatever_the_page_says() {
+fn own_threads_wake_the_endpoint_regardless_of_the_page() {
     let bell = Bell::new().unwrap();
     let count = || {
         let mut count = [0; 8];
@@ -72,7 +72,7 @@ fn own_threads_wake_the_endpoint_whatever_the_page_says() {
 /// A peer shares the descriptor's flags: if it clears the non-blocking flag, neither the waking nor the draining
 /// thread blocks.
 #[test]
-fn nobody_waits_for_an_event_whose_flags_a_peer_has_changed() {
+fn event_flags_changed_by_a_peer_do_not_block_threads() {
     let (says, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let bell = Bell::new().unwrap();
@@ -96,7 +96,7 @@ fn nobody_waits_for_an_event_whose_flags_a_peer_has_changed() {
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
-fn who_sleeps_on_the_word_is_woken() {
+fn sleeper_on_the_word_is_woken() {
     let bell = Bell::new().unwrap();
     let event = rustix::io::dup(bell.event_fd()).unwrap();
     let peer = PeerBell::of(PeerBell::map(bell.descriptors().unwrap()[0]).unwrap(), event, 1);
@@ -134,7 +134,7 @@ fn who_sleeps_on_the_word_is_woken() {
 }
 
 #[test]
-fn whatever_the_page_says_somebody_is_woken() {
+fn unknown_page_bits_still_wake_a_sleeper() {
     assert_eq!(Rouse::of(0), None);
     for rouse in [Rouse::Event, Rouse::Word, Rouse::Both] {
         assert_eq!(Rouse::of(rouse.bits()), Some(rouse));

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_can_be_sent_from_and_gives_its_bytes_back() {
+    fn every_buffer_kind_can_be_sent_and_returns_its_bytes() {
         for buffer in all() {
             assert_eq!(Segments::one(buffer.segment_for_send()).to_vec(), b"hello");
             let mut part = [0; 9];
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn only_memory_of_its_own_is_received_into_and_moving_the_buffer_does_not_move_it() {
+    fn receive_requires_owned_memory_that_stays_in_place() {
         for mut buffer in all() {
             let segment = buffer.segment_for_receive();
             assert_eq!(segment.is_some(), buffer.is_writable());
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_comes_back_as_itself() {
+    fn allocation_is_returned_at_the_same_address() {
         let allocation = allocate(100).unwrap();
         let address = allocation.as_ptr();
         assert_eq!(Buffer::from(allocation).into_allocation().unwrap().as_ptr(), address);

@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_taken_never_overlaps_and_everything_comes_back(
+        fn free_list_ranges_never_overlap_and_are_all_returned(
             steps in proptest::collection::vec((1usize..900, 0u32..3, any::<proptest::sample::Index>()), 1..200)
         ) {
             let mut list = FreeList::new(8192);

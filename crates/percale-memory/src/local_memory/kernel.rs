@@ -326,7 +326,7 @@ mod tests {
 
     /// Requirements: MR-041.
     #[test]
-    fn memory_that_is_not_there_or_may_not_be_used_is_found_out() {
+    fn unmapped_or_protected_memory_is_detected() {
         let (start, page) = edge();
         assert!(check(segment(start, page), true).is_ok());
         assert!(check(segment(start, page + 1), false).is_err() && check(segment(start, 0), true).is_ok());

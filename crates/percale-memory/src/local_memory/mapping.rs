@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn published_memory_is_its_makers_to_write() {
+    fn published_memory_is_writable_only_by_its_creator() {
         let (fd, ours) = published_memfd("percale-test", 8192).unwrap();
         back(fd.as_fd(), 4096, 4096).unwrap();
         assert!(Mapping::of(fd.as_fd(), 8192).is_err(), "mapped for writing by somebody else");

@@ -135,7 +135,7 @@ fn loom_a_changed_line_has_retired_though_it_is_odd() {
 
 /// Requirements: REV-007.
 #[test]
-fn loom_a_renewed_access_looks_again() {
+fn loom_renewed_access_checks_the_entry_again() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -284,7 +284,7 @@ fn loom_no_write_lands_late_while_its_initiator_stops_fencing() {
 ///
 /// Requirements: REV-007.
 #[test]
-fn loom_no_write_lands_late_while_its_initiator_is_asked_to_fence_again() {
+fn loom_no_late_write_while_the_initiator_resumes_fencing() {
     bounded(|| {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let mut announcer = Announcer::default();
@@ -310,7 +310,7 @@ fn loom_no_write_lands_late_while_its_initiator_is_asked_to_fence_again() {
 /// Requirements: REV-007.
 #[test]
 #[should_panic(expected = "access")]
-fn loom_an_initiator_that_nobody_fences_is_found_out() {
+fn loom_model_detects_missing_fence_for_unfenced_initiator() {
     bounded(|| {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let mut announcer = Announcer::default();
@@ -329,7 +329,7 @@ fn loom_an_initiator_that_nobody_fences_is_found_out() {
 /// Requirements: REV-007.
 #[test]
 #[should_panic(expected = "access")]
-fn loom_an_initiator_that_stops_fencing_unfenced_is_found_out() {
+fn loom_model_detects_unfenced_stop_of_fencing() {
     bounded(|| {
         let (twice, interrupt) = (Twice::new(), Interrupt::new());
         let initiator = {
@@ -352,7 +352,7 @@ fn loom_an_initiator_that_stops_fencing_unfenced_is_found_out() {
 /// Requirements: REV-007.
 #[test]
 #[should_panic(expected = "access")]
-fn loom_an_unfenced_announcement_is_found_out() {
+fn loom_model_detects_unfenced_announcement() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, _, line| {
@@ -371,7 +371,7 @@ fn loom_an_unfenced_announcement_is_found_out() {
 /// Requirements: REV-007.
 #[test]
 #[should_panic(expected = "access")]
-fn loom_an_unfenced_revocation_is_found_out() {
+fn loom_model_detects_unfenced_revocation() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -394,7 +394,7 @@ fn loom_an_unfenced_revocation_is_found_out() {
 /// Requirements: REV-007.
 #[test]
 #[should_panic(expected = "access")]
-fn loom_a_renewal_that_does_not_look_again_is_found_out() {
+fn loom_model_detects_renewal_without_check() {
     loom::model(|| {
         let target = Target::<1>::new();
         let initiator = Target::start(&target, 0, |target, announcer, line| {
@@ -460,7 +460,7 @@ fn loom_no_thread_is_inside_a_revoked_quiet_pin() {
 /// Requirements: REV-007.
 #[test]
 #[should_panic(expected = "access")]
-fn loom_a_quiet_pin_that_was_not_revoked_is_found_out() {
+fn loom_model_detects_reuse_of_unrevoked_pin() {
     loom::model(|| {
         let pinned = Pinned::new();
         let thread = Pinned::start(&pinned, 0, 1);

@@ -168,7 +168,7 @@ fn access(announcer: &mut Announcer, line: &Line) {
 }
 
 #[test]
-fn an_initiator_stops_fencing_after_many_accesses_until_it_is_asked_to() {
+fn initiator_stops_fencing_after_many_accesses_until_requested() {
     let (line, mut announcer) = (Line::default(), Announcer::default());
     line.allow_unfenced();
     if !can_go_unfenced() {
@@ -189,7 +189,7 @@ fn an_initiator_stops_fencing_after_many_accesses_until_it_is_asked_to() {
 }
 
 #[test]
-fn an_initiator_fences_where_the_target_cannot_do_it_for_it() {
+fn initiator_keeps_fencing_if_the_target_cannot() {
     let (line, mut announcer) = (Line::default(), Announcer::default());
     (0..3 * PATIENCE).for_each(|_| access(&mut announcer, &line));
     assert!(!line.is_unfenced());
@@ -215,7 +215,7 @@ fn a_line_retires_when_it_is_even_or_has_changed() {
 }
 
 #[test]
-fn a_count_that_wraps_still_tells() {
+fn wrapped_sequence_count_still_works() {
     let line = Line { sequence: AtomicU64::new(u64::MAX - 1), ..Line::default() };
     let mut announcer = Announcer { sequence: u64::MAX - 1, ..Announcer::default() };
     announcer.enter(&line);
@@ -227,7 +227,7 @@ fn a_count_that_wraps_still_tells() {
 }
 
 #[test]
-fn an_announcer_trusts_its_own_count_only() {
+fn announcer_ignores_changes_to_the_shared_count() {
     let (line, mut announcer) = (Line::default(), Announcer::default());
     line.sequence.store(0xDEAD_BEEF, Ordering::Relaxed);
     announcer.enter(&line);
@@ -288,7 +288,7 @@ fn no_thread_is_inside_a_quiet_pin() {
 }
 
 #[test]
-fn an_access_after_one_that_unwound_is_announced_all_the_same() {
+fn access_after_an_unwound_one_is_announced() {
     let (mut announcer, line) = (Announcer::default(), Line::default());
     let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         announcer.enter(&line);

@@ -462,7 +462,7 @@ mod tests {
 
     /// Requirements: FLT-010.
     #[test]
-    fn a_child_finds_no_arena_of_its_parents_and_has_its_own() {
+    fn child_finds_no_parent_arena_and_allocates_new_ones() {
         let (small, large) = (allocate(1000).unwrap(), allocate(LARGE).unwrap());
         let inherited = locate(small.as_ptr(), 1000).unwrap().arena;
         assert!(crate::system::forked::in_a_child(|| {
@@ -481,7 +481,7 @@ mod tests {
 
     /// Requirements: FLT-010.
     #[test]
-    fn a_child_lets_go_of_its_parents_memory_and_keeps_what_it_has_there() {
+    fn child_releases_parent_memory_but_keeps_new_mappings() {
         let mut memory = Some(allocate(LARGE).unwrap());
         let start = memory.as_ref().unwrap().as_ptr();
         assert!(crate::system::forked::in_a_child(|| {

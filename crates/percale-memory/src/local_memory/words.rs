@@ -187,7 +187,7 @@ mod models {
     use super::*;
 
     #[test]
-    fn loom_words_made_by_two_at_once_are_the_same_words() {
+    fn loom_concurrently_created_words_are_shared() {
         loom::model(|| {
             let words = Arc::new(OnceWords::new(4));
             let maker = |value| {
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_two_mappings_are_the_same_and_end_where_they_end() {
+    fn words_of_two_mappings_are_shared_and_bounded() {
         let fd = sealed_memfd("percale-test", 4096, 4096).unwrap();
         let words = || Words::of(Mapping::of(fd.as_fd(), 4096).unwrap()).unwrap();
         let (ours, theirs) = (words(), words());

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_names_its_call_and_keeps_its_number() {
+    fn error_contains_call_name_and_errno() {
         let error = call("memfd_create", || Err::<(), _>(Errno::PERM)).unwrap_err();
         assert_eq!((errno(&error), error.kind()), (Some(libc::EPERM), io::ErrorKind::PermissionDenied));
         let text = error.to_string();

@@ -245,7 +245,7 @@ mod tests {
 
     /// Requirements: FLT-010.
     #[test]
-    fn what_a_child_inherits_stays_its_parents_whatever_the_child_makes() {
+    fn inherited_process_value_never_belongs_to_the_child() {
         let parents = Process::current().unwrap();
         assert!(parents.is_here() && Process::current().unwrap().is_here());
         assert!(in_a_child(|| {
@@ -263,7 +263,7 @@ mod tests {
 
     /// Requirements: FLT-010.
     #[test]
-    fn a_child_does_not_have_its_parents_word() {
+    fn child_does_not_map_the_parent_word() {
         let word = word_of_this_process().unwrap();
         word.store(7, Ordering::Relaxed);
         let here = std::ptr::from_ref(word).expose_provenance() as u64;
@@ -276,7 +276,7 @@ mod tests {
 
     /// Requirements: FLT-010.
     #[test]
-    fn a_child_has_a_value_of_its_own_and_waits_for_no_lock_of_its_parents() {
+    fn child_has_a_separate_value_and_ignores_parent_locks() {
         static VALUE: PerProcess<Mutex<u32>> = PerProcess::new();
         assert!(VALUE.get().is_none());
         let value = VALUE.get_or_make().unwrap();
@@ -294,7 +294,7 @@ mod tests {
 
     /// Requirements: FLT-010.
     #[test]
-    fn a_child_waits_for_no_lock_that_it_inherited() {
+    fn child_does_not_wait_for_inherited_lock() {
         let lock = ProcessMutex::new(3);
         let held = lock.lock().unwrap();
         assert!(in_a_child(|| lock.lock().is_none()));

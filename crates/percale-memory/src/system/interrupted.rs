@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_made_again_until_it_says_something_else() {
+    fn call_is_retried_until_not_interrupted() {
         for (interrupted, last) in [(0, Ok(7)), (5, Ok(7)), (5, Err(Errno::NOSPC)), (u32::MAX, Err(Errno::INTR))] {
             let mut left = interrupted;
             let result = uninterrupted(|| {

@@ -284,7 +284,7 @@ mod tests {
 
     /// Requirements: FLT-010.
     #[test]
-    fn what_a_child_drops_closes_nothing_of_its_own() {
+    fn child_dropping_inherited_socket_closes_no_other_descriptor() {
         let (ours, _theirs) = pair();
         let (second, _) = pair();
         let mut inherited = Some(ours);
@@ -302,7 +302,7 @@ mod tests {
 
     /// Requirements: FLT-010.
     #[test]
-    fn a_child_without_free_descriptors_keeps_no_connection_either() {
+    fn child_without_free_descriptors_keeps_no_connection() {
         let (ours, _theirs) = pair();
         let (second, _others) = pair();
         let is_open = |socket: &ProcessSocket| rustix::io::fcntl_getfd(socket).is_ok();
@@ -319,7 +319,7 @@ mod tests {
 
     /// Requirements: FLT-010.
     #[test]
-    fn a_child_of_clone_waits_for_no_lock_of_its_parents() {
+    fn child_of_raw_clone_does_not_wait_for_parent_locks() {
         let (ours, _theirs) = pair();
         let held = table().unwrap();
         // SAFETY: like fork, without the handlers; the child opens and closes sockets, and exits.
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn forks_and_openings_of_many_threads_do_not_meet() {
+    fn concurrent_forks_and_socket_opens_are_serialized() {
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {

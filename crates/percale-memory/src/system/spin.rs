@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_that_is_alone_looks_then_yields_for_its_budget_then_sleeps() {
+    fn lone_waiter_polls_then_yields_then_sleeps() {
         CROWDED.set(0);
         let mut wait = Budget::new();
         for _ in 0..LOOKS {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_among_many_sleeps_after_few_yields_and_remembers() {
+    fn crowded_waiter_sleeps_after_few_yields_and_remembers() {
         CROWDED.set(0);
         let mut many = Fake::new(LATE);
         assert_eq!(many.yields_of(&mut Budget::new()), LATES);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_among_many_whose_peer_is_elsewhere_stays_for_a_while() {
+    fn crowded_waiter_with_remote_peer_keeps_yielding() {
         CROWDED.set(0);
         let mut many = Fake::new(Duration::from_micros(3));
         assert_eq!(many.yields_for(&mut Budget::new(), false), 50);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_processor_to_itself_again_stays() {
+    fn waiter_with_an_idle_processor_keeps_yielding() {
         CROWDED.set(0);
         let mut wait = Budget::new();
         let mut many = Fake::new(LATE);
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn being_crowded_is_forgotten_by_waits_without_late_yields() {
+    fn prompt_waits_clear_the_crowded_state() {
         CROWDED.set(0);
         Fake::new(LATE).yields_of(&mut Budget::new());
         let mut alone = Fake::new(PROMPT);
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_sleep_one_late_yield_is_enough() {
+    fn one_late_yield_after_a_sleep_causes_the_next_sleep() {
         CROWDED.set(0);
         let mut many = Fake::new(LATE);
         let mut wait = Budget::new();
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_are_seen_at_the_first_look_and_before_every_yield() {
+    fn deadline_is_checked_at_first_poll_and_before_each_yield() {
         CROWDED.set(0);
         let mut world = Fake::new(PROMPT);
         assert_eq!(Budget::new().step(Some(world.now), unasked), Step::Late, "passed already");
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_polls_offers_its_processor_after_many_looks_in_vain() {
+    fn polling_thread_offers_its_processor_after_many_empty_polls() {
         CROWDED.set(0);
         let mut in_vain = InVain::NONE;
         for _ in 0..3 {
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowded_thread_that_polls_offers_from_the_second_read_in_vain_on() {
+    fn crowded_polling_thread_offers_from_the_second_empty_read() {
         CROWDED.set(MEMORY);
         let mut in_vain = InVain::NONE;
         assert!(!in_vain.is_offer_due(16), "it may have read until nothing was left");
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowded_thread_that_yields_by_itself_offers_seldom() {
+    fn crowded_thread_that_yields_itself_offers_rarely() {
         CROWDED.set(0);
         let mut in_vain = InVain::NONE;
         let mut offers = |elsewhere: Duration| {
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_that_others_take_make_a_thread_crowded_and_prompt_ones_end_that() {
+    fn late_offers_set_and_prompt_offers_clear_the_crowded_state() {
         CROWDED.set(0);
         offer_in(&mut Fake::new(PROMPT));
         assert!(!is_crowded());
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_yield_in_which_no_other_thread_ran_makes_no_thread_crowded() {
+    fn late_yield_without_other_threads_does_not_set_crowded() {
         CROWDED.set(0);
         let mut slow = Fake { undisturbed: true, ..Fake::new(2 * LATE) };
         offer_in(&mut slow);
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_for_its_processor_notices_that_it_lost_it() {
+    fn yield_to_another_thread_is_detected() {
         // Two threads with one processor: each yield of one lets the other run.
         let processors = rustix::thread::sched_getaffinity(None).unwrap();
         let mut one = rustix::thread::CpuSet::new();

@@ -211,7 +211,7 @@ fn measure(include: &Path, lacking: &[&str]) -> Measured {
 }
 
 #[test]
-fn layouts_and_values_are_those_of_the_headers() {
+fn layouts_and_values_match_the_headers() {
     let Some(include) = include() else {
         return percale_conformance::skipped("layouts beside libfabric's headers", "libfabric-dev is not installed");
     };
@@ -365,7 +365,7 @@ const NEWEST: &[(&str, usize)] = &[
 ];
 
 #[test]
-fn sizes_are_those_of_the_newest_release() {
+fn sizes_match_the_newest_release() {
     let ours: Vec<_> = structures().map(|one| (one.name, one.size)).collect();
     assert_eq!(ours, NEWEST);
 }

@@ -140,7 +140,7 @@ mod tests {
     use crate::abi::FI_COMMIT_COMPLETE;
 
     #[test]
-    fn completion_is_as_the_binding_says() {
+    fn completion_flag_follows_the_binding() {
         let completes = |reports, selective, flags| {
             let direction = Direction::new(flags, false);
             direction.bind(reports, selective);
@@ -155,7 +155,7 @@ mod tests {
 
     /// Requirements: HMEM-001.
     #[test]
-    fn only_who_asked_for_devices_has_their_memory_looked_for() {
+    fn device_memory_detection_requires_the_capability() {
         for devices in [false, true] {
             let direction = Direction::new(0, devices);
             direction.bind(true, false);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_taken_as_a_whole_or_refused() {
+    fn default_flags_are_accepted_entirely_or_rejected() {
         assert_eq!(check("here", FI_COMPLETION | FI_TRIGGER | FI_INJECT), Ok(()));
         for unknown in [FI_COMMIT_COMPLETE, 1 << 62, FI_COMMIT_COMPLETE | FI_COMPLETION] {
             assert_eq!(check("here", unknown), Err(FI_EBADFLAGS));

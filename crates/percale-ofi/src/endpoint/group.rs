@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_has_its_address_as_soon_as_its_event_can_be_read() {
+    fn group_address_is_set_before_its_event_is_readable() {
         let (events, number, id) = (events::Shared::alone(), 7, GroupId::from_u64(42));
         let (head, port) = (Joined::new(std::ptr::null_mut(), &FI), Weak::new());
         let group = Box::into_raw(Box::new(Group { head, number, port, events: Arc::clone(&events), _domain: None }));

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_of_objects_that_are_closed_at_once_releases() {
+    fn last_of_concurrently_closed_objects_releases() {
         for _ in 0..200 {
             let objects = Objects::default();
             let addresses: Vec<usize> = (1..=4).collect();

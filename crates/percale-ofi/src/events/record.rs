@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_vector_is_given_up_when_it_is_closed_and_nothing_is_under_way() {
+    fn vector_name_is_removed_after_close_and_last_insertion() {
         let mut names = Names::default();
         let fid = || Fid(std::ptr::null_mut());
         // A vector that is closed without unfinished insertions is removed at once.

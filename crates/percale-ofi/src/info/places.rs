@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn without_wishes_every_interface_that_is_up_is_a_place() {
+    fn without_hints_every_running_interface_is_returned() {
         let none = hints(|_| ());
         assert_eq!(found(&none, ANYWHERE).unwrap(), ["eth0 10.0.0.1:0", "eth0 [2001:db8::1]:0", "lo 127.0.0.1:0"]);
         let v4 = hints(|hints| hints.addr_format = FI_SOCKADDR_IN);
@@ -285,7 +285,7 @@ mod tests {
     /// The ranks of one host that are distributed over the domains of a fabric all have addresses that other hosts can
     /// reach.
     #[test]
-    fn loopback_has_a_fabric_of_its_own_beside_other_interfaces() {
+    fn loopback_has_a_separate_fabric() {
         let [eth, down, lo] = [
             interface("eth0", "10.0.0.1", true),
             interface("ib0", "10.9.0.1", false),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_an_own_address_or_any() {
+    fn source_must_be_a_local_or_wildcard_address() {
         let none = hints(|_| ());
         let source = |node, service| Asked { node, service, flags: FI_SOURCE | FI_NUMERICHOST, interface: None };
         assert_eq!(found(&none, source(Some("10.0.0.1"), Some("5"))).unwrap(), ["eth0 10.0.0.1:5"]);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_chooses_the_interface_that_leads_there() {
+    fn destination_selects_its_interface() {
         let none = hints(|_| ());
         let to = Asked { node: Some("127.0.0.1"), service: Some("5"), ..ANYWHERE };
         assert_eq!(found(&none, to).unwrap(), ["lo 127.0.0.1:0 to 127.0.0.1:5"]);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nowhere_is_refused_by_name() {
+    fn unreachable_hints_are_rejected_by_name() {
         let numeric = Asked { flags: FI_NUMERICHOST, ..ANYWHERE };
         let source = Asked { flags: FI_SOURCE | FI_NUMERICHOST, ..ANYWHERE };
         let nothing = hints(|_| ());

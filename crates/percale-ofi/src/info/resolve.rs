@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_node_it_is_this_host() {
+    fn missing_node_resolves_to_this_host() {
         assert_eq!(resolved(None, Some("80"), false, true).unwrap()[0], "0.0.0.0:80");
         assert_eq!(resolved(None, Some("80"), false, false).unwrap()[0], "127.0.0.1:80");
         assert_eq!(resolved(None, None, false, true).unwrap()[0], "0.0.0.0:0");
     }
 
     #[test]
-    fn what_means_nothing_is_refused_by_name() {
+    fn unresolvable_node_error_contains_it() {
         for (node, service) in [
             ("no.such.address", None),
             ("10.1.1.1", Some("no-such-service")),

@@ -101,7 +101,7 @@ mod tests {
 
     /// Requirements: MR-023, MR-024, MR-025.
     #[test]
-    fn old_names_mean_what_they_stand_for() {
+    fn old_mr_modes_equal_their_expansion() {
         assert_eq!(RegionMode::of(FI_MR_BASIC, 0), RegionMode::of(BASIC, 0));
         assert_eq!(RegionMode::of(FI_MR_SCALABLE, 0), RegionMode::of(0, 0));
         for old in [FI_MR_BASIC, FI_MR_SCALABLE] {

@@ -35,7 +35,7 @@ fn twins() -> [u64; 2] {
 /// A key that stays in the table is found, or the reader tries again, while a key before it is removed (so that its
 /// line is moved) and a third key is added.
 #[test]
-fn loom_a_key_that_stays_is_never_missed() {
+fn loom_lookup_never_misses_a_present_key() {
     bounded().check(|| {
         let (hashed, [first, second]) = (Arc::new(four()), twins());
         assert!(hashed.insert(&of(first), 1) && hashed.insert(&of(second), 2));
@@ -62,7 +62,7 @@ fn loom_a_key_that_stays_is_never_missed() {
 
 /// A key that stays in the table is found while the table grows.
 #[test]
-fn loom_a_key_that_stays_is_not_missed_by_growing() {
+fn loom_lookup_finds_a_present_key_while_growing() {
     bounded().check(|| {
         let hashed = Arc::new(Hashed::default());
         assert!(hashed.insert(&of(1), 1));

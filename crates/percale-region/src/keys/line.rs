@@ -236,7 +236,7 @@ mod tests {
     use crate::local_memory::access::AccessExt as _;
 
     #[test]
-    fn the_bits_of_rights_are_those_of_accesses() {
+    fn right_bits_match_access_bits() {
         let all = [Access::REMOTE_READ, Access::REMOTE_WRITE, Access::REMOTE_ATOMIC, Access::REMOTE_FETCH];
         for (shift, right) in (0..).zip(all) {
             assert_eq!(bits(right), 1 << shift);
@@ -247,7 +247,7 @@ mod tests {
 
     /// Requirements: MW-019.
     #[test]
-    fn a_line_checks_as_its_region_does() {
+    fn key_line_check_matches_region_check() {
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let said = Said::live(
             7,
@@ -296,7 +296,7 @@ mod model {
 
     /// A reader of a line gets only values of one write.
     #[test]
-    fn loom_a_line_is_of_one_writing() {
+    fn loom_line_reads_are_not_torn() {
         let mut bounded = loom::model::Builder::new();
         bounded.preemption_bound = Some(3);
         bounded.check(|| {

@@ -386,7 +386,7 @@ mod tests {
 
     /// Requirements: KEY-004.
     #[test]
-    fn keys_that_the_domain_chooses_are_found_at_a_glance() {
+    fn domain_chosen_keys_are_found_in_one_probe() {
         let keys = Keys::new(Duration::ZERO, Process::current().unwrap());
         let terms = Terms::new(Access::REMOTE_READ);
         let kept = Kept { backed: true, writable: true };

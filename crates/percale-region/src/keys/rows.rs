@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_have_places_of_their_own() {
+    fn rows_have_distinct_positions() {
         let mut seen = std::collections::HashSet::new();
         for number in (0..5000).chain([1 << 20, (1 << 24) - 1]) {
             let (page, at) = place(number).unwrap();

@@ -215,7 +215,7 @@ mod tests {
     use crate::connect::handshake::fuzz::hello;
 
     #[test]
-    fn the_transport_follows_from_where_both_are() {
+    fn transport_is_chosen_by_host_user_and_namespace() {
         let (a, mut b) = (hello(1, false), hello(2, false));
         assert_eq!(transport(&a, &b), Ok((Ruling::Shm, Why::SameHost)));
         b.place.user += 1;

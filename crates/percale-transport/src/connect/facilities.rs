@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_that_shared_memory_needs_is_here() {
+    fn shared_memory_facilities_are_available() {
         for Facility { name, calls, result } in facilities() {
             assert!(result.is_ok() && !calls.is_empty(), "{name}: {result:?}");
         }

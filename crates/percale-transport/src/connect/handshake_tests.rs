@@ -83,7 +83,7 @@ fn both_sides_notice_keys_that_do_not_match() {
 }
 
 #[test]
-fn a_proof_sent_back_is_no_proof() {
+fn reflected_proof_is_rejected() {
     let [mut a, _] = pair([Some("k"), None]);
     a.output().clear();
     let mirror = hello(0, true).to_bytes();
@@ -96,7 +96,7 @@ fn a_proof_sent_back_is_no_proof() {
 }
 
 #[test]
-fn a_caller_learns_that_descriptors_are_missing_with_and_without_a_key() {
+fn caller_receives_descriptor_shortage_with_and_without_key() {
     for key in [None, Some("k")] {
         let [mut a, b] = pair([key; 2]);
         let mut said = b.no_descriptors();
@@ -115,7 +115,7 @@ fn a_caller_learns_that_descriptors_are_missing_with_and_without_a_key() {
 }
 
 #[test]
-fn who_was_answered_is_not_answered_again_for_want_of_descriptors() {
+fn answered_caller_gets_no_descriptor_shortage_reply() {
     let [mut a, mut b] = pair([Some("k"); 2]);
     let words: Vec<u8> = a.output().drain(..).collect();
     assert_eq!(b.feed(&words[..PREFIX_BYTES]), Ok(None));
@@ -126,7 +126,7 @@ fn who_was_answered_is_not_answered_again_for_want_of_descriptors() {
 }
 
 #[test]
-fn another_version_is_told_ours() {
+fn other_version_receives_our_hello() {
     let [_, mut b] = pair([None, None]);
     let mut old = hello(0, false).to_bytes();
     old.as_mut_bytes()[8] = 77;
@@ -136,13 +136,13 @@ fn another_version_is_told_ours() {
 
 proptest! {
     #[test]
-    fn strangers_only_harm_themselves(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn arbitrary_handshake_bytes_end_only_their_connection(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         fuzz::drive(&bytes);
     }
 
     /// A well-formed exchange with changed bytes: a side that has a key never accepts it.
     #[test]
-    fn with_a_key_no_changed_byte_passes(at in 0..HELLO_BYTES, bit in 0..8u8, of_initiator: bool) {
+    fn keyed_handshake_rejects_any_changed_byte(at in 0..HELLO_BYTES, bit in 0..8u8, of_initiator: bool) {
         let [mut a, mut b] = pair([Some("k"), Some("k")]);
         if of_initiator {
             a.output()[at] ^= 1 << bit;
@@ -161,7 +161,7 @@ proptest! {
 
     /// Mutated valid hellos test more code than random bytes.
     #[test]
-    fn mutated_conversations_only_harm_themselves(
+    fn mutated_handshakes_end_only_their_connection(
         changes in proptest::collection::vec((0..200usize, any::<u8>()), 0..6), key: bool,
     ) {
         let mut bytes = hello(2, key).to_bytes().as_bytes().to_vec();

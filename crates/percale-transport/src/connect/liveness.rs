@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_pair_knows_its_maker_and_its_hang_up() {
+    fn socket_pair_reports_credentials_and_hang_up() {
         let (a, b) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let who = credentials(a.as_fd()).unwrap();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pidfd_tells_death_while_another_holds_the_socket() {
+    fn pidfd_reports_death_while_the_socket_is_held_elsewhere() {
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let (a, _held) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

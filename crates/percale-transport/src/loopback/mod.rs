@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_refused_when_many_wait_but_answers_are_not() {
+    fn full_loopback_refuses_messages_but_not_answers() {
         let (mut link, mut notes) = (LoopbackLink::new(), Notes::keeping(usize::MAX));
         let memory = Lent::new(vec![1; 8 << 10]);
         let mut count = 0;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_is_pushed_or_refused() {
+    fn expected_transfer_is_pushed_or_refused() {
         let (mut link, mut notes) = (LoopbackLink::new(), Notes::keeping(usize::MAX));
         let (source, target) = (Lent::new((0..=255).collect()), Lent::new(vec![0; 256]));
         link.expect(&target.lease(&[33]), 0);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goodbye_ends_it() {
+    fn goodbye_closes_the_link() {
         let (mut link, mut notes) = (LoopbackLink::new(), Notes::keeping(usize::MAX));
         link.send(&Head { kind: Kind::Bye, ..Head::default() }, &Segments::EMPTY, false).unwrap();
         assert_eq!(link.send(&message(0, 0), &Segments::EMPTY, false), Err(Refused::Broken));

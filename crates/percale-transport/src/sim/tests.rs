@@ -151,7 +151,7 @@ fn a_goodbye_waits_for_pushes_and_closes() {
 }
 
 #[test]
-fn a_dropped_link_and_a_lost_connection_are_noticed_after_what_was_sent() {
+fn link_loss_is_reported_after_sent_messages() {
     for lose in [false, true] {
         let network = Network::new(5, SimOptions::default());
         let (mut a, mut b) = network.connect();
@@ -225,18 +225,18 @@ fn revoke_in_the_middle(revoke_source: bool) {
 
 /// Requirements: MR-069.
 #[test]
-fn a_place_revoked_in_the_middle_fails_the_pull_and_nothing_else() {
+fn target_revoked_during_a_simulated_pull_fails_only_it() {
     revoke_in_the_middle(false);
 }
 
 /// Requirements: MR-069.
 #[test]
-fn a_source_revoked_in_the_middle_fails_both_ends_and_nothing_else() {
+fn source_revoked_during_a_simulated_pull_fails_only_both_ends() {
     revoke_in_the_middle(true);
 }
 
 #[test]
-fn the_end_of_an_earlier_connection_leaves_a_later_one_in_place() {
+fn end_of_earlier_connection_keeps_the_later_one() {
     let network = Network::new(5, SimOptions::default());
     let open = |port| network.port(([127, 0, 0, 1], port).into()).unwrap();
     let (caller, called) = (open(1), open(2));

@@ -29,7 +29,7 @@ const LAST: usize = 64;
 
 /// Requirements: MR-069.
 #[test]
-fn a_source_may_be_revoked_after_any_byte_and_the_stream_stays_in_step() {
+fn source_revoked_after_any_byte_keeps_the_stream_in_step() {
     let first = HEAD_BYTES + LEN - LAST;
     for cut in (0..first + 40).filter(|cut| cut % 13 == 0 || *cut < 70 || *cut > first - 70) {
         // The kernel accepts `cut` bytes (the next call may request bytes that the first one did not), and later the
@@ -69,7 +69,7 @@ fn a_source_may_be_revoked_after_any_byte_and_the_stream_stays_in_step() {
 
 /// Requirements: MR-069.
 #[test]
-fn a_place_may_be_revoked_after_any_byte_and_the_stream_stays_in_step() {
+fn target_revoked_after_any_byte_keeps_the_stream_in_step() {
     let data =
         |tag, len: usize| (Head { kind: Kind::Data, flags: Flags::ID, len: len as u32, tag, data: 0, id: 1 }, len);
     let bytes = stream(&[data(0, 2_500), data(2_500, 1_500), (tagged(900, 5), 900)]);
@@ -101,7 +101,7 @@ fn a_place_may_be_revoked_after_any_byte_and_the_stream_stays_in_step() {
 
 /// Requirements: MR-069.
 #[test]
-fn the_place_of_a_write_may_be_revoked_and_no_pull_fails() {
+fn revoked_write_target_fails_no_pull() {
     let write = Head { kind: Kind::Write, flags: Flags::ID, len: LEN as u32, tag: 5, data: 6, id: 7 };
     let data = Head { kind: Kind::Data, flags: Flags::ID, len: 900, tag: 0, data: 0, id: 1 };
     let bytes = stream(&[(write, LEN), (data, 900)]);
@@ -134,7 +134,7 @@ proptest! {
 
     /// Requirements: MR-069.
     #[test]
-    fn whichever_end_is_revoked_whenever_both_hear_of_it(
+    fn both_ends_detect_a_revocation_at_any_time(
         len in 1..3_000_000usize,
         polls in 0..80usize,
         small in any::<bool>(),

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_gone_when_two_looks_in_a_row_find_it_silent_and_its_host_does_not_answer() {
+    fn peer_is_lost_after_two_silent_checks_and_no_host_answer() {
         let (short, long) = (Some(Duration::from_millis(30)), Some(Duration::from_millis(41)));
         let (_silent, there) = silent();
         let nowhere = || there.clone();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_peer_is_not_gone_while_its_host_accepts_or_refuses_connections() {
+    fn silent_peer_is_not_lost_while_its_host_answers() {
         let (_silent, there) = silent();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let accepts = listener.local_addr().unwrap();
@@ -177,7 +177,7 @@ mod tests {
 
     /// Simulates a kernel with a full receive buffer: everything that arrives is dropped, and nothing is acknowledged.
     #[test]
-    fn a_peer_whose_kernel_drops_what_comes_is_not_gone() {
+    fn peer_with_a_full_receive_buffer_is_not_lost() {
         use std::io::Write;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_acknowledges_owes_nothing() {
+    fn acknowledged_data_is_not_unanswered() {
         use std::io::Write;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -137,7 +137,7 @@ fn runs(totals: [usize; 2], steps: &[(bool, u8, usize)]) {
 proptest! {
     /// Requirements: MSG-014.
     #[test]
-    fn both_sides_get_on_in_whatever_order_devices_deliver(
+    fn both_sides_progress_in_any_delivery_order(
         totals in [0usize..2000, 0usize..2000],
         steps in prop::collection::vec((any::<bool>(), 0u8..4, 0usize..200), 0..400),
     ) {
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_peer_gives_back_is_no_more_than_was_spent(
+    fn returned_credits_never_exceed_spent_credits(
         spent in 0u64..=CREDITS as u64,
         given in prop::collection::vec((any::<bool>(), 0u32..200, 0usize..200), 0..50),
     ) {
@@ -170,7 +170,7 @@ proptest! {
 ///
 /// Requirements: CON-019.
 #[test]
-fn what_a_peer_has_read_is_delivered_without_an_acknowledgement() {
+fn credited_messages_count_as_delivered_without_acknowledgement() {
     let [mut one, mut two] = [5, 1].map(Side::new);
     one.write(5);
     one.deliver(&mut two, 5);

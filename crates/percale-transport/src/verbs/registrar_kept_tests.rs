@@ -106,7 +106,7 @@ fn memories(count: usize, len: usize) -> Vec<Memory> {
 
 /// Requirements: RCACHE-001.
 #[test]
-fn two_transfers_through_the_device_are_one_registration() {
+fn two_device_transfers_share_a_registration() {
     let Some(mut world) = World::open(|builder| builder) else { return };
     let memory = Memory::new(LEN);
     for round in 0..20 {
@@ -146,7 +146,7 @@ fn registered_bytes_stay_within_their_limit() {
 
 /// Requirements: RCACHE-006.
 #[test]
-fn without_a_limit_of_bytes_all_registrations_are_kept() {
+fn without_byte_limit_all_registrations_are_kept() {
     let Some(mut world) = World::open(|builder| builder) else { return };
     let memories = memories(100, LEN);
     for (number, memory) in (0..).zip(memories.iter().chain(&memories)) {
@@ -157,7 +157,7 @@ fn without_a_limit_of_bytes_all_registrations_are_kept() {
 
 /// Requirements: RCACHE-007, RCACHE-022.
 #[test]
-fn registrations_stay_within_their_number_from_ever_new_buffers() {
+fn registration_count_stays_limited_with_new_buffers() {
     let Some(mut world) = World::open(|builder| builder.max_count(4)) else { return };
     for round in 0..200 {
         let memory = Memory::new(4096 * (1 + usize::from(round) % 4));
@@ -179,7 +179,7 @@ fn registrations_stay_within_their_number_from_ever_new_buffers() {
 
 /// Requirements: RCACHE-008.
 #[test]
-fn a_number_of_registrations_is_the_limit_by_default() {
+fn default_registration_count_is_limited() {
     let Some(mut world) = World::open(|builder| builder) else { return };
     let memories = memories(1100, 4096);
     for (number, memory) in memories.iter().enumerate() {
@@ -193,7 +193,7 @@ fn a_number_of_registrations_is_the_limit_by_default() {
 
 /// Requirements: RCACHE-009.
 #[test]
-fn a_limit_of_none_registers_with_the_device_each_time() {
+fn zero_limit_registers_with_the_device_each_time() {
     let Some(mut world) = World::open(|builder| builder.max_count(0)) else { return };
     let memory = Memory::new(LEN);
     for round in 1..=20 {
@@ -205,7 +205,7 @@ fn a_limit_of_none_registers_with_the_device_each_time() {
 
 /// Requirements: RCACHE-010.
 #[test]
-fn what_a_transfer_uses_stays_registered() {
+fn memory_of_a_transfer_stays_registered() {
     for (most, bytes) in [(2, u64::MAX), (1024, 8 * 4096)] {
         let Some(mut world) = World::open(|builder| builder.max_count(most).max_bytes(bytes)) else { return };
         let used = Memory::new(LEN);
@@ -235,7 +235,7 @@ fn what_a_transfer_uses_stays_registered() {
 ///
 /// Requirements: RCACHE-023.
 #[test]
-fn at_the_limit_of_locked_memory_idle_registrations_go() {
+fn idle_registrations_are_evicted_at_the_locked_memory_limit() {
     const LIMIT: u64 = 48 << 20;
     if std::env::var_os("PERCALE_GUEST").is_none() {
         return println!("skipped: it lowers a limit of the whole process, in the guest only");
@@ -278,7 +278,7 @@ fn at_the_limit_of_locked_memory_idle_registrations_go() {
 
 /// Requirements: RCACHE-027.
 #[test]
-fn the_applications_own_registrations_are_its_to_end() {
+fn application_registrations_end_only_on_request() {
     if super::double::pins_no_pages() {
         return;
     }
@@ -305,7 +305,7 @@ fn the_applications_own_registrations_are_its_to_end() {
 
 /// Requirements: RCACHE-026, RCACHE-021.
 #[test]
-fn changes_are_told_beside_transfers() {
+fn changes_are_reported_during_transfers() {
     const ROUNDS: u8 = 60;
     let Some(world) = World::open(|builder| builder.max_count(3)) else { return };
     let World { cache, notifier, adapter, counts, lane, peer } = world;

@@ -25,7 +25,7 @@ pub(super) fn registrar(adapter: &Adapter) -> VerbsRegistrar {
 ///
 /// Requirements: RCACHE-001.
 #[test]
-fn without_a_monitor_a_write_reaches_memory_that_is_gone() {
+fn write_without_a_monitor_reaches_unmapped_memory() {
     if super::double::pins_no_pages() {
         return;
     }
@@ -70,30 +70,30 @@ fn is_seen_with(monitor: Choice) {
 
 /// Requirements: RCACHE-021.
 #[test]
-fn without_a_cache_kept_nothing_is_lost() {
+fn no_write_is_lost_without_a_cache() {
     is_seen_with(Choice::None);
 }
 
 /// Requirements: RCACHE-021.
 #[test]
-fn over_the_kernel_tier_nothing_is_lost() {
+fn over_the_kernel_tier_no_write_is_lost() {
     is_seen_with(Choice::Bpf);
 }
 
 /// Requirements: RCACHE-021.
 #[test]
-fn over_userfaultfd_nothing_is_lost() {
+fn over_userfaultfd_no_write_is_lost() {
     is_seen_with(Choice::Userfaultfd(Unseen::NeverMade.into()));
 }
 
 /// Requirements: RCACHE-021.
 #[test]
-fn over_userfaultfd_of_old_kernels_nothing_is_lost() {
+fn over_userfaultfd_of_old_kernels_no_write_is_lost() {
     is_seen_with(Choice::Userfaultfd(Settings::new(Unseen::NeverMade).plain()));
 }
 
 /// Requirements: RCACHE-021.
 #[test]
-fn over_sealed_memory_nothing_is_lost() {
+fn over_sealed_memory_no_write_is_lost() {
     is_seen_with(Choice::Sealed);
 }

@@ -98,7 +98,7 @@ fn use_during(delete: &mut Child, adapter: &Adapter, one: &mut Wire, two: &mut W
 ///
 /// Requirements: FLT-001.
 #[test]
-fn a_device_that_is_removed_hangs_nobody() {
+fn device_removal_does_not_hang_connections() {
     let Some(device) = Device::new(91) else { return };
     let adapter = device.adapter();
     let (mut one, mut two) = wires(&adapter);
@@ -118,7 +118,7 @@ fn a_device_that_is_removed_hangs_nobody() {
 ///
 /// Requirements: FLT-001.
 #[test]
-fn a_device_whose_interface_is_removed_hangs_nobody() {
+fn interface_removal_does_not_hang_connections() {
     let Some(device) = Device::new(92) else { return };
     let adapter = device.adapter();
     let (mut one, mut two) = wires(&adapter);

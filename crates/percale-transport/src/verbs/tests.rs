@@ -60,7 +60,7 @@ impl Side {
 }
 
 #[test]
-fn a_machine_without_a_device_says_what_is_missing() {
+fn missing_device_error_gives_a_reason() {
     match Adapter::open() {
         Ok(adapter) => assert!(adapter.describe().contains("port"), "{}", adapter.describe()),
         Err(why) => assert!(why.len() > 10, "{why:?} says nothing"),

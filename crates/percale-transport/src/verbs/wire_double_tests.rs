@@ -62,7 +62,7 @@ fn a_machine_without_reliable_connections_has_no_verbs() {
 }
 
 #[test]
-fn a_port_whose_address_changes_is_found_under_the_new_one() {
+fn port_is_found_after_its_address_changes() {
     double::on("", || {
         let adapter = adapter().expect("a device");
         exchange(&adapter);
@@ -90,7 +90,7 @@ fn exchange(adapter: &Arc<Adapter>) {
 ///
 /// Requirements: FLT-003.
 #[test]
-fn last_bytes_that_come_after_the_end_are_read() {
+fn last_bytes_after_tcp_close_are_read() {
     double::on("device double0; delay double0 receive 5", || {
         let adapter = adapter().expect("a device");
         let (mut one, mut two) = wires(&adapter);

@@ -93,7 +93,7 @@ fn a_stream_longer_than_all_credits_arrives_in_order_both_ways() {
 }
 
 #[test]
-fn a_receiver_that_does_not_read_stops_the_sender_and_no_more() {
+fn unread_messages_block_the_sender_until_read() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
     let mut sent = 0;
@@ -124,7 +124,7 @@ fn a_receiver_that_does_not_read_stops_the_sender_and_no_more() {
 ///
 /// Requirements: MSG-014.
 #[test]
-fn one_read_finds_what_came_behind_many_acknowledgements() {
+fn one_read_finds_a_message_behind_many_acknowledgements() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
     const MANY: usize = SENDS - 4;
@@ -145,7 +145,7 @@ fn one_read_finds_what_came_behind_many_acknowledgements() {
 
 /// Requirements: CON-019.
 #[test]
-fn what_the_peer_gives_back_a_credit_for_has_arrived() {
+fn returned_credit_proves_arrival() {
     let Some(adapter) = adapter() else { return };
     let (mut one, _two) = wires(&adapter);
     for len in [100, 50] {
@@ -163,7 +163,7 @@ fn what_the_peer_gives_back_a_credit_for_has_arrived() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_read_before_the_end() {
+fn data_before_the_end_of_stream_is_read_first() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
     assert_eq!(one.write_one(b"last words"), Ok(10));
@@ -191,7 +191,7 @@ fn a_pair_in_error_ends_the_stream_with_a_reason() {
 }
 
 #[test]
-fn a_peer_whose_device_is_silent_is_given_up() {
+fn peer_with_a_silent_device_times_out() {
     let Some(adapter) = adapter() else { return };
     let (mut one, mut two) = wires(&adapter);
     // The queue pair is destroyed, but not the connection that would signal this.
@@ -204,7 +204,7 @@ fn a_peer_whose_device_is_silent_is_given_up() {
 }
 
 #[test]
-fn what_a_device_or_peer_may_not_say_ends_the_stream() {
+fn invalid_completion_or_message_ends_the_stream() {
     let Some(adapter) = adapter() else { return };
     let good = Completion { id: RECEIVE, receive: true, status: 0, len: 1, immediate: None, invalidated: None };
     let bad = [

@@ -422,7 +422,7 @@ mod tests {
 
     /// Requirements: AV-034, AV-035, AV-036, AV-037.
     #[test]
-    fn failures_come_one_by_one_and_then_the_end() {
+    fn insertion_failures_precede_the_completion_event() {
         let (vector, events, inserter) = pair();
         // More events than the queue keeps of other kinds.
         let ports = (0..20).map(|n| port(if n % 2 == 0 { 0 } else { 1 }));
@@ -443,7 +443,7 @@ mod tests {
 
     /// Requirements: AV-020, AV-021.
     #[test]
-    fn events_outlive_the_vector_that_they_are_of() {
+    fn insertion_events_outlive_their_vector() {
         let (vector, events, inserter) = pair();
         // Addresses that are inserted without the inserter cause no events.
         vector.insert(port(1)).unwrap();
@@ -457,7 +457,7 @@ mod tests {
 
     /// Requirements: AV-031, AV-033, AV-038, AV-039.
     #[test]
-    fn numbers_follow_the_calls_whoever_resolves() {
+    fn indices_follow_call_order_with_and_without_resolver() {
         let (vector, events, inserter) = pair();
         let named = inserter.insert_symmetric("localhost", 1, "5000", 3, 1).unwrap();
         let literal = inserter.insert_symmetric("10.1.1.1", 2, "5000", 2, 2).unwrap();
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_is_told_so() {
+    fn abandoned_insertions_complete_with_canceled() {
         let (vector, events, inserter) = pair();
         let mut jobs = Vec::new();
         for context in 0..50 {
@@ -507,7 +507,7 @@ mod tests {
 
     /// Requirements: AV-032.
     #[test]
-    fn what_needs_no_resolver_is_not_given_up() {
+    fn literal_addresses_are_inserted_when_inserter_is_dropped() {
         let (vector, events, inserter) = pair();
         inserter.insert_service("localhost", "80", 1).unwrap();
         let last = inserter.insert_many([port(9)], 2).unwrap();

@@ -156,7 +156,7 @@ mod tests {
 
     /// Requirements: AV-026.
     #[test]
-    fn a_block_holds_addresses_of_endpoints_only() {
+    fn block_with_non_endpoint_addresses_is_rejected() {
         for (first, nodes, ports) in [
             ("10.0.0.1:65535", 1, 2),
             ("10.0.0.1:0", 1, 1),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_is_not_taken_for_one() {
+    fn invalid_words_do_not_unpack_to_a_block() {
         assert_eq!(Block::unpack([0, 5, 0, 0]), None);
         assert_eq!(Block::unpack([u64::MAX; WORDS]), None);
     }

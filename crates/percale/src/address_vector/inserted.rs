@@ -108,7 +108,7 @@ mod tests {
 
     /// Requirements: AV-025.
     #[test]
-    fn each_address_has_its_outcome_at_its_place() {
+    fn outcome_of_each_address_is_at_its_index() {
         let mut inserted = Inserted::default();
         for outcome in [Ok(7), Ok(8), Err(AddressError::Full), Err(AddressError::Full), Ok(9), Ok(20)] {
             inserted.push(outcome.map(PeerAddress));

@@ -209,7 +209,7 @@ mod tests {
 
     /// Requirements: AV-054.
     #[test]
-    fn every_address_has_a_text_form_that_reads_back() {
+    fn address_text_round_trips() {
         for text in ["10.1.1.1:7471", "[::1]:5", "[fe80::1%3]:65535"] {
             let address = text.resolve(None).unwrap();
             assert_eq!(address.to_string(), text);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_and_named() {
+    fn invalid_address_fails_and_error_contains_it() {
         for text in ["", "10.1.1.1", "10.1.1.1:70000", "no name:1", ":::"] {
             let error = text.resolve(None).unwrap_err();
             assert!(matches!(&error, AddressError::Name { name, .. } if name == text), "{error}");
@@ -235,7 +235,7 @@ mod tests {
 
     /// Requirements: AV-040.
     #[test]
-    fn a_service_is_a_port_or_the_name_of_one() {
+    fn service_is_a_port_number_or_name() {
         let list = "# none\ntcpmux 1/tcp # one\necho 7/udp\necho\t7/tcp ping again\n";
         assert_eq!([listed(list, "tcpmux"), listed(list, "echo"), listed(list, "again")], [Some(1), Some(7), Some(7)]);
         assert_eq!([listed(list, "none"), listed(list, "7")], [None, None]);
@@ -247,7 +247,7 @@ mod tests {
 
     /// Requirements: AV-040.
     #[test]
-    fn of_several_addresses_the_first_of_the_family_counts() {
+    fn first_address_of_the_family_is_chosen() {
         let all: Vec<SocketAddr> = ["[::1]:5", "10.0.0.1:5", "10.0.0.2:5"].map(|text| text.parse().unwrap()).into();
         assert_eq!(choose(&all, None), Ok(all[1]));
         assert_eq!(choose(&all, Some(Family::V6)), Ok(all[0]));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn localhost_is_an_ipv4_address_unless_ipv6_is_wanted() {
+    fn localhost_is_ipv4_unless_ipv6_is_requested() {
         assert!("localhost:5".resolve(None).unwrap().is_ipv4());
         assert!("localhost:5".resolve(Some(Family::V4)).unwrap().ip().is_loopback());
         assert_eq!("localhost:5".resolve(Some(Family::V6)), Ok("[::1]:5".parse().unwrap()));

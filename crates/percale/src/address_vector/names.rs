@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_a_stranger_binds_keep_nobody_from_opening() {
+    fn sockets_bound_by_other_processes_do_not_block_opening() {
         let name = format!("unit-stranger-{}", std::process::id());
         let opening = opening(&name);
         let key = opening.key();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_opens() {
+    fn opening_is_mutually_exclusive() {
         let key = format!("unit-alone-{}", std::process::id());
         let inside = AtomicU64::new(0);
         std::thread::scope(|scope| {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_has_no_seals_or_is_anothers_is_not_taken() {
+    fn unsealed_or_foreign_memory_is_not_opened() {
         let name = format!("unit-fake-{}", std::process::id());
         let opening = opening(&name);
         let key = opening.key();

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_index_has_a_word_of_its_own() {
+    fn each_index_has_a_distinct_word() {
         let table = Paged::new(0);
         assert!(table.get(0).is_none());
         for index in 0..5000u64 {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_is_in_the_first_piece_and_more_is_behind_it() {
+    fn first_piece_holds_the_expected_number_of_words() {
         let table = Paged::new(3000);
         assert_eq!(
             [0, 4095, 4096, 12_287, 12_288].map(|at| table.place(at)),

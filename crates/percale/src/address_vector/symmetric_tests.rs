@@ -43,7 +43,7 @@ fn services_of_a_node_come_before_the_next_node() {
 
 /// Requirements: AV-044.
 #[test]
-fn names_count_up_by_the_number_at_their_end() {
+fn node_names_increment_their_trailing_number() {
     assert_eq!(texts("host10", 2, "5000", 2), ["10.0.0.10:5000", "10.0.0.10:5001", "10.0.0.11:5000", "10.0.0.11:5001"]);
     let names = |node, nodes| {
         let range = Symmetric { node, nodes, service: "1", services: 1 };
@@ -61,7 +61,7 @@ fn names_count_up_by_the_number_at_their_end() {
 
 /// Requirements: AV-045.
 #[test]
-fn what_cannot_count_up_is_refused() {
+fn range_that_cannot_be_incremented_is_rejected() {
     for (node, nodes, service, services) in [
         ("nonumber", 2, "5000", 1),
         ("host99999999999999999999", 2, "5000", 1),
@@ -148,7 +148,7 @@ proptest! {
     // PROPTEST_CASES=100000 runs 100,000 cases.
     /// Requirements: AV-042, AV-044, AV-059.
     #[test]
-    fn a_range_is_what_writing_it_out_gives(
+    fn symmetric_range_matches_explicit_list(
         node in node(), nodes in 1usize..14, service in prop_oneof![1u16..=9999, 65_520u16..=65_535], services in 1usize..9,
     ) {
         let service = service.to_string();

@@ -21,7 +21,7 @@ fn v6(n: u32) -> SocketAddr {
 
 /// Requirements: AV-002, AV-003.
 #[test]
-fn indices_count_up_and_the_lowest_unused_one_is_taken() {
+fn insert_uses_the_lowest_free_index() {
     let vector = vector();
     for n in 0..5 {
         assert_eq!(vector.insert(v4(n)), Ok(PeerAddress(n.into())));
@@ -36,7 +36,7 @@ fn indices_count_up_and_the_lowest_unused_one_is_taken() {
 
 /// Requirements: AV-004, AV-048.
 #[test]
-fn what_was_inserted_is_looked_up_equal() {
+fn lookup_returns_the_inserted_address() {
     for kind in [VectorType::Table, VectorType::Map] {
         let vector = AddressVector::new(VectorOptions { kind, ..VectorOptions::default() }).unwrap();
         for text in ["10.0.0.1:1", "[fd00::1]:65535", "[fe80::1234:5678%70000]:80", "[::ffff:10.0.0.9]:5"] {
@@ -50,7 +50,7 @@ fn what_was_inserted_is_looked_up_equal() {
 
 /// Requirements: AV-006.
 #[test]
-fn more_than_any_page_is_taken() {
+fn insert_accepts_thousands_of_addresses() {
     let vector = vector();
     let results = vector.insert_all((0..5000).map(v4));
     assert!((0..).zip(&results).all(|(n, result)| *result == Ok(PeerAddress(n))));
@@ -59,7 +59,7 @@ fn more_than_any_page_is_taken() {
 
 /// Requirements: AV-023, AV-024, AV-025, AV-026.
 #[test]
-fn each_address_of_a_call_stands_for_itself() {
+fn insert_all_reports_each_address_separately() {
     let options = VectorOptions { family: Some(Family::V4), ..VectorOptions::default() };
     let vector = AddressVector::new(options).unwrap();
     assert!(vector.insert_all([] as [SocketAddr; 0]).is_empty());
@@ -73,7 +73,7 @@ fn each_address_of_a_call_stands_for_itself() {
 
 /// Requirements: AV-027, AV-031.
 #[test]
-fn indices_are_known_beforehand_and_failures_show_in_lookup() {
+fn failed_insertions_keep_the_indices_of_others() {
     let vector = vector();
     let results = vector.insert_all(["10.0.0.1:1", "0.0.0.0:1", "10.0.0.3:0", "10.0.0.4:1"]);
     assert_eq!(results[3], Ok(PeerAddress(3)));
@@ -85,7 +85,7 @@ fn indices_are_known_beforehand_and_failures_show_in_lookup() {
 
 /// Requirements: AV-040, AV-041.
 #[test]
-fn a_name_is_resolved_or_changes_nothing() {
+fn failed_name_resolution_leaves_vector_unchanged() {
     let vector = vector();
     let peer = vector.insert("localhost:80").unwrap();
     assert!(vector.lookup(peer).unwrap().ip().is_loopback());
@@ -96,7 +96,7 @@ fn a_name_is_resolved_or_changes_nothing() {
 
 /// Requirements: AV-046, AV-047, AV-050.
 #[test]
-fn what_was_removed_is_unknown_until_inserted_again() {
+fn removed_address_is_unknown_until_reinserted() {
     let vector = vector();
     for address in [v4(1), v6(1)] {
         let peer = vector.insert(address).unwrap();
@@ -116,7 +116,7 @@ fn what_was_removed_is_unknown_until_inserted_again() {
 
 /// Requirements: AV-008, AV-051.
 #[test]
-fn a_receive_context_of_a_peer_has_its_address() {
+fn receive_context_of_a_peer_resolves_to_its_address() {
     let options = VectorOptions { receive_context_bits: 4, ..VectorOptions::default() };
     let vector = AddressVector::new(options).unwrap();
     let peer = vector.insert(v4(1)).unwrap();
@@ -152,7 +152,7 @@ fn readers_never_see_a_mixture_of_two_addresses() {
 
 /// Requirements: AV-009, AV-042.
 #[test]
-fn a_range_is_one_entry_until_parts_of_it_change() {
+fn symmetric_range_is_one_entry_until_modified() {
     let vector = vector();
     vector.insert(v4(7)).unwrap();
     let inserted = vector.insert_symmetric("10.1.0.0", 10_000, "5000", 100).unwrap();
@@ -184,7 +184,7 @@ fn a_range_is_one_entry_until_parts_of_it_change() {
 
 /// Requirements: AV-045.
 #[test]
-fn a_symmetric_insertion_that_cannot_be_changes_nothing() {
+fn failed_symmetric_insertion_leaves_vector_unchanged() {
     let vector = vector();
     for (node, nodes, service, services) in
         [("name", 2, "5", 1), ("10.0.0.1", 1, "65535", 2), ("10.0.0.1", 1, "none", 1)]
@@ -198,7 +198,7 @@ fn a_symmetric_insertion_that_cannot_be_changes_nothing() {
 
 /// Requirements: AV-011.
 #[test]
-fn whatever_a_writer_leaves_that_dies_is_put_in_order() {
+fn shared_vector_recovers_after_writer_death() {
     let name = format!("unit-{}", std::process::id());
     let options = VectorOptions { name: Some(name), ..VectorOptions::default() };
     let (ours, theirs) = (AddressVector::new(options.clone()).unwrap(), AddressVector::new(options).unwrap());
@@ -231,7 +231,7 @@ fn whatever_a_writer_leaves_that_dies_is_put_in_order() {
 
 /// Requirements: AV-016, AV-052.
 #[test]
-fn a_map_that_is_shared_counts_from_its_base() {
+fn shared_map_indices_start_at_its_base() {
     let name = format!("unit-base-{}", std::process::id());
     let options = VectorOptions { kind: VectorType::Map, name: Some(name), ..VectorOptions::default() };
     let base = |base, bits| {

@@ -254,7 +254,7 @@ fn choices(given: Vec<u16>) -> impl Iterator<Item = usize> {
 }
 
 #[test]
-fn all_join_at_once() {
+fn simultaneous_joins_agree_on_a_tag() {
     for members in 1..20 {
         let mut world = World::new(members);
         for tags in 1..4 {
@@ -266,7 +266,7 @@ fn all_join_at_once() {
 
 /// Several joins that every member posts at once are paired in order.
 #[test]
-fn joins_take_their_turn() {
+fn concurrent_joins_are_paired_in_order() {
     let mut world = World::new(5);
     (0..5).for_each(|who| (0..3).for_each(|_| world.join(who)));
     while world.happen(3) {}
@@ -276,7 +276,7 @@ fn joins_take_their_turn() {
 /// A join that is left before its turn still counts, so the joins behind it are paired with the corresponding joins of
 /// the other members.
 #[test]
-fn a_join_that_is_left_before_its_turn_counts() {
+fn canceled_join_keeps_later_joins_paired() {
     for leaver in 0..5 {
         for choice in 0..7 {
             let mut world = World::new(5);
@@ -295,7 +295,7 @@ fn a_join_that_is_left_before_its_turn_counts() {
 ///
 /// Requirements: FLT-003.
 #[test]
-fn who_is_gone_is_told_nothing() {
+fn no_join_message_is_sent_to_a_lost_member() {
     let mut joins = Joins::default();
     joins.join(LIST, 1, 1, &[0, 1], 1);
     let says = |joins: &Joins| joins.deeds.iter().any(|deed| matches!(deed, Deed::Say { to: 0, .. }));
@@ -306,7 +306,7 @@ fn who_is_gone_is_told_nothing() {
 
 /// Requirements: FLT-008.
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_join_messages_are_rejected() {
     let hear = |said: &[Join]| {
         let mut joins = Joins::default();
         joins.join(LIST, 1, 1, &[0, 1, 2, 3], 2); // Member 0 is above it, member 3 below.
@@ -333,7 +333,7 @@ fn what_makes_no_sense_is_refused() {
 ///
 /// Requirements: FLT-008.
 #[test]
-fn nobody_speaks_of_lists_without_end() {
+fn unknown_lists_are_bounded_per_peer() {
     let mut joins = Joins::default();
     let failed = Join::Failed { number: 1, error: 0 };
     let heard = (0..u64::MAX).take_while(|list| joins.hear(*list, 1, failed)).count();
@@ -353,7 +353,7 @@ fn nobody_speaks_of_lists_without_end() {
 ///
 /// Requirements: FLT-003.
 #[test]
-fn many_failures_cost_others_one() {
+fn repeated_join_failures_cost_other_members_one() {
     let mut world = World::new(3);
     assert_eq!(world.all_join(&mut choices(vec![])), 1);
     world.kill(2, 0);
@@ -371,7 +371,7 @@ proptest! {
 
     /// Requirements: FLT-003.
     #[test]
-    fn members_find_each_other_whatever_happened(
+    fn members_agree_after_random_failures(
         members in 1..8_usize, deadly in any::<bool>(), steps in prop::collection::vec(any::<u16>(), 0..400)
     ) {
         let mut world = World::new(members);

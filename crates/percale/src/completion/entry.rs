@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_codes_are_those_of_libfabric() {
+    fn error_codes_match_libfabric() {
         assert_eq!(ErrorCode::Truncated.errno(), 265);
         assert_eq!(ErrorCode::Canceled.errno(), 125);
         assert_eq!(ErrorCode::NoMessage.errno(), 42);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn views_keep_what_their_format_has() {
+    fn entry_views_keep_the_fields_of_their_format() {
         let entry = Entry { context: 1, len: 2, buffer: 3, data: 4, tag: 5, ..Entry::default() };
         assert_eq!(ContextEntry::from(entry).context, 1);
         assert_eq!(MessageEntry::from(entry).len, 2);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_what_was_wrong() {
+    fn truncation_error_message_contains_length_and_text() {
         let error = ErrorEntry::truncated(Entry::default(), 7).with_text("from 10.0.0.1:5");
         let text = error.to_string();
         assert!(text.contains("7 bytes") && text.contains("10.0.0.1:5"), "{text}");

@@ -423,7 +423,7 @@ mod tests {
 
     /// Requirements: AV-034, AV-037.
     #[test]
-    fn a_million_failures_are_told_one_by_one_and_kept_as_one() {
+    fn failure_range_is_stored_once_and_reported_one_by_one() {
         let queue = EventQueue::new(2);
         let failed = |index| Event::AddressFailed { inserter: 1, context: 2, index, error: AddressError::Full };
         queue.push_failures(failed(5), 1_000_000);
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_queue_does_not_keep_is_counted() {
+    fn events_dropped_by_a_full_queue_are_counted() {
         let queue = EventQueue::new(2);
         for code in 0..5 {
             queue.push(Event::User { code, data: Vec::new() });
@@ -466,7 +466,7 @@ mod tests {
 
     /// Requirements: MR-064.
     #[test]
-    fn what_is_made_later_is_made_once_by_who_looks_and_keeps_its_place() {
+    fn deferred_event_is_created_once_and_keeps_its_position() {
         let queue = EventQueue::new(4);
         let made = Arc::new(Mutex::new(0));
         for number in 0..3 {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn names_may_use_the_set_that_they_are_in() {
+    fn names_may_call_the_poll_set_that_holds_them() {
         let set = Arc::new(PollSet::new());
         let name = || Name(Arc::downgrade(&set));
         let counters = [Counter::new(), Counter::new()];

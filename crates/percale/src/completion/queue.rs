@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_and_waiting_drive_the_endpoints() {
+    fn read_and_wait_progress_attached_endpoints() {
         let queue = CompletionQueue::default();
         let feeder: Arc<dyn Progress> = Arc::new(Feeder { queue: queue.clone(), left: AtomicU64::new(2) });
         queue.attach(&feeder).unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_with_an_error_a_signal_or_its_time() {
+    fn wait_ends_on_error_signal_or_timeout() {
         let queue = CompletionQueue::new(1, 4);
         let mut out = [Entry::default(); 1];
         let error = queue.wait(&mut out, Some(Duration::ZERO)).unwrap_err();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeping_readers_lose_no_result_between_them() {
+    fn concurrent_sleeping_readers_lose_no_result() {
         const EACH: u64 = 300;
         let queue = CompletionQueue::new(1, 1 << 12);
         let sum = AtomicU64::new(0);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_descriptor_may_be_slept_on_only_while_nothing_waits() {
+    fn try_wait_succeeds_only_while_queue_is_empty() {
         let queue = CompletionQueue::default();
         assert!(queue.try_wait().unwrap());
         queue.update(|ring| ring.push_event(entry(1)));

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_before_an_error_are_read_first_and_then_the_error_stays_until_taken() {
+    fn error_blocks_later_entries_until_it_is_read() {
         let mut ring = Ring::new(4, 8);
         for _ in 0..4 {
             ring.reserve().unwrap();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_nobody_uses_takes_no_memory() {
+    fn unused_ring_allocates_no_memory() {
         let mut ring = Ring::default();
         let mut out = [Entry::default(); 1];
         assert_eq!((ring.read(&mut out), ring.places.len(), ring.has_room()), (Ok(0), 0, true));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_refused_at_the_limit_and_taken_again_after_a_read() {
+    fn reserve_fails_at_the_limit_until_a_read() {
         let mut ring = Ring::new(1, 3);
         for _ in 0..3 {
             ring.reserve().unwrap();
@@ -357,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_one_list(steps in proptest::collection::vec(step(), 1..200)) {
+        fn ring_matches_list_model(steps in proptest::collection::vec(step(), 1..200)) {
             let mut ring = Ring::new(2, 24);
             let mut model: VecDeque<Result<u64, u64>> = VecDeque::new();
             for (context, step) in (0..).zip(steps) {

@@ -48,7 +48,7 @@ fn now(set: &WaitSet) -> bool {
 
 /// Requirements: CMP-019.
 #[test]
-fn a_poll_set_names_those_that_have_something() {
+fn poll_set_reports_ready_members() {
     let (queue, counter, events) = (CompletionQueue::default(), Counter::new(), EventQueue::default());
     let set = PollSet::new();
     assert_eq!(poll(&set), []);
@@ -80,7 +80,7 @@ fn a_poll_set_names_those_that_have_something() {
 
 /// Requirements: CMP-019.
 #[test]
-fn all_have_their_turn_in_a_short_list() {
+fn poll_set_is_fair_with_a_short_output_list() {
     let set = PollSet::new();
     let queues = [(); 5].map(|()| CompletionQueue::default());
     for (name, queue) in (0..).zip(&queues) {
@@ -117,7 +117,7 @@ impl Progress for Feeder {
 
 /// Requirements: CMP-019.
 #[test]
-fn an_endpoint_that_feeds_several_members_is_driven_once() {
+fn endpoint_of_several_members_is_progressed_once() {
     let (queue, events, feeder) = (CompletionQueue::default(), EventQueue::default(), Arc::new(Feeder::default()));
     let driver: Arc<dyn Progress> = Arc::clone(&feeder) as _;
     let (set, waits) = (PollSet::new(), WaitSet::new());
@@ -150,7 +150,7 @@ fn an_endpoint_that_feeds_several_members_is_driven_once() {
 
 /// Requirements: CMP-020.
 #[test]
-fn a_wait_set_ends_for_each_of_its_members() {
+fn wait_set_wakes_for_each_member() {
     let (queue, counter, events) = (CompletionQueue::default(), Arc::new(Counter::new()), EventQueue::default());
     counter.add(3);
     let set = WaitSet::new();
@@ -175,7 +175,7 @@ fn a_wait_set_ends_for_each_of_its_members() {
 
 /// Requirements: CMP-020.
 #[test]
-fn the_descriptor_of_a_wait_set_tells_of_each_member() {
+fn wait_set_descriptor_is_readable_for_each_member() {
     let (queue, counter, events) = (CompletionQueue::default(), Counter::new(), EventQueue::default());
     let set = WaitSet::new();
     set.add(&queue).unwrap();
@@ -260,7 +260,7 @@ fn sleep_on(descriptor: BorrowedFd<'_>) {
 
 /// Requirements: CMP-020.
 #[test]
-fn nothing_is_slept_over_by_a_thread_that_waits() {
+fn waiting_thread_misses_no_wakeup() {
     let set = WaitSet::new();
     let turns = Turns::new(&[&set]);
     std::thread::scope(|scope| {
@@ -273,7 +273,7 @@ fn nothing_is_slept_over_by_a_thread_that_waits() {
 
 /// Requirements: CMP-020.
 #[test]
-fn nothing_is_slept_over_by_an_event_loop() {
+fn event_loop_misses_no_wakeup() {
     let set = WaitSet::new();
     let turns = Turns::new(&[&set]);
     std::thread::scope(|scope| {

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_its_owners_alone_and_neither_empty_nor_endless() {
+    fn key_file_must_be_private_nonempty_and_bounded() {
         let path = std::env::temp_dir().join(format!("percale-key-{}", std::process::id()));
         let read = |bytes: &[u8], mode| {
             fs::write(&path, bytes).unwrap();

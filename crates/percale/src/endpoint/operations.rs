@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_was_used_up_reaches_no_other_operation() {
+    fn stale_id_does_not_affect_the_reused_slot() {
         let mut operations = Operations::default();
         let old = operations.start(buffer(1));
         operations.finish(old.to_u64(), Ok(entry(old)));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn wakers_are_dropped_only_as_errands() {
+    fn wakers_are_dropped_only_in_deferred_calls() {
         let dropped = Arc::<AtomicU32>::default();
         let waker = || Waker::from(Arc::new(Counts(Arc::clone(&dropped))));
         let mut operations = Operations::default();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_endpoint_ends_each_operation_that_is_left_and_no_other() {
+    fn endpoint_close_ends_exactly_the_pending_operations() {
         let mut operations = Operations::default();
         let [waits, finished, many, parked] = [1, 2, 3, 4].map(|len| operations.start(buffer(len)));
         let wakes = Arc::new(Wakes(AtomicU32::new(0)));

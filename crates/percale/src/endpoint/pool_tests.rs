@@ -38,7 +38,7 @@ fn give_back(member: &Membership) -> Option<Waiting> {
 
 /// Requirements: CTX-008.
 #[test]
-fn a_dropped_receive_whose_message_is_gone_takes_no_other() {
+fn dropped_receive_of_lost_message_matches_no_other() {
     let shared = SharedReceive::new();
     let (member, held) = member(&shared);
     assert!(member.announce(sender(), false, 0, 8, held).is_none());
@@ -49,7 +49,7 @@ fn a_dropped_receive_whose_message_is_gone_takes_no_other() {
 
 /// Requirements: CTX-007.
 #[test]
-fn a_receive_whose_message_is_gone_waits_before_those_posted_after_it() {
+fn receive_of_lost_message_precedes_later_receives() {
     let shared = SharedReceive::new();
     let (member, held) = member(&shared);
     assert!(member.announce(sender(), false, 0, 8, held).is_none());
@@ -64,7 +64,7 @@ fn a_receive_whose_message_is_gone_waits_before_those_posted_after_it() {
 ///
 /// Requirements: CTX-007.
 #[test]
-fn a_receive_whose_message_is_gone_gets_no_later_one_than_those_posted_after_it() {
+fn receive_of_lost_message_ends_if_a_later_receive_matched() {
     let shared = SharedReceive::new();
     let (member, held) = member(&shared);
     assert!(member.announce(sender(), false, 0, 8, held).is_none());
@@ -79,7 +79,7 @@ fn a_receive_whose_message_is_gone_gets_no_later_one_than_those_posted_after_it(
 ///
 /// Requirements: CTX-008.
 #[test]
-fn a_member_that_leaves_keeps_what_its_messages_were_promised_to() {
+fn leaving_member_keeps_receives_matched_to_its_messages() {
     let shared = SharedReceive::new();
     let ((first, held), (second, other)) = (member(&shared), member(&shared));
     assert!(first.announce(sender(), false, 0, 8, held).is_none());
@@ -94,7 +94,7 @@ fn a_member_that_leaves_keeps_what_its_messages_were_promised_to() {
 
 /// Requirements: CTX-008.
 #[test]
-fn what_is_cancelled_without_an_endpoint_is_reported_by_the_next() {
+fn cancel_without_endpoint_is_reported_by_the_next_endpoint() {
     let shared = SharedReceive::new();
     post(&shared, 9, Segment::EMPTY, OpFlags::empty());
     assert!(shared.cancel(9) && !shared.cancel(9));
@@ -107,7 +107,7 @@ fn what_is_cancelled_without_an_endpoint_is_reported_by_the_next() {
 
 /// Requirements: CTX-008.
 #[test]
-fn a_message_of_no_bytes_has_a_place_in_a_buffer_for_many() {
+fn empty_message_has_a_position_in_a_multi_receive_buffer() {
     let shared = SharedReceive::new();
     let (member, _) = member(&shared);
     let mut buffer = Buffer::from(vec![0; 256]);
@@ -122,7 +122,7 @@ fn a_message_of_no_bytes_has_a_place_in_a_buffer_for_many() {
 
 /// Requirements: CTX-008.
 #[test]
-fn a_buffer_for_many_is_released_by_its_last_part() {
+fn multi_receive_buffer_is_released_by_its_last_part() {
     let mut buffer = Buffer::from(vec![0; 256]);
     let whole = Segments::one(buffer.segment_for_receive().unwrap());
     for _ in 0..20 {
@@ -151,7 +151,7 @@ fn a_buffer_for_many_is_released_by_its_last_part() {
 }
 
 #[test]
-fn addresses_of_peers_that_are_gone_are_forgotten_unless_their_messages_are_here() {
+fn addresses_of_lost_peers_are_dropped_unless_messages_remain() {
     let shared = SharedReceive::new();
     let (member, held) = member(&shared);
     let peer = |number: u16| {

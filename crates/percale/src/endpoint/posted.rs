@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_injected_operation_owns_every_buffer_that_it_reads_in_every_form() {
+    fn injected_operation_owns_every_buffer_it_reads() {
         let (operand, compare) = (Buffer::from(vec![9; 16]), Buffer::from(vec![5; 16]));
         let posted = Posted::injected(atomic(AtomicOp::Cswap, &operand, Some(&compare))).unwrap();
         drop((operand, compare));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operation_does_not_read_is_not_copied() {
+    fn inject_copies_only_the_operands_that_are_read() {
         let long = Buffer::from(vec![1; INJECT_LIMIT + 1]);
         let read = atomic(AtomicOp::Read, &long, None);
         assert!(Posted::injected(read).is_ok(), "a read has no operand");

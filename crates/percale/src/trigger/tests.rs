@@ -23,7 +23,7 @@ fn domain() -> Domain {
 
 /// Requirements: DWQ-002, DWQ-003, DWQ-007.
 #[test]
-fn counters_are_added_to_and_set() {
+fn deferred_add_and_set_change_counters() {
     let domain = domain();
     let [trigger, other] = [Counter::new(), Counter::new()];
     domain.defer_add(&other, 5, (&trigger, 2)).unwrap();
@@ -40,7 +40,7 @@ fn counters_are_added_to_and_set() {
 
 /// Requirements: DWQ-008.
 #[test]
-fn a_counter_operation_has_no_completion_counter() {
+fn counter_operation_rejects_a_completion_counter() {
     let (domain, counter) = (domain(), Counter::new());
     for work in [Work::Add(Counter::new(), 1), Work::Set(Counter::new(), 1)] {
         let work = DeferredWork { work, counter: counter.clone(), threshold: 1, counting: Some(Counter::new()) };
@@ -53,7 +53,7 @@ fn a_counter_operation_has_no_completion_counter() {
 
 /// Requirements: DWQ-012, DWQ-013, DWQ-014.
 #[test]
-fn work_is_taken_back() {
+fn deferred_work_is_canceled_and_flushed() {
     let (ours, others) = (domain(), domain());
     let [first, second, count] = [Counter::new(), Counter::new(), Counter::new()];
     let queue = |domain: &Domain, on: &Counter| domain.defer_add(&count, 1, (on, 1)).unwrap();
@@ -105,7 +105,7 @@ fn a_chain_of_any_length_runs_and_is_dropped() {
 
 /// Requirements: DWQ-020.
 #[test]
-fn a_counter_that_waits_for_itself_goes_round() {
+fn counter_may_trigger_itself() {
     let (domain, counter) = (domain(), Counter::new());
     for threshold in (1..1000).rev() {
         domain.defer_add(&counter, 1, (&counter, threshold)).unwrap();
@@ -116,7 +116,7 @@ fn a_counter_that_waits_for_itself_goes_round() {
 
 /// Requirements: DWQ-021.
 #[test]
-fn threads_that_count_and_queue_lose_nothing() {
+fn concurrent_add_and_queue_lose_no_work() {
     const EACH: u64 = 20_000;
     let domain = domain();
     let [trigger, done] = [Counter::new(), Counter::new()];
@@ -138,7 +138,7 @@ fn threads_that_count_and_queue_lose_nothing() {
 
 /// Requirements: DWQ-022.
 #[test]
-fn what_waits_keeps_what_it_needs_and_no_more() {
+fn waiting_work_keeps_only_required_counters_alive() {
     let domain = domain();
     let (trigger, other) = (Counter::new(), Counter::new());
     let weak = other.downgrade();
@@ -151,7 +151,7 @@ fn what_waits_keeps_what_it_needs_and_no_more() {
 
 /// Requirements: DWQ-022.
 #[test]
-fn a_domain_that_ends_takes_its_work_back() {
+fn closed_domain_cancels_its_work() {
     let domain = domain();
     let [trigger, other] = [Counter::new(), Counter::new()];
     domain.defer_add(&trigger, 1, (&trigger, 1)).unwrap(); // Its line holds a handle to the same counter.
@@ -166,7 +166,7 @@ fn a_domain_that_ends_takes_its_work_back() {
 
 /// Requirements: DWQ-019.
 #[test]
-fn work_is_named_before_it_begins() {
+fn work_gets_its_id_before_it_starts() {
     let domain = domain();
     let [trigger, other] = [Counter::new(), Counter::new()];
     let work = DeferredWork { work: Work::Add(other.clone(), 1), counter: trigger, threshold: 0, counting: None };
@@ -197,7 +197,7 @@ thread_local! {
 ///
 /// Requirements: DWQ-020.
 #[test]
-fn a_thread_that_ends_counts() {
+fn thread_local_destructors_may_add_to_counters() {
     let domain = domain();
     let [first, other, last, end] = std::array::from_fn(|_| Counter::new());
     for counter in [&first, &last] {
@@ -225,7 +225,7 @@ fn a_thread_that_ends_counts() {
 ///
 /// Requirements: DWQ-019.
 #[test]
-fn who_learns_the_number_may_queue_work() {
+fn id_callback_may_queue_and_cancel_work() {
     let (domain, end) = (domain(), Counter::new());
     let [trigger, other] = [Counter::new(), Counter::new()];
     let work = DeferredWork { work: Work::Add(end.clone(), 1), counter: trigger.clone(), threshold: 1, counting: None };
@@ -247,7 +247,7 @@ fn who_learns_the_number_may_queue_work() {
 ///
 /// Requirements: DWQ-012.
 #[test]
-fn work_of_a_domain_is_taken_back_though_another_ended_before() {
+fn flush_cancels_work_after_another_domain_closed() {
     let [trigger, count] = [Counter::new(), Counter::new()];
     // Some work waits all the time.
     let keeping = domain();
@@ -315,7 +315,7 @@ fn post_receive(endpoint: &SharedEndpoint, counter: &Counter, context: u64) {
 }
 
 #[test]
-fn what_was_taken_back_is_reported_though_its_endpoint_was_closed_meanwhile() {
+fn canceled_work_is_reported_after_its_endpoint_closed() {
     let post = |endpoint: &'static SharedEndpoint, counter: &Counter| {
         (77..80).for_each(|context| post_receive(endpoint, counter, context));
     };
@@ -337,7 +337,7 @@ fn what_was_taken_back_is_reported_though_its_endpoint_was_closed_meanwhile() {
 }
 
 #[test]
-fn a_safe_operation_that_was_taken_back_late_is_reported_to_its_handle_alone() {
+fn late_canceled_safe_operation_reports_only_to_its_handle() {
     let queue = CompletionQueue::default();
     let receiving = Mutex::new(None);
     let post = |endpoint: &'static SharedEndpoint, counter: &Counter| {

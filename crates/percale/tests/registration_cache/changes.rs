@@ -11,7 +11,7 @@ use crate::world::{World, alone, buffers, domain, file, import};
 
 /// Requirements: RCACHE-020, RCACHE-021.
 #[test]
-fn a_monitor_of_the_applications_tells_what_changed() {
+fn imported_monitor_reports_changes() {
     let Some(world) = World::open(CacheSettings::default(), 16) else { return };
     let (mut changing, mut lasting) = (Memory::new(3), Memory::new(3));
     changing.fill(1);
@@ -64,7 +64,7 @@ fn a_domain_has_one_imported_monitor_for_all_its_caches() {
 
 /// Requirements: RCACHE-020.
 #[test]
-fn memory_that_the_application_denies_is_registered_for_one_use() {
+fn memory_denied_by_imported_monitor_is_registered_per_use() {
     let _alone = alone();
     let domain = domain(CacheSettings::default());
     let (known, unknown) = (Memory::new(2), Memory::new(2));
@@ -85,7 +85,7 @@ fn memory_that_the_application_denies_is_registered_for_one_use() {
 ///
 /// Requirements: RCACHE-021.
 #[test]
-fn the_best_monitor_lets_nothing_stale_be_used() {
+fn best_monitor_allows_no_stale_registration() {
     let _alone = alone();
     let Some(buffers) = buffers(&domain(CacheSettings::default()), 16) else { return };
     eprintln!("{}", buffers.explanation());
@@ -109,7 +109,7 @@ fn the_best_monitor_lets_nothing_stale_be_used() {
 
 /// Requirements: RCACHE-026.
 #[test]
-fn changes_beside_transfers() {
+fn transfers_are_correct_during_concurrent_changes() {
     const ROUNDS: u8 = 120;
     let _alone = alone();
     let domain = domain(CacheSettings::default().max_count(3));

@@ -12,7 +12,7 @@ use crate::world::{World, import};
 
 /// Requirements: RCACHE-001, MR-015.
 #[test]
-fn two_transfers_from_one_buffer_are_one_registration() {
+fn two_transfers_of_one_buffer_share_a_registration() {
     let Some(world) = World::open(CacheSettings::default(), 16) else { return };
     let mut memory = Memory::new(16);
     for round in 0..50 {
@@ -67,7 +67,7 @@ fn connection() -> (TcpStream, TcpStream) {
 
 /// Requirements: RCACHE-024.
 #[test]
-fn any_memory_is_sent_from_and_received_into() {
+fn any_memory_can_be_sent_and_received_into() {
     static READ_ONLY: [u8; 5000] = [7; 5000];
     let Some(world) = World::open(CacheSettings::default(), 64) else { return };
     let (near, far) = connection();
@@ -110,7 +110,7 @@ fn any_memory_is_sent_from_and_received_into() {
 
 /// Requirements: RCACHE-024.
 #[test]
-fn unix_sockets_and_pipes_too() {
+fn unix_sockets_and_pipes_transfer_registered_memory() {
     let Some(world) = World::open(CacheSettings::default(), 8) else { return };
     let (near, mut far) = std::os::unix::net::UnixStream::pair().expect("a pair");
     let mut memory = Memory::new(2);
@@ -128,7 +128,7 @@ fn unix_sockets_and_pipes_too() {
 
 /// Requirements: RCACHE-027, MR-015.
 #[test]
-fn registrations_of_the_applications_own_are_its_to_close() {
+fn application_registrations_stay_until_closed() {
     let _alone = crate::world::alone();
     let domain = crate::world::domain(CacheSettings::default());
     let notifier = import(&domain);

@@ -39,7 +39,7 @@ fn bytes_stay_within_their_limit() {
 
 /// Requirements: RCACHE-006.
 #[test]
-fn without_a_limit_of_bytes_all_are_kept() {
+fn all_registrations_are_kept_without_a_byte_limit() {
     for settings in [CacheSettings::default(), CacheSettings::default().max_bytes(page() as u64).max_bytes(0)] {
         let Some(world) = World::open(settings, 64) else { return };
         let memories = memories(40, 24);
@@ -52,7 +52,7 @@ fn without_a_limit_of_bytes_all_are_kept() {
 
 /// Requirements: RCACHE-007, RCACHE-022.
 #[test]
-fn registrations_stay_within_their_limit_for_ever() {
+fn registration_count_stays_within_the_limit() {
     let Some(world) = World::open(CacheSettings::default().max_count(4), 64) else { return };
     for round in 0..500 {
         let mut memory = Memory::new(1 + round % 5);
@@ -90,7 +90,7 @@ fn there_is_a_limit_by_default() {
 
 /// Requirements: RCACHE-009.
 #[test]
-fn a_limit_of_none_registers_and_deregisters_each_time() {
+fn zero_limit_registers_and_deregisters_each_time() {
     let Some(world) = World::open(CacheSettings::default().max_count(0), 16) else { return };
     let mut memory = Memory::new(4);
     for round in 1..=20 {
@@ -113,7 +113,7 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
 
 /// Requirements: RCACHE-010.
 #[test]
-fn what_a_transfer_uses_is_not_evicted() {
+fn registration_in_use_is_not_evicted() {
     for settings in [CacheSettings::default().max_count(2), CacheSettings::default().max_bytes(8 * page() as u64)] {
         let Some(world) = World::open(settings, 64) else { return };
         let (near, far) = UnixStream::pair().expect("a pair");
@@ -143,7 +143,7 @@ fn what_a_transfer_uses_is_not_evicted() {
 
 /// Requirements: RCACHE-023.
 #[test]
-fn at_the_devices_limit_idle_registrations_go() {
+fn idle_registrations_are_evicted_at_the_device_limit() {
     let Some(world) = World::open(CacheSettings::default(), 4) else { return };
     let memories = memories(20, 3);
     for memory in memories.iter().chain(&memories) {
@@ -156,7 +156,7 @@ fn at_the_devices_limit_idle_registrations_go() {
 
 /// Requirements: RCACHE-023.
 #[test]
-fn at_the_devices_limit_idle_registrations_go_beside_a_receive_that_waits() {
+fn idle_registrations_are_evicted_beside_a_pending_receive() {
     let Some(world) = World::open(CacheSettings::default(), 4) else { return };
     let (near, far) = UnixStream::pair().expect("a pair");
     let mut into = Memory::new(2);

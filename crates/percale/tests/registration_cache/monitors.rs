@@ -35,7 +35,7 @@ fn left_pinned(cache: &Cache<BufferTable>, memory: &Memory) -> usize {
 
 /// Requirements: RCACHE-013.
 #[test]
-fn disabled_turns_caching_off() {
+fn disabled_monitor_turns_caching_off() {
     let disabled = CacheSettings::default().monitor(CacheMonitor::Disabled);
     assert_eq!(with("disabled"), disabled);
     // This also holds if the application has a monitor.
@@ -49,7 +49,7 @@ fn disabled_turns_caching_off() {
 
 /// Requirements: RCACHE-011.
 #[test]
-fn userfaultfd_is_taken_if_named_or_nothing_is_kept() {
+fn named_userfaultfd_is_used_or_caching_is_off() {
     let _alone = alone();
     let Some(OpenedCache { cache, notes }) = open(&with("userfaultfd")) else { return };
     assert_eq!(notes.len(), 1);
@@ -67,7 +67,7 @@ fn userfaultfd_is_taken_if_named_or_nothing_is_kept() {
 
 /// Requirements: RCACHE-012.
 #[test]
-fn memhooks_is_accepted_and_the_best_sound_monitor_serves() {
+fn memhooks_selects_the_best_sound_monitor() {
     let _alone = alone();
     let Some(best) = open(&CacheSettings::default()) else { return };
     let Some(OpenedCache { cache, notes }) = open(&with("memhooks")) else { return };
@@ -78,7 +78,7 @@ fn memhooks_is_accepted_and_the_best_sound_monitor_serves() {
 
 /// Requirements: RCACHE-014.
 #[test]
-fn an_unknown_monitor_is_warned_of_and_the_default_kept() {
+fn unknown_monitor_warns_and_keeps_the_default() {
     for value in ["kdreg2", "", "Userfaultfd", "disabled-promised"] {
         let (settings, notes) = CacheSettings::read(|name| (name == "FI_MR_CACHE_MONITOR").then(|| value.to_owned()));
         assert_eq!(settings, CacheSettings::default(), "{value}");
@@ -89,7 +89,7 @@ fn an_unknown_monitor_is_warned_of_and_the_default_kept() {
 
 /// Requirements: RCACHE-015, RCACHE-016, RCACHE-017.
 #[test]
-fn devices_monitors_are_0_or_1() {
+fn device_monitor_settings_accept_only_0_or_1() {
     for name in ["CUDA", "ROCR", "ZE"].map(|name| format!("FI_MR_{name}_CACHE_MONITOR_ENABLED")) {
         let read = |value: &str| CacheSettings::read(|asked| (asked == name).then(|| value.to_owned()));
         for value in ["0", "1", " 1 "] {
@@ -107,7 +107,7 @@ fn devices_monitors_are_0_or_1() {
 
 /// Requirements: RCACHE-005, RCACHE-006, RCACHE-007, RCACHE-008, RCACHE-009.
 #[test]
-fn the_environment_says_the_limits() {
+fn cache_limits_are_read_from_environment() {
     let read = |size: Option<&str>, count: Option<&str>| {
         CacheSettings::read(|name| match name {
             "FI_MR_CACHE_MAX_SIZE" => size.map(str::to_owned),

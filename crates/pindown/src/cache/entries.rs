@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_lie_near_die_with_their_entry_and_make_room_when_it_is_free() {
+    fn copies_are_placed_near_and_removed_with_their_entry() {
         let entries = Entries::new(64).expect("memory");
         let address = range(5, 1).start();
         let home = entries.home(address + 0xfff);
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_was_last_used_when_any_of_its_copies_was() {
+    fn last_use_of_an_entry_includes_its_copies() {
         let entries = Entries::new(64).expect("memory");
         filled(&entries, 7, range(0, 4));
         for (page, now) in [(0, 3), (1, 9), (3, 5)] {
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_a_part_makes_way_for_the_whole() {
+    fn copy_of_a_part_is_replaced_by_the_whole() {
         let entries = Entries::new(64).expect("memory");
         let address = range(5, 1).start();
         for (number, pages) in [(1, 1), (2, 4), (3, 2)] {
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_does_not_take_all_places_or_more_than_can_be_looked_at_under_a_lock() {
+    fn copies_of_one_entry_are_limited() {
         for (count, copies) in [(16, 256), (64, 1024), (1024, 1024)] {
             let entries = Entries::new(count).expect("memory");
             filled(&entries, 0, range(0, 100_000));

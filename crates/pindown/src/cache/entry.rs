@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_age_is_the_last_time_that_reads_so() {
+    fn age_is_the_latest_matching_time() {
         for (then, now) in [(0, 0), (5, 5), (5, 4100), (4095, 4096), (4096, 4096), (10_000, 14_095)] {
             assert_eq!(Age::of(then).before(now), then, "{then} seen at {now}");
         }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_below_the_addresses_is_not_of_the_range() {
+    fn low_address_bits_do_not_affect_the_range() {
         let entry = Entry::new_zeroed();
         let range = Range::between(0x7f00_0000_1000, 0x7f00_0000_4000).expect("a range");
         assert!(!entry.serves(range, Access::empty()) && !entry.is_live() && entry.is_vacant(), "never filled");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_is_asked_for() {
+    fn entry_serves_exactly_its_rights() {
         let entry = Entry::new_zeroed();
         let range = Range::between(0x1000, 0x2000).expect("a range");
         let some = Access::LOCAL_WRITE | Access::REMOTE_READ;

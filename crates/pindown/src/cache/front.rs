@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_is_found_again_until_its_line_is_full() {
+    fn entry_is_found_until_its_line_is_full() {
         let front = Front::new(4096).expect("memory");
         for n in 0..4096_u32 {
             front.put(u64::from(n) * 0x5000 + 0x7f00_0000_0000, Place::from_u32(n), |_| false);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn several_entries_of_one_page_are_kept_apart_by_what_they_serve() {
+    fn entries_of_one_page_are_distinguished_by_predicate() {
         let front = Front::new(64).expect("memory");
         let all: Vec<Place> = (0..9).map(Place::from_u32).collect();
         for place in &all[..8] {

@@ -94,7 +94,7 @@ impl World {
 
 /// A use is held while its registration leaves the cache. The registration is unpinned after the use ends, not before.
 #[test]
-fn loom_a_held_use_against_the_unpinning_of_what_was_taken_out() {
+fn loom_a_held_use_against_the_unpinning_of_its_evicted_entry() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -167,7 +167,7 @@ fn loom_a_hit_against_a_change() {
 }
 
 #[test]
-fn loom_a_use_against_the_unpinning_of_what_was_taken_out() {
+fn loom_a_use_against_the_unpinning_of_its_evicted_entry() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

@@ -204,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_answers_as_a_list_does(
+        fn tree_matches_list_model(
             steps in prop::collection::vec((0..40_u32, 0..500_u64, 1..80_u64, 0..500_u64, 1..60_u64), 1..300)
         ) {
             let mut tree = Tree::new();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_shallow() {
+    fn tree_stays_shallow() {
         let mut tree = Tree::new();
         for n in 0..100_000 {
             tree.insert(n, range(u64::from(n) * 10, 10));

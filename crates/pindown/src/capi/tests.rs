@@ -111,7 +111,7 @@ fn measure<'a>(expressions: impl Iterator<Item = &'a String>) -> Vec<u64> {
 }
 
 #[test]
-fn layouts_and_values_are_those_of_the_header() {
+fn layouts_and_values_match_the_header() {
     let mut wanted = Vec::new();
     for (name, size, fields) in structures() {
         wanted.push((format!("sizeof(struct {name})"), size as u64));
@@ -129,7 +129,7 @@ fn layouts_and_values_are_those_of_the_header() {
 }
 
 #[test]
-fn the_header_has_no_structure_reason_or_right_that_is_not_compared() {
+fn the_header_has_only_compared_structures_and_constants() {
     let header = header();
     let declared = header.lines().filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {"));
     let declared: Vec<_> = declared.collect();
@@ -143,7 +143,7 @@ fn the_header_has_no_structure_reason_or_right_that_is_not_compared() {
 }
 
 #[test]
-fn the_header_is_cplusplus_too() {
+fn the_header_compiles_as_cplusplus() {
     let mut compiler = Command::new("c++");
     compiler.args(["-std=c++11", "-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c++"]);
     match compiler.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include/pindown.h")).output() {

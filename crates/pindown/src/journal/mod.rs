@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_taken_in_once_and_in_order() {
+    fn reports_are_processed_once_and_in_order() {
         let (page, journal) = journal(false);
         let seen = journal.seen();
         assert!(journal.still(seen));
@@ -249,7 +249,7 @@ mod tests {
 
     /// Requirements: MON-047.
     #[test]
-    fn whoever_falls_behind_learns_that_anything_may_have_changed() {
+    fn overrun_reader_receives_a_change_of_everything() {
         let (page, journal) = journal(false);
         for n in 0..page::RECORDS as u64 {
             page.emit(Change::Of(range(n)));
@@ -265,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_being_written_is_everything() {
+    fn incomplete_record_is_a_change_of_everything() {
         let (page, journal) = journal(false);
         page.head.fetch_add(1, Ordering::AcqRel);
         assert_eq!(drained(&journal), [Change::Everything]);
     }
 
     #[test]
-    fn a_monitor_that_marks_first_is_waited_for() {
+    fn busy_marking_monitor_is_awaited() {
         let (page, journal) = journal(true);
         let seen = journal.seen();
         page.busy.store(1, Ordering::Release);
@@ -287,7 +287,7 @@ mod tests {
 
     /// Requirements: MON-035.
     #[test]
-    fn every_cache_finds_out_that_a_monitor_has_ended() {
+    fn every_cache_detects_the_end_of_a_monitor() {
         for waits in [false, true] {
             let (page, one) = journal(waits);
             let other = Journal::new(Some(page), waits, None).expect("memory");

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_one_value_in_a_process() {
+    fn one_value_exists_per_process() {
         static VALUE: OfProcess<u32> = OfProcess::new();
         *VALUE.lock(|| 5) += 1;
         std::thread::scope(|scope| {

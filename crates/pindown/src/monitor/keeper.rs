@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_stays_open_until_the_keeper_is_dropped() {
+    fn held_descriptors_stay_open_until_the_keeper_is_dropped() {
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         let number = writer.as_raw_fd();
         let keeper = Keeper::hold(vec![writer.into()]).expect("a thread");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_keeps_only_what_it_asks_for_and_others_keep_all() {
+    fn keep_only_closes_descriptors_of_one_thread_only() {
         let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
         let (kept, gone) = (reader.as_raw_fd(), writer.as_raw_fd());
         let open = |number: RawFd| {

@@ -76,7 +76,7 @@ mod tests {
     use crate::journal::Change;
 
     #[test]
-    fn a_mapping_is_known_until_anything_changes() {
+    fn known_mapping_is_forgotten_after_any_change() {
         let page = Page::boxed();
         let known = Known::default();
         let range = |start, len| Range::new(start, len).expect("a range");
@@ -179,7 +179,7 @@ mod model {
     }
 
     #[test]
-    fn loom_what_is_known_of_a_mapping_against_its_change() {
+    fn loom_a_known_mapping_against_its_change() {
         loom::model(|| {
             let world = world();
             world.look();
@@ -197,7 +197,7 @@ mod model {
     }
 
     #[test]
-    fn loom_what_is_known_of_a_mapping_against_a_monitor_that_tells_first() {
+    fn loom_a_known_mapping_against_a_monitor_that_reports_first() {
         loom::model(|| {
             let world = world();
             world.look();
@@ -217,7 +217,7 @@ mod model {
     }
 
     #[test]
-    fn loom_what_is_known_of_a_mapping_against_a_monitor_that_marks_first() {
+    fn loom_a_known_mapping_against_a_monitor_that_marks_first() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {

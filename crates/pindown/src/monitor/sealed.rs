@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_is_used_again_and_zeroed() {
+    fn dropped_sealed_memory_is_reused_and_zeroed() {
         let Some(mut one) = sealed(100) else { return };
         one.fill(9);
         drop(one);

@@ -6,7 +6,7 @@ use crate::oracle::{Memory, Outcome, PAGE, World, advise, done, far_addresses, m
 
 /// Requirements: MON-012, MON-018, MON-023.
 #[test]
-fn files_are_truncated_and_punched() {
+fn truncation_and_hole_punching_renew_the_registration() {
     let Some(world) = World::open() else { return };
     let name = c"/pindown-changes";
     // Any name will do for a shared memory object, including that of an object left by a killed test.
@@ -47,7 +47,7 @@ fn files_are_truncated_and_punched() {
 
 /// Requirements: MON-018.
 #[test]
-fn private_mappings_of_a_file() {
+fn truncation_renews_registration_of_private_file_mapping() {
     let Some(world) = World::open() else { return };
     let path = std::env::temp_dir().join(format!("pindown-changes-{}", std::process::id()));
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a new file");

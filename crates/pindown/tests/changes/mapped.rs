@@ -12,7 +12,7 @@ use crate::range;
 
 /// Requirements: MON-001, MON-002, MON-013, RCACHE-021.
 #[test]
-fn munmap_of_the_range_or_more() {
+fn munmap_of_at_least_the_range_renews_the_registration() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(8);
     let (at, len) = (memory.page(2), 4 * PAGE);
@@ -27,7 +27,7 @@ fn munmap_of_the_range_or_more() {
 
 /// Requirements: MON-003.
 #[test]
-fn munmap_of_a_part() {
+fn munmap_of_a_part_renews_the_registration() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(5);
     for page in 0..5 {
@@ -41,7 +41,7 @@ fn munmap_of_a_part() {
 
 /// Requirements: MON-006, MON-007, MON-008.
 #[test]
-fn neighbours_are_left_alone() {
+fn changes_of_neighbours_keep_the_registration() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(8);
     // Changes a neighbour in the same mapping, then its middle, then lets it grow in place. Done twice, so that a split
@@ -68,7 +68,7 @@ fn neighbours_are_left_alone() {
 
 /// Requirements: MON-009, MON-010.
 #[test]
-fn mremap_moves_shrinks_and_replaces() {
+fn mremap_renews_the_registration() {
     let Some(world) = World::open() else { return };
     let fixed = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
     let keeping = fixed | libc::MREMAP_DONTUNMAP as u64;
@@ -98,7 +98,7 @@ fn mremap_moves_shrinks_and_replaces() {
 
 /// Requirements: MON-011.
 #[test]
-fn mmap_over_it() {
+fn mmap_over_the_range_renews_the_registration() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let over =
@@ -110,7 +110,7 @@ fn mmap_over_it() {
 
 /// Requirements: MON-012.
 #[test]
-fn advice_that_drops_pages() {
+fn advice_that_drops_pages_renews_the_registration() {
     let Some(world) = World::open() else { return };
     const DONTNEED_LOCKED: i32 = 24;
     const GUARD_INSTALL: i32 = 102;
@@ -175,7 +175,7 @@ fn protection() {
 
 /// Requirements: MON-017, MON-052.
 #[test]
-fn locking_and_paging_change_nothing() {
+fn locking_and_paging_keep_the_registration() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let lock = |number| done(number, [memory.start, memory.len, 0, 0, 0, 0]);
@@ -207,7 +207,7 @@ fn locking_and_paging_change_nothing() {
 
 /// Requirements: MON-031.
 #[test]
-fn calls_answer_as_without_a_cache() {
+fn system_calls_return_the_same_results_as_without_a_cache() {
     let Some(world) = World::open() else { return };
     let answers = |registered: bool| {
         let memory = Memory::new(8);

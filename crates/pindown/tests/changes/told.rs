@@ -9,7 +9,7 @@ use crate::range;
 
 /// Requirements: MON-004.
 #[test]
-fn of_three_registrations_those_on_the_page_go() {
+fn changed_page_invalidates_only_its_registrations() {
     let Some(world) = World::open() else { return };
     // Pages A, B, C; A+B and B+C overlap B.
     let memory = Memory::new(3);
@@ -32,7 +32,7 @@ fn of_three_registrations_those_on_the_page_go() {
 
 /// Requirements: MON-005.
 #[test]
-fn two_registrations_of_one_page_are_both_told() {
+fn change_is_reported_for_both_registrations_of_a_page() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(1);
     let [low, high] = [range(memory.start, 100), range(memory.start + 2000, 100)]
@@ -48,7 +48,7 @@ fn two_registrations_of_one_page_are_both_told() {
 
 /// Requirements: MON-035.
 #[test]
-fn two_caches_are_both_told() {
+fn change_is_reported_to_both_caches() {
     let Some(world) = World::open() else { return };
     let other_oracle = Oracle::new();
     let builder = pindown::Cache::builder(other_oracle.clone()).monitor(pindown::monitor::Choice::Bpf);
@@ -74,7 +74,7 @@ fn two_caches_are_both_told() {
 
 /// Requirements: MON-045, MON-046, MON-047.
 #[test]
-fn a_check_sees_what_happened_before_it() {
+fn check_detects_all_earlier_changes() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(64);
     let registered = Vec::from_iter((0..64).map(|page| {

@@ -15,7 +15,7 @@ use crate::support::{NOBODY, Place, client, helper, program};
 
 /// Requirements: MON-034.
 #[test]
-fn a_client_without_privilege_sees_its_own_changes_only() {
+fn unprivileged_client_sees_only_changes_in_its_process() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let (mut one, mut other) = (client(&place, "plain"), client(&place, "plain"));
@@ -33,7 +33,7 @@ fn a_client_without_privilege_sees_its_own_changes_only() {
 
 /// Requirements: MON-034.
 #[test]
-fn a_client_can_write_detach_and_find_nothing() {
+fn client_cannot_write_detach_or_find_other_objects() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "plain");
@@ -66,7 +66,7 @@ fn a_client_that_waits_is_woken_and_no_other() {
 
 /// Requirements: MON-035.
 #[test]
-fn two_monitors_of_one_process_are_told_both() {
+fn change_is_reported_to_both_monitors_of_a_process() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "plain");
@@ -97,7 +97,7 @@ fn reports_go_on_when_the_helper_was_killed() {
 
 /// Requirements: MON-034.
 #[test]
-fn a_process_that_hides_from_its_user_is_refused() {
+fn process_inaccessible_to_its_user_is_rejected() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     assert_eq!(client(&place, "hidden").line(), "denied NotTheUsers");
@@ -105,7 +105,7 @@ fn a_process_that_hides_from_its_user_is_refused() {
 
 /// Requirements: MON-034.
 #[test]
-fn a_helper_of_another_user_is_not_believed() {
+fn helper_of_another_user_is_rejected() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: it takes two users, and so root");
     }
@@ -119,7 +119,7 @@ fn a_helper_of_another_user_is_not_believed() {
 
 /// Requirements: MON-042.
 #[test]
-fn an_ended_client_makes_room_and_one_user_has_only_so_much() {
+fn ended_client_frees_its_slot_and_users_are_limited() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &["--per-user", "1"]) else { return };
     let mut one = client(&place, "plain");
@@ -150,7 +150,7 @@ fn a_closed_connection_does_not_end_the_reports() {
 
 /// Requirements: MON-033.
 #[test]
-fn the_helper_says_what_it_lacks() {
+fn helper_errors_state_the_cause() {
     let says = |command: &mut Command| {
         let output = command.output().expect("it starts");
         (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())

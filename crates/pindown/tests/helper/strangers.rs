@@ -18,7 +18,7 @@ fn serves_others(place: &Place) {
 
 /// Requirements: MON-034.
 #[test]
-fn a_child_that_inherits_the_connection_unwatches_nothing() {
+fn child_cannot_unwatch_through_an_inherited_connection() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     // The request is denied, since it comes from another address space; and the truncation is reported.
@@ -28,7 +28,7 @@ fn a_child_that_inherits_the_connection_unwatches_nothing() {
 
 /// Requirements: MON-034.
 #[test]
-fn a_page_ends_at_exec_without_the_helper_and_the_connection_serves_no_longer() {
+fn exec_ends_the_page_and_its_connection() {
     let place = Place::new();
     let Some(helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "keep-over-exec");
@@ -49,7 +49,7 @@ fn a_page_ends_at_exec_without_the_helper_and_the_connection_serves_no_longer() 
 
 /// Requirements: MON-034.
 #[test]
-fn a_descriptor_that_is_slow_to_close_stops_nothing() {
+fn slow_descriptor_close_does_not_block_the_helper() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut one = client(&place, "linger");
@@ -59,7 +59,7 @@ fn a_descriptor_that_is_slow_to_close_stops_nothing() {
 
 /// Requirements: MON-034.
 #[test]
-fn a_client_that_is_never_quiet_waits_alone() {
+fn never_quiet_client_does_not_delay_others() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     if !reports_beginnings().expect("the programs can be loaded") {
@@ -76,7 +76,7 @@ fn a_client_that_is_never_quiet_waits_alone() {
 
 /// Requirements: MON-034.
 #[test]
-fn threads_that_outstay_their_client_leave_nothing_behind() {
+fn threads_outliving_their_client_leak_nothing() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let said = client(&place, "parked-and-gone").line();
@@ -95,7 +95,7 @@ fn threads_that_outstay_their_client_leave_nothing_behind() {
 
 /// Requirements: MON-034.
 #[test]
-fn one_user_gets_as_many_clients_as_it_may_have_and_takes_none_of_others() {
+fn client_limit_is_enforced_per_user() {
     if let Err(why) = loadable() {
         return eprintln!("skipped: {why}");
     }
@@ -134,7 +134,7 @@ fn one_user_gets_as_many_clients_as_it_may_have_and_takes_none_of_others() {
 
 /// Requirements: MON-034.
 #[test]
-fn one_user_watches_as_many_files_as_it_may_and_takes_none_of_others() {
+fn file_limit_is_enforced_per_user() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let mut many = client(&place, "many-files");
@@ -159,7 +159,7 @@ fn one_user_cannot_keep_others_from_watching_a_file() {
 
 /// Requirements: MON-034.
 #[test]
-fn a_page_holds_no_number_that_counts_clients() {
+fn page_names_do_not_count_clients() {
     let place = Place::new();
     let Some(_helper) = helper(&place, &[]) else { return };
     let name = |_| client(&place, "name").line().parse::<u64>().expect("a number");
@@ -187,7 +187,7 @@ fn a_signal_ends_the_helper_and_removes_its_socket() {
 
 /// Requirements: MON-034.
 #[test]
-fn more_clients_than_there_is_room_for_are_refused_at_the_start() {
+fn excessive_total_limit_is_rejected_at_startup() {
     if loadable().is_err() {
         return;
     }

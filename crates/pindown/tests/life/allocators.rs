@@ -63,7 +63,7 @@ fn allocate_and_send(world: &World) -> usize {
 
 /// Requirements: MON-025, MON-030, MON-056, RCACHE-024.
 #[test]
-fn memory_of_the_allocator() {
+fn reused_allocator_memory_is_registered_again() {
     let Some(world) = World::open() else { return };
     let again = allocate_and_send(&world);
     assert!(again > 50, "addresses were used again {again} times");
@@ -72,7 +72,7 @@ fn memory_of_the_allocator() {
 
 /// Requirements: MON-015, MON-025.
 #[test]
-fn the_allocator_lowers_the_break() {
+fn break_lowered_by_the_allocator_renews_the_registration() {
     let Some(world) = World::open() else { return };
     let now = must(libc::SYS_brk, [0; 6]);
     let start = now.next_multiple_of(PAGE);
@@ -94,7 +94,7 @@ fn the_allocator_lowers_the_break() {
 
 /// Requirements: MON-026.
 #[test]
-fn realloc_moves_by_mremap() {
+fn realloc_by_mremap_renews_the_registration() {
     let Some(world) = World::open() else { return };
     // Otherwise earlier frees determine whether blocks of this size have mappings of their own.
     // SAFETY: the call only changes from where the allocator takes memory.
@@ -147,7 +147,7 @@ fn allocator_process() {
 
 /// Requirements: MON-027.
 #[test]
-fn other_allocators() {
+fn other_allocators_work_with_the_cache() {
     let mut tried = 0;
     for name in ["libjemalloc.so.2", "libmimalloc.so.2", "libtcmalloc_minimal.so.4"] {
         let places = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];

@@ -6,7 +6,7 @@ use crate::oracle::{Memory, Outcome, PAGE, World, call, in_child};
 
 /// Requirements: MON-012, MON-028.
 #[test]
-fn another_process_truncates_the_file() {
+fn truncation_by_another_process_renews_the_registration() {
     let Some(world) = World::open() else { return };
     let (memory, fd) = Memory::shared(4);
     let in_other = |number: libc::c_long, arguments: [u64; 3]| {
@@ -26,7 +26,7 @@ fn another_process_truncates_the_file() {
 
 /// Requirements: MON-019.
 #[test]
-fn a_child_is_not_given_sealed_memory_that_its_parent_has() {
+fn child_gets_no_sealed_memory_of_its_parent() {
     use pindown::monitor::sealed::Sealed;
     let sealed = || match Sealed::new(3 * PAGE as usize) {
         Ok(sealed) => Some(sealed),

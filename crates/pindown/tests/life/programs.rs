@@ -36,7 +36,7 @@ char memory[65536] __attribute__((aligned(4096))) = {1};
 
 /// Requirements: MON-028.
 #[test]
-fn libraries_come_and_go() {
+fn loaded_and_unloaded_libraries_are_tracked() {
     let Some(world) = World::open() else { return };
     let place = Place::new("library");
     let (source, library) = (place.0.join("library.c"), place.0.join("library.so"));
@@ -83,7 +83,7 @@ const STATIC: &str = include_str!("../oracle/static_program.rs");
 
 /// Requirements: MON-032.
 #[test]
-fn a_statically_linked_program() {
+fn statically_linked_program_is_supported() {
     if let Err(why) = pindown::monitor::bpf::loadable() {
         return eprintln!("skipped: {why}");
     }

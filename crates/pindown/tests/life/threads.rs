@@ -14,7 +14,7 @@ use crate::{forked, inner_pages, range};
 
 /// Requirements: MON-019, MON-034.
 #[test]
-fn fork_leaves_the_parent_its_registrations() {
+fn fork_keeps_registrations_of_the_parent() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let child = |lane: &Lane<Oracle>| {
@@ -82,7 +82,7 @@ fn close_all(name: &str) -> usize {
 ///
 /// Requirements: MON-048.
 #[test]
-fn a_wait_ends_in_time_when_the_descriptors_are_gone() {
+fn wait_times_out_if_its_descriptors_were_closed() {
     for name in ["userfaultfd", "eventfd"] {
         let ended = forked(|| {
             // SAFETY: the call takes a number. It ends a child that would wait for ever.
@@ -111,7 +111,7 @@ fn a_wait_ends_in_time_when_the_descriptors_are_gone() {
 ///
 /// Requirements: MON-019, MON-034.
 #[test]
-fn a_child_opens_a_cache_whatever_other_threads_were_doing() {
+fn child_forked_during_another_open_can_open_a_cache() {
     const ROUNDS: usize = 60;
     let open = |choice: Choice| Cache::builder(Nothing).monitor_or_none(choice).open().map(drop).is_ok();
     let userfaultfd = || Choice::Userfaultfd(Settings::new(Unseen::NeverMade));
@@ -148,7 +148,7 @@ fn pipe() -> (u64, u64) {
 
 /// Requirements: MON-020.
 #[test]
-fn vfork_and_exec() {
+fn vfork_and_exec_keep_the_registration() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let outcome = world.across(memory.start, memory.len, || {
@@ -173,7 +173,7 @@ fn vfork_and_exec() {
 
 /// Requirements: MON-021, MON-029.
 #[test]
-fn a_thread_ends_and_its_stack_goes() {
+fn unmapped_thread_stack_is_registered_again() {
     let Some(world) = World::open() else { return };
     // More than the C library keeps for the next thread (40 MiB), so these stacks are unmapped.
     const LARGE: usize = 64 << 20;
@@ -203,7 +203,7 @@ fn a_thread_ends_and_its_stack_goes() {
 
 /// Requirements: MON-029.
 #[test]
-fn another_thread_unmaps() {
+fn unmap_by_another_thread_renews_the_registration() {
     let Some(world) = World::open() else { return };
     let memory = Memory::new(4);
     let outcome = world.across(memory.start, memory.len, || {
@@ -219,7 +219,7 @@ fn another_thread_unmaps() {
 
 /// Requirements: MON-022.
 #[test]
-fn the_stack_is_used_again() {
+fn reused_stack_memory_is_registered_again() {
     let Some(world) = World::open() else { return };
     #[inline(never)]
     fn deeper(world: &World, seed: u8) -> u64 {

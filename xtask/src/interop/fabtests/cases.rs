@@ -201,7 +201,7 @@ mod tests {
     use super::{Generation, each_way};
 
     #[test]
-    fn ways_replace_their_mark() {
+    fn case_variants_replace_their_placeholder() {
         assert!(each_way("rdm%", &["", " -U"]).eq(["rdm", "rdm -U"]));
         assert!(each_way("flood", &[]).eq(["flood"]));
     }

@@ -336,7 +336,7 @@ mod tests {
     use std::process::ExitStatus;
 
     #[test]
-    fn endings_are_told_apart() {
+    fn exit_codes_map_to_verdicts() {
         let code = |code: i32| Some(ExitStatus::from_raw(code << 8));
         assert_eq!(verdict(&[code(0), code(0)]), Verdict::Passed);
         assert_eq!(verdict(&[code(61), code(195)]), Verdict::Excluded);

@@ -171,7 +171,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn lines_survive_json_and_say_what_they_are() {
+    fn lines_round_trip_through_json_with_their_kind() {
         let line = transfer("bpf", 4096, 1000.0, 1500.0, 1010.0);
         let value = serde_json::to_value(&line).unwrap();
         assert_eq!((value["is"].as_str(), value["bytes"].as_u64()), (Some("transfer"), Some(4096)));

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn without_transfers_there_is_no_picture() {
+    fn plot_without_transfers_is_an_error() {
         assert!(matches!(picture(&[]), Err(Failure::Registration(_))));
     }
 }

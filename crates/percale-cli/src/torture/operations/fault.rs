@@ -95,7 +95,7 @@ mod tests {
     use crate::torture::kinds::Kind;
 
     #[test]
-    fn missing_pages_come_in_after_the_handler_is_dropped_though_a_fork_has_a_copy_of_its_descriptor() {
+    fn missing_pages_are_supplied_after_handler_drop_despite_fork() {
         let memory = (Kind::named("private anonymous").unwrap().make)().unwrap();
         let handler = match Handler::of(memory.registered) {
             Ok(handler) => handler,

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_always_draws_the_same_and_every_choice_is_drawn() {
+    fn mix_is_determined_by_seed_and_covers_every_choice() {
         let draw = |seed| Mix::draw(&mut Dice::new(seed));
         let all: Vec<_> = (0..200).map(draw).collect();
         assert!((0..200).all(|seed| draw(seed) == all[seed as usize]));

@@ -77,7 +77,7 @@ mod tests {
     use super::{indices, text};
 
     #[test]
-    fn indices_are_written_and_read() {
+    fn indices_round_trip_through_text() {
         for list in [vec![], vec![3], vec![0, 1, 2, 5, 9, 10]] {
             assert_eq!(indices(&text(&list)), list);
         }

@@ -15,7 +15,7 @@ use percale_conformance::watchdog::Watchdog;
 use super::ground::{GROUND, Ground, key_of};
 use super::{ALL, Deadline, PATIENCE, all_of, open_as_told, serve};
 
-crate::on!(shm, untrusting, tcp, verbs: { killed_initiators_and_targets_leave_nothing });
+crate::on!(shm, untrusting, tcp, verbs: { killed_initiators_and_targets_leak_nothing });
 
 /// The key of the victim's region.
 const VICTIM: u64 = 30;
@@ -26,7 +26,7 @@ const WARM: u64 = 6;
 /// 50 deaths (500 with `PERCALE_LONG`), in the helper `survivor`.
 ///
 /// Requirements: RMA-013.
-fn killed_initiators_and_targets_leave_nothing(kind: &str) {
+fn killed_initiators_and_targets_leak_nothing(kind: &str) {
     let _watchdog =
         Watchdog::within("killed initiators and targets", Duration::from_secs(if long() { 3600 } else { 300 }));
     for _ in 0..if long() { 10 } else { 1 } {

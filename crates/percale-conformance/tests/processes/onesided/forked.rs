@@ -10,7 +10,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use super::{Deadline, PATIENCE, open_as_told, open_kind, refusal, serve};
 
 crate::on!(shm, untrusting, tcp, verbs: {
-    a_forked_child_takes_no_window_of_its_parents_back,
+    forked_child_does_not_invalidate_parent_windows,
 });
 
 const LEN: u64 = 20_000;
@@ -58,7 +58,7 @@ fn by_rdma(open: &Open) -> (u64, u64) {
 }
 
 /// Requirements: MW-003, FLT-010.
-fn a_forked_child_takes_no_window_of_its_parents_back(kind: &str) {
+fn forked_child_does_not_invalidate_parent_windows(kind: &str) {
     let _watchdog = Watchdog::new("a forked child takes no window back");
     let open = open_kind(kind, |domain| domain);
     let mut helper = Helper::start("window-owner", &[("PERCALE_FABRIC", kind)]);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::{ALL, Deadline, open_as_told, open_kind, refusal, serve};
 
 crate::on!(shm, untrusting, bounced, tcp, verbs: {
-    random_tries_are_all_refused,
+    random_accesses_with_wrong_keys_are_all_rejected,
 });
 
 /// The size of each region in bytes.
@@ -64,7 +64,7 @@ pub(crate) fn target() {
 /// 20,000 tries (10,000,000 with `PERCALE_LONG`), over all four kinds.
 ///
 /// Requirements: REV-008, MR-002, MR-003, MR-014, MR-050, MR-052, MW-008.
-fn random_tries_are_all_refused(kind: &str) {
+fn random_accesses_with_wrong_keys_are_all_rejected(kind: &str) {
     let _watchdog = Watchdog::within("random tries", Duration::from_secs(if long() { 7200 } else { 300 }));
     let seed = seed();
     println!("PERCALE_SEED={seed}");
@@ -130,7 +130,7 @@ mod executed {
         mod rust {
             /// Requirements: RMA-014.
             #[test]
-            fn the_target_carries_out_what_nobody_else_may() {
+            fn target_executes_accesses_that_peers_cannot_make() {
                 for kind in ["untrusting", "bounced"] {
                     super::super::super::accesses_that_the_target_carries_out(kind);
                 }

@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use super::{ALL, PATIENCE, all_of, open_as_told, open_kind, refusal, serve};
 
-crate::on!(shm, untrusting, bounced, tcp, verbs: { memory_may_come_and_go_under_a_region });
+crate::on!(shm, untrusting, bounced, tcp, verbs: { memory_under_a_region_may_be_unmapped_and_remapped });
 
 /// The address where the target maps its memory. Nothing else is mapped there.
 const HOLE: usize = 0x1234_5600_0000;
@@ -110,7 +110,7 @@ enum Answer {
 }
 
 /// Requirements: MR-026, MR-027, MR-028.
-fn memory_may_come_and_go_under_a_region(kind: &str) {
+fn memory_under_a_region_may_be_unmapped_and_remapped(kind: &str) {
     let _watchdog = Watchdog::within("memory comes and goes", Duration::from_secs(if long() { 500 } else { 300 }));
     let mut target = Helper::start("unbacked", &[("PERCALE_FABRIC", kind)]);
     let open = open_kind(kind, |domain| domain);

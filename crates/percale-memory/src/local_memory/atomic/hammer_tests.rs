@@ -150,7 +150,7 @@ fn sums<T: Number>() {
 }
 
 #[test]
-fn sums_lose_nothing() {
+fn concurrent_sums_lose_no_update() {
     for_all_types!(sums);
 }
 
@@ -253,7 +253,7 @@ fn extremes<T: Number>() {
 }
 
 #[test]
-fn extremes_are_kept() {
+fn concurrent_min_and_max_keep_extremes() {
     for_all_types!(extremes);
 }
 
@@ -325,7 +325,7 @@ fn bits<T: Number>() {
 }
 
 #[test]
-fn bits_belong_to_their_threads() {
+fn concurrent_bit_operations_keep_other_bits() {
     bits::<i8>();
     bits::<u8>();
     bits::<i16>();

@@ -17,7 +17,7 @@ fn valid() -> impl Iterator<Item = (Kind, AtomicOp, Datatype)> {
 
 /// The table of fi_atomic(3): for each kind the operations on integers and those on floats.
 #[test]
-fn validity_is_as_fi_atomic_says() {
+fn validity_matches_fi_atomic() {
     use AtomicOp::*;
     let simple = [Min, Max, Sum, Prod, Lor, Land, Lxor, Write];
     let bits = [Bor, Band, Bxor];
@@ -39,7 +39,7 @@ fn validity_is_as_fi_atomic_says() {
 }
 
 #[test]
-fn numbers_and_names_are_libfabrics_and_come_back() {
+fn numbers_and_names_match_libfabric_and_round_trip() {
     for (number, op) in (0..).zip(AtomicOp::ALL) {
         assert_eq!((op.to_u8(), AtomicOp::from_u8(number)), (number, Some(op)));
     }

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_and_bytes_of_our_own_travel_end_to_end() {
+    fn segments_are_sent_together_with_library_bytes() {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let ends = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         let (mut a, mut b) = ([3_u8, 4], [5_u8, 6, 7]);

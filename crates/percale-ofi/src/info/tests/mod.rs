@@ -184,7 +184,7 @@ fn without_hints_there_are_both_types_on_every_interface() {
 }
 
 #[test]
-fn every_answer_is_a_hint_that_is_answered_the_same() {
+fn getinfo_result_as_hints_returns_the_same_result() {
     for version in [API, fi_version(1, 18), fi_version(1, 4)] {
         let answer = ask(version, None, None, 0, std::ptr::null()).unwrap();
         for one in answer.all() {
@@ -205,7 +205,7 @@ fn every_answer_is_a_hint_that_is_answered_the_same() {
 }
 
 #[test]
-fn an_answer_to_all_registration_modes_is_a_hint_that_is_answered_the_same() {
+fn result_with_all_mr_modes_is_stable_as_hints() {
     // A program that offers raw keys gets a result without them, and passes that result as its next hints.
     let offered = FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
     let answer = Wishes::new(|wishes| wishes.domain.mr_mode = offered).ask(API).unwrap();
@@ -217,7 +217,7 @@ fn an_answer_to_all_registration_modes_is_a_hint_that_is_answered_the_same() {
 }
 
 #[test]
-fn capabilities_alone_come_back_as_asked() {
+fn requested_capabilities_are_returned_unchanged() {
     // MPICH calls fi_getinfo again with the capabilities of a result.
     let offered = anything().all()[0].0.caps;
     let again = Wishes::new(|wishes| wishes.info.caps = offered).ask(API).unwrap();
@@ -238,7 +238,7 @@ fn capabilities_alone_come_back_as_asked() {
 }
 
 #[test]
-fn nobody_is_layered_upon_percale() {
+fn layering_a_provider_on_percale_is_rejected() {
     for flags in [1 << 59, 1 << 61] {
         let (code, warnings) = ask(API, None, None, flags, std::ptr::null()).err().expect("no answer");
         assert_eq!(code, -FI_ENODATA);
@@ -276,7 +276,7 @@ fn made<T>(call: impl FnOnce(*mut *mut T) -> c_int) -> *mut T {
 
 /// Requirements: CON-010.
 #[test]
-fn an_endpoint_bound_to_any_address_advertises_its_domains_interface() {
+fn wildcard_endpoint_advertises_its_domain_interface() {
     let hints = Wishes::new(|wishes| wishes.info.caps = FI_MSG | FI_SEND);
     let answer = ask(API, None, Some(c"0"), FI_SOURCE, &raw const hints.info).unwrap();
     // SAFETY: the provider structure is a static.

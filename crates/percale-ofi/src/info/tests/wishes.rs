@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_describes_the_application_is_echoed() {
+fn application_attributes_are_echoed() {
     for threading in FI_THREAD_SAFE..=FI_THREAD_ENDPOINT {
         let answer = Wishes::new(|wishes| wishes.domain.threading = threading).ask(API).unwrap();
         assert!(answer.all().iter().all(|one| one.domain().threading == threading));
@@ -88,7 +88,7 @@ fn registration_modes_that_are_not_needed_are_cleared() {
 
 /// Requirements: MR-020, MR-021, MR-022.
 #[test]
-fn the_old_modes_stand_alone_and_stay() {
+fn old_mr_modes_exclude_others_and_are_kept() {
     for version in [fi_version(1, 4), fi_version(1, 5), API] {
         assert_eq!(registration_mode(version, FI_MR_BASIC), Ok(FI_MR_BASIC));
         assert_eq!(registration_mode(version, FI_MR_SCALABLE), Ok(FI_MR_SCALABLE));
@@ -111,7 +111,7 @@ fn local_registration_is_never_needed() {
 }
 
 #[test]
-fn wishes_that_cannot_be_are_refused_by_name() {
+fn unsupported_hints_are_rejected_by_name() {
     type Change = fn(&mut Wishes);
     let refused: &[(&str, Change)] = &[
         ("ep_attr->type FI_EP_DGRAM", |wishes| wishes.ep.r#type = FI_EP_DGRAM),

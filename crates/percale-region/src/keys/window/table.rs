@@ -194,7 +194,7 @@ mod tests {
 
     /// Requirements: MW-008.
     #[test]
-    fn keys_of_one_domain_are_not_those_of_another() {
+    fn window_keys_differ_between_domains() {
         let keys = || -> Vec<u64> {
             let lines = Lines::default();
             let origin = Origin::default();

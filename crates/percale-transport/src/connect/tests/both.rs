@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::*;
 
 #[test]
-fn oneself_and_other_names_of_a_peer_are_aliases() {
+fn connecting_to_self_or_another_peer_address_is_an_alias() {
     let [one, two] = services();
     let any = |service| Peer::with(service, |options| options.bind = "0.0.0.0:0".parse().unwrap());
     let (a, b) = (any(&one), any(&two));
@@ -36,7 +36,7 @@ fn oneself_and_other_names_of_a_peer_are_aliases() {
 }
 
 #[test]
-fn a_connection_that_one_side_lost_is_made_anew() {
+fn connection_lost_on_one_side_is_reestablished() {
     let [one, two] = services();
     let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));
     a.registration.connect(1, b.address());
@@ -54,7 +54,7 @@ fn a_connection_that_one_side_lost_is_made_anew() {
 }
 
 #[test]
-fn a_stranger_ends_no_connection_over_shared_memory() {
+fn unrelated_caller_cannot_end_a_shared_memory_connection() {
     let [one, two] = services();
     let (a, b) = (Peer::shm(&one), Peer::shm(&two));
     a.registration.connect(1, b.address());
@@ -181,7 +181,7 @@ fn many_calls_to_one_endpoint_settle() {
 }
 
 #[test]
-fn with_a_key_simultaneous_connects_settle_too() {
+fn simultaneous_connects_with_a_key_settle() {
     let [one, two] = services();
     let left: Vec<Peer> = (0..10).map(|_| keyed(&one, Some("k"))).collect();
     let right: Vec<Peer> = (0..10).map(|_| keyed(&two, Some("k"))).collect();

@@ -73,7 +73,7 @@ fn nowhere() -> SocketAddr {
 }
 
 #[test]
-fn whoever_advertises_the_called_endpoints_own_address_or_incarnation_is_refused() {
+fn caller_with_address_or_incarnation_of_callee_is_rejected() {
     let [one, _] = services();
     let a = Peer::tcp(&one);
     let verdict = Liar::call(a.address(), &Hello { address: a.address(), ..hello(3) }).verdict();
@@ -85,7 +85,7 @@ fn whoever_advertises_the_called_endpoints_own_address_or_incarnation_is_refused
 }
 
 #[test]
-fn an_address_is_believed_of_whoever_is_met_there_alone() {
+fn advertised_address_is_proven_only_by_connecting_to_it() {
     let [one, two] = services();
     let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));
     // One address has no listener. The other one belongs to another endpoint.
@@ -103,7 +103,7 @@ fn an_address_is_believed_of_whoever_is_met_there_alone() {
 }
 
 #[test]
-fn whoever_poses_as_a_connected_peer_learns_and_changes_nothing() {
+fn impostor_of_connected_peer_gains_and_changes_nothing() {
     let [one, two] = services();
     let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));
     b.registration.connect(1, a.address());
@@ -121,7 +121,7 @@ fn whoever_poses_as_a_connected_peer_learns_and_changes_nothing() {
 }
 
 #[test]
-fn whoever_took_a_peers_name_first_does_not_keep_it_out() {
+fn earlier_impostor_does_not_exclude_the_real_peer() {
     let [one, two] = services();
     for calls in ["the peer", "the endpoint"] {
         let (a, b) = (Peer::tcp(&one), Peer::tcp(&two));
@@ -220,7 +220,7 @@ fn pass_on(listener: TcpListener, to: SocketAddr) -> std::thread::JoinHandle<()>
 
 /// Requirements: CON-006.
 #[test]
-fn with_a_key_calls_cannot_be_passed_on_to_another_member() {
+fn keyed_call_cannot_be_relayed_to_another_member() {
     let [one, two] = services();
     let (a, b) = (keyed(&one, Some("open sesame")), keyed(&two, Some("open sesame")));
     let between = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -239,7 +239,7 @@ fn with_a_key_calls_cannot_be_passed_on_to_another_member() {
 
 /// Requirements: CON-006.
 #[test]
-fn calls_cannot_be_passed_back_to_the_caller() {
+fn call_cannot_be_relayed_back_to_its_caller() {
     let [one, _] = services();
     for key in [None, Some("open sesame")] {
         let a = keyed(&one, key);
@@ -257,7 +257,7 @@ fn calls_cannot_be_passed_back_to_the_caller() {
 
 /// Requirements: CON-006.
 #[test]
-fn no_byte_of_either_hello_can_be_changed_on_the_way() {
+fn changed_hello_bytes_are_detected() {
     let key = || Some(Key::new(b"open sesame".to_vec()));
     let bytes = crate::wire::hello::HELLO_BYTES;
     for (whose, at) in (0..bytes).flat_map(|at| [(0, at), (1, at)]) {

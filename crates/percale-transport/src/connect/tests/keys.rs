@@ -9,7 +9,7 @@ use crate::wire::why::Why;
 
 /// Requirements: CON-006.
 #[test]
-fn a_key_admits_those_who_have_it() {
+fn equal_keys_admit_the_connection() {
     let [one, two] = services();
     let (a, b) = (keyed(&one, Some("open sesame")), keyed(&two, Some("open sesame")));
     a.registration.connect(1, b.address());
@@ -33,7 +33,7 @@ fn a_wrong_or_missing_key_is_an_error_on_both_sides() {
 
 /// Requirements: CON-006.
 #[test]
-fn a_handshake_that_is_played_back_is_refused() {
+fn replayed_handshake_is_rejected() {
     let [one, two] = services();
     let keyed = |service| {
         Peer::with(service, |options| {

@@ -75,7 +75,7 @@ fn local_peers_get_shared_memory() {
 }
 
 #[test]
-fn what_fails_at_the_meeting_degrades_to_tcp() {
+fn failed_shared_memory_setup_degrades_to_tcp() {
     let [one, two] = services();
     // Each side expects a different size of the pair memory, so the acceptor refuses the memory that it receives.
     let a = Peer::shm(&one);
@@ -98,7 +98,7 @@ fn what_fails_at_the_meeting_degrades_to_tcp() {
 
 /// Requirements: CON-003.
 #[test]
-fn a_slow_meeting_is_waited_for() {
+fn slow_shared_memory_setup_is_awaited() {
     for transports in [Transports::SHM, Transports::all()] {
         let [one, two] = services();
         let [a, b] = [&one, &two].map(|service| Peer::with(service, |options| options.transports = transports));
@@ -113,7 +113,7 @@ fn a_slow_meeting_is_waited_for() {
 
 /// Requirements: CON-003.
 #[test]
-fn a_process_that_answers_late_is_waited_for() {
+fn late_answering_process_is_awaited() {
     let [one, two] = services();
     let (b, other) = (Peer::shm(&two), Peer::shm(&one));
     let patient = |options: &mut EndpointOptions| {

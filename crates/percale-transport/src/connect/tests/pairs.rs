@@ -60,7 +60,7 @@ impl Caller {
 }
 
 #[test]
-fn two_with_devices_connect_by_queue_pairs() {
+fn endpoints_with_devices_connect_by_queue_pairs() {
     let Some(adapter) = adapter() else { return };
     let [one, two] = services();
     let [a, b] = [&one, &two].map(|service| verbs(service, &adapter, (Transports::empty(), 60)));
@@ -72,7 +72,7 @@ fn two_with_devices_connect_by_queue_pairs() {
 
 /// Requirements: FLT-007.
 #[test]
-fn callers_that_do_not_choose_their_queue_pairs_lock_no_more_memory_than_some() {
+fn undecided_queue_pair_callers_lock_bounded_memory() {
     let Some(adapter) = adapter() else { return };
     let [one, two] = services();
     let b = verbs(&two, &adapter, (Transports::TCP, 600));
@@ -103,7 +103,7 @@ fn callers_that_do_not_choose_their_queue_pairs_lock_no_more_memory_than_some() 
 ///
 /// Requirements: FLT-009.
 #[test]
-fn a_port_that_is_not_found_holds_up_no_other_connection() {
+fn unreachable_port_does_not_delay_other_connections() {
     let Some(adapter) = adapter() else { return };
     let [one, two] = services();
     let b = verbs(&two, &adapter, (Transports::TCP, 600));
@@ -129,7 +129,7 @@ fn a_port_that_is_not_found_holds_up_no_other_connection() {
 ///
 /// Requirements: CON-008.
 #[test]
-fn ports_that_do_not_reach_each_other_are_not_used() {
+fn ports_without_mutual_reachability_are_not_used() {
     double::on("device double0 drop=1", || {
         let adapter = adapter().expect("a device");
         let [one, two] = services();

@@ -7,7 +7,7 @@ use crate::system::process_socket::ProcessSocket;
 use crate::wire::hello::VERSION;
 
 #[test]
-fn nobody_there_is_refused_at_once() {
+fn connect_to_closed_port_is_refused_immediately() {
     let [one, _] = services();
     let a = Peer::tcp(&one);
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -31,7 +31,7 @@ fn silence_times_out_on_both_sides() {
 
 /// A rejected caller may hang up late. Until then its socket must not cause repeated wake-ups.
 #[test]
-fn a_socket_that_is_drained_rests_until_its_caller_hangs_up() {
+fn drained_socket_causes_no_wakeups_until_hang_up() {
     use rustix::event::epoll::{self, EventData, EventFlags};
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -61,7 +61,7 @@ fn a_socket_that_is_drained_rests_until_its_caller_hangs_up() {
 }
 
 #[test]
-fn strangers_are_told_as_much_as_they_need() {
+fn unknown_protocol_gets_no_reply_and_other_version_gets_ours() {
     let [one, _] = services();
     let a = Peer::tcp(&one);
     let mut web = TcpStream::connect(a.address()).unwrap();
@@ -88,7 +88,7 @@ fn strangers_are_told_as_much_as_they_need() {
 }
 
 #[test]
-fn a_peer_that_keeps_hanging_up_is_an_error() {
+fn peer_that_repeatedly_hangs_up_is_an_error() {
     let [one, _] = services();
     let a = Peer::tcp(&one);
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -100,7 +100,7 @@ fn a_peer_that_keeps_hanging_up_is_an_error() {
 }
 
 #[test]
-fn strangers_at_the_unix_socket_get_nothing() {
+fn unknown_token_at_the_unix_socket_gets_no_answer() {
     let [one, two] = services();
     let (a, b) = (Peer::shm(&one), Peer::shm(&two));
     let (socket, address) = listen::unix_socket(&b.registration.incarnation()).unwrap();
@@ -115,7 +115,7 @@ fn strangers_at_the_unix_socket_get_nothing() {
 }
 
 #[test]
-fn a_crowd_of_silent_strangers_keeps_nobody_out() {
+fn many_silent_connections_do_not_block_a_peer() {
     let [one, two] = services();
     let long = |options: &mut EndpointOptions| {
         options.timeouts = ConnectTimeouts::of(Duration::from_secs(600));
@@ -134,7 +134,7 @@ fn a_crowd_of_silent_strangers_keeps_nobody_out() {
 }
 
 #[test]
-fn an_unread_mailbox_forgets_old_strangers_only() {
+fn unread_mailbox_drops_only_old_rejection_notices() {
     let mailbox = Mailbox::new(|| ());
     let from = "127.0.0.1:1".parse().unwrap();
     mailbox.post(Notice::Failed { attempt: 1, error: ConnectError::Authorization });

@@ -33,7 +33,7 @@ fn descriptors(bell: &TestBell) -> Vec<OwnedFd> {
 
 /// Requirements: FLT-007.
 #[test]
-fn another_user_is_not_met_whatever_it_passes() {
+fn shared_memory_setup_with_another_user_is_rejected() {
     let bell = TestBell::new(PAIR);
     let local = Arc::clone(&bell) as Arc<dyn LocalBell>;
     let pair = || {
@@ -68,7 +68,7 @@ fn another_user_is_not_met_whatever_it_passes() {
 
 /// Requirements: FLT-007.
 #[test]
-fn another_users_calls_take_no_place_at_the_unix_socket() {
+fn calls_of_another_user_use_no_unix_socket_slot() {
     let [one, two] = services();
     let long = |options: &mut EndpointOptions| options.timeouts = ConnectTimeouts::of(Duration::from_secs(600));
     let (a, b) = (Peer::with(&one, long), Peer::with(&two, long));

@@ -10,7 +10,7 @@ use crate::shm::fuzz_ring;
 use crate::shm::pair::PAIR_BYTES;
 
 #[test]
-fn what_the_set_up_hands_over_is_checked() {
+fn setup_parameters_are_validated() {
     let [good, _] = parts(true);
     assert!(matches!(ShmLink::new(Parts { side: 2, ..good }), Err(SetUpError::Side(2))));
     let [good, _] = parts(true);
@@ -32,7 +32,7 @@ fn what_the_set_up_hands_over_is_checked() {
 
 /// Requirements: CON-008.
 #[test]
-fn what_was_mapped_while_the_two_met_is_not_mapped_again() {
+fn memory_mapped_during_setup_is_not_mapped_again() {
     let [mut one, mut two] = parts(false);
     for parts in [&mut one, &mut two] {
         parts.mappings = Some(Mappings::new(parts.pair.as_fd(), parts.peer_bell.as_fd()).unwrap());
@@ -44,7 +44,7 @@ fn what_was_mapped_while_the_two_met_is_not_mapped_again() {
 }
 
 #[test]
-fn arbitrary_pair_memory_harms_nobody() {
+fn arbitrary_pair_memory_breaks_only_its_link() {
     for seed in 0..1500u64 {
         let mut bytes = pattern(seed, [200, 4200, 9000, 30_000][(seed % 4) as usize]);
         if seed % 3 == 0 {
@@ -63,7 +63,7 @@ fn arbitrary_pair_memory_harms_nobody() {
 
 /// A thread writes arbitrary bytes all over the pair while messages go both ways.
 #[test]
-fn scribbling_while_messages_move_breaks_only_the_link() {
+fn overwriting_pair_memory_breaks_only_the_link() {
     for seed in 0..40u64 {
         let parts = parts(false);
         let scribble = Mapping::of(parts[0].pair.as_fd(), PAIR_BYTES).unwrap();

@@ -50,7 +50,7 @@ fn stopped_half_way(cma: bool) -> ([Peer; 2], Memory, Memory) {
 }
 
 #[test]
-fn the_end_of_a_connection_gives_no_memory_back_while_the_peer_may_copy() {
+fn connection_end_keeps_memory_the_peer_may_copy() {
     for cma in [true, false] {
         let ([mut a, mut b], _source, mut target) = stopped_half_way(cma);
         b.link.connection_end().set("reset by a stranger");
@@ -73,7 +73,7 @@ fn the_end_of_a_connection_gives_no_memory_back_while_the_peer_may_copy() {
 }
 
 #[test]
-fn a_transfer_that_its_puller_left_is_no_fault_of_memory() {
+fn transfer_abandoned_by_its_puller_is_not_a_memory_fault() {
     for cma in [true, false] {
         let ([mut a, mut b], _source, _target) = stopped_half_way(cma);
         b.link.connection_end().set("closed");
@@ -90,7 +90,7 @@ fn a_transfer_that_its_puller_left_is_no_fault_of_memory() {
 }
 
 #[test]
-fn what_its_sender_took_back_is_not_delivered() {
+fn withdrawn_message_is_not_delivered() {
     for (cma, turns) in [(true, 0), (true, 3), (false, 0), (false, 3)] {
         let kept = if cma { Kept::Heap } else { Kept::Arena };
         let mut both = peers(cma, HEAP);
@@ -142,7 +142,7 @@ fn memory_is_given_back_when_the_process_ends() {
 }
 
 #[test]
-fn a_pull_that_begins_after_the_peer_has_gone_ends() {
+fn pull_started_after_peer_loss_ends() {
     for rounds in 0..2 {
         let mut both = peers(true, HEAP);
         let (mut source, mut target) = (Memory::new(LEN, Kept::Heap), Memory::new(LEN, Kept::Heap));
@@ -168,7 +168,7 @@ fn a_pull_that_begins_after_the_peer_has_gone_ends() {
 const FORBIDDEN: [[bool; 2]; 3] = [[true, false], [false, true], [true, true]];
 
 #[test]
-fn what_the_kernel_copies_no_more_goes_through_the_ring() {
+fn forbidden_kernel_copy_falls_back_to_the_ring() {
     for sides in FORBIDDEN {
         for turns in [None, Some(0), Some(1), Some(3), Some(9)] {
             let mut both = peers(true, HEAP);
@@ -206,7 +206,7 @@ fn what_the_kernel_copies_no_more_goes_through_the_ring() {
 }
 
 #[test]
-fn messages_arrive_while_the_kernel_forbids_copies_at_any_moment() {
+fn messages_arrive_although_kernel_copies_become_forbidden() {
     for (round, sides) in (0..24_u64).zip(FORBIDDEN.into_iter().cycle()) {
         let both = peers(true, HEAP);
         let both = std::thread::scope(|scope| {

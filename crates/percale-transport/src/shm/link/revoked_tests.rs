@@ -46,7 +46,7 @@ fn ended(both: &mut [Peer; 2]) -> (Result<u64, PullError>, Result<(), PullError>
 
 /// Requirements: MR-069.
 #[test]
-fn a_place_revoked_in_the_middle_fails_the_pull_and_the_link_goes_on() {
+fn target_revoked_during_a_pull_fails_it_and_keeps_the_link() {
     for (kept, cma) in WAYS {
         let bounces = kept == Kept::Heap && !cma;
         let mut both = peers(cma, HEAP);
@@ -78,7 +78,7 @@ fn a_place_revoked_in_the_middle_fails_the_pull_and_the_link_goes_on() {
 }
 
 #[test]
-fn a_place_revoked_before_the_end_of_the_link_is_no_fault_of_memory() {
+fn target_revoked_before_link_end_is_not_a_memory_fault() {
     for (kept, cma) in WAYS.into_iter().filter(|(kept, cma)| *kept == Kept::Arena || *cma) {
         let mut both = peers(cma, HEAP);
         let (mut source, mut target) = (Memory::new(LEN, kept), Memory::new(LEN, Kept::Arena));
@@ -101,7 +101,7 @@ fn a_place_revoked_before_the_end_of_the_link_is_no_fault_of_memory() {
 
 /// Requirements: MR-069.
 #[test]
-fn a_source_revoked_in_the_middle_fails_both_ends_and_the_link_goes_on() {
+fn source_revoked_during_a_pull_fails_both_and_keeps_the_link() {
     for (kept, cma) in WAYS {
         let mut both = peers(cma, HEAP);
         for rounds in [None, Some(0), Some(1), Some(3)] {
@@ -135,7 +135,7 @@ fn a_source_revoked_in_the_middle_fails_both_ends_and_the_link_goes_on() {
 }
 
 #[test]
-fn leased_memory_that_stays_arrives_whole_from_and_to_regions() {
+fn unrevoked_leased_memory_is_transferred_completely() {
     for (kept, cma) in WAYS {
         let mut both = peers(cma, HEAP);
         for (from_region, into_region) in [(true, false), (false, true), (true, true)] {
@@ -155,7 +155,7 @@ fn leased_memory_that_stays_arrives_whole_from_and_to_regions() {
 }
 
 #[test]
-fn a_pull_that_would_copy_by_itself_from_a_region_breaks_the_link() {
+fn pull_by_guessed_region_address_breaks_the_link() {
     let mut both = peers(true, HEAP);
     let (mut source, mut target) = (Memory::new(LEN, Kept::Heap), Memory::new(LEN, Kept::Heap));
     let revocable = Revocable::new(source.segments());
@@ -174,7 +174,7 @@ fn a_pull_that_would_copy_by_itself_from_a_region_breaks_the_link() {
 ///
 /// Requirements: MR-069.
 #[test]
-fn what_was_revoked_belongs_to_its_owner_at_once() {
+fn revoked_memory_is_immediately_free_for_its_owner() {
     for (kept, cma) in WAYS {
         let mut both = peers(cma, HEAP);
         for round in 0..24u64 {

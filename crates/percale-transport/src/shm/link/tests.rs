@@ -401,7 +401,7 @@ fn a_sleeping_receiver_misses_nothing() {
 }
 
 #[test]
-fn what_was_sent_before_death_or_goodbye_arrives_first() {
+fn messages_sent_before_death_or_goodbye_arrive() {
     let [mut a, mut b] = peers(false, HEAP);
     for tag in 0..24 {
         a.send(tag, b"last words", false).unwrap();
@@ -456,7 +456,7 @@ fn unreadable_memory_is_an_error_on_both_sides_and_the_link_goes_on() {
 }
 
 #[test]
-fn an_operation_that_is_gone_is_not_pulled() {
+fn pull_of_a_missing_operation_fails_with_gone() {
     let mut both = peers(true, HEAP);
     let mut memory = Memory::new(50_000, Kept::Heap);
     let address = (memory.heap.as_ptr().expose_provenance() as u64).into();

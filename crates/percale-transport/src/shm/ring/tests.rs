@@ -90,7 +90,7 @@ mod plain {
     }
 
     #[test]
-    fn a_full_ring_refuses_and_goes_on_after_a_quarter() {
+    fn full_ring_accepts_frames_after_a_quarter_is_consumed() {
         let heap = Heap::new(4, 4096);
         let (mut tx, mut rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
         let (mut scratch, none) = ([0; SCRATCH], Segments::EMPTY);
@@ -112,7 +112,7 @@ mod plain {
     }
 
     #[test]
-    fn an_empty_ring_takes_the_longest_payload_wherever_it_stands() {
+    fn empty_ring_accepts_the_longest_payload_at_any_position() {
         for first in (513..=2048).step_by(61) {
             let heap = Heap::new(6, 4096);
             let (mut tx, mut rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
@@ -133,7 +133,7 @@ mod plain {
     }
 
     #[test]
-    fn half_a_frame_is_none() {
+    fn incomplete_frame_is_not_returned() {
         let heap = Heap::new(6, 4096);
         let (mut tx, rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
         let mut bytes = vec![1; INLINE_MAX];
@@ -148,7 +148,7 @@ mod plain {
     }
 
     #[test]
-    fn marks_go_round() {
+    fn marks_wrap_around() {
         let heap = Heap::new(2, 4096);
         let (mut tx, mut rx) = (Producer::new(heap.area(2048)), Consumer::new(heap.area(2048)));
         let mut scratch = [0; SCRATCH];
@@ -162,7 +162,7 @@ mod plain {
     }
 
     #[test]
-    fn what_no_percale_writes_is_refused() {
+    fn invalid_marks_are_rejected() {
         let heap = Heap::new(2, 4096);
         let mut rx = Consumer::new(heap.area(2048));
         let try_mark = |mark: u64| {

@@ -21,7 +21,7 @@ fn memory() -> Arc<OwnedFd> {
 }
 
 #[test]
-fn an_arena_is_taken_back_as_soon_as_there_is_room_to_say_so() {
+fn arena_is_revoked_when_the_socket_has_room() {
     let [mut ours, mut theirs] = pair();
     // As many arenas as the socket has room to announce, of memory that stays allocated.
     let stays = memory();
@@ -41,7 +41,7 @@ fn an_arena_is_taken_back_as_soon_as_there_is_room_to_say_so() {
 }
 
 #[test]
-fn who_does_not_stop_announcing_is_cut_off() {
+fn peer_announcing_too_many_arenas_is_disconnected() {
     let [mut ours, mut theirs] = pair();
     let stays = memory();
     for number in 1..=20 {
@@ -55,7 +55,7 @@ fn who_does_not_stop_announcing_is_cut_off() {
 }
 
 #[test]
-fn a_number_that_is_gone_is_no_breach_of_protocol() {
+fn revoked_arena_number_is_not_a_protocol_error() {
     let [mut ours, mut theirs] = pair();
     assert!(matches!(theirs.find(7, 0, 8), Ok(None)), "never given");
     let memory = memory();
@@ -69,7 +69,7 @@ fn a_number_that_is_gone_is_no_breach_of_protocol() {
 }
 
 #[test]
-fn what_is_larger_than_any_memory_is_not_mapped() {
+fn arenas_larger_than_memory_are_not_mapped() {
     let [mut ours, mut theirs] = pair();
     let sparse = |bytes: u64| Arc::new(sealed_memfd("percale-test", bytes as usize, 0).unwrap());
     let huge = 32_u64 << 40;
@@ -104,7 +104,7 @@ fn held_while_taken_back(number: u32, bytes: u64, [ours, theirs]: &mut [Arenas; 
 }
 
 #[test]
-fn what_is_in_use_counts_though_it_was_taken_back() {
+fn revoked_mapping_in_use_counts_against_the_limit() {
     let mut sides = pair();
     let half = sides[1].most / 16 * 9 / 4096 * 4096;
     let first = held_while_taken_back(1, half, &mut sides).unwrap();
@@ -114,7 +114,7 @@ fn what_is_in_use_counts_though_it_was_taken_back() {
 }
 
 #[test]
-fn mappings_in_use_are_no_more_than_arenas_may_be_given() {
+fn mappings_in_use_are_limited() {
     let mut sides = pair();
     let mut held: Vec<_> = (1..=LIMIT as u32).map(|n| held_while_taken_back(n, 4096, &mut sides).unwrap()).collect();
     assert!(held_while_taken_back(2000, 4096, &mut sides).is_none(), "one too many");

@@ -109,7 +109,7 @@ mod tests {
 
         /// A claim lies within the payload, even if a peer wrote an arbitrary value to the word.
         #[test]
-        fn a_claim_of_nonsense_lies_within(word: u64, total in 1_u64..300, pusher: bool, first: bool) {
+        fn claim_of_arbitrary_word_stays_within_the_payload(word: u64, total in 1_u64..300, pusher: bool, first: bool) {
             let end = if pusher { Side::Back } else { Side::Front };
             if let Some(range) = end.claim(&AtomicU64::new(word), total, first) {
                 prop_assert!(range.start < range.end && range.end <= total);
@@ -119,7 +119,7 @@ mod tests {
 
     /// Two threads claim at once: all chunks are claimed, and none twice.
     #[test]
-    fn two_sides_meet() {
+    fn concurrent_claims_cover_all_chunks_once() {
         for total in [1, 4, 5, 16, 17, 1000] {
             let word = AtomicU64::new(0);
             let all = |end: Side| {

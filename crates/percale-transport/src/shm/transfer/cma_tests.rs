@@ -53,7 +53,7 @@ fn segment(bytes: &mut [u8]) -> Segments {
 }
 
 #[test]
-fn a_copy_reaches_the_peer_or_nobody_whoever_has_its_process_id() {
+fn copy_never_reaches_a_process_with_a_reused_id() {
     let mut memory = vec![0_u8; LEN];
     let at = memory.as_mut_ptr().expose_provenance() as u64;
     let peer = Child::new(&mut memory, 1, 77);
@@ -138,7 +138,7 @@ fn forbid_copies_by_number() -> bool {
 }
 
 #[test]
-fn copies_go_through_the_file_where_those_by_process_id_are_forbidden_later() {
+fn forbidden_copies_by_process_id_fall_back_to_the_file() {
     let mut memory = vec![0_u8; LEN];
     let at = memory.as_mut_ptr().expose_provenance() as u64;
     let peer = Child::new(&mut memory, 1, 77);

@@ -23,7 +23,7 @@ fn half() -> Half {
 }
 
 #[test]
-fn a_puller_that_gives_up_hears_that_the_pusher_has_let_go_and_nothing_is_copied_after_that() {
+fn loom_no_copy_happens_after_the_pusher_released_an_abandoned_pull() {
     loom::model(|| {
         let slot = Slot { claimed: super::super::sync::AtomicU64::new(0), puller: half(), pusher: PusherHalf(half()) };
         let (asked, copied) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -58,7 +58,7 @@ fn a_puller_that_gives_up_hears_that_the_pusher_has_let_go_and_nothing_is_copied
 }
 
 #[test]
-fn what_a_puller_counts_was_read_before_its_pusher_used_that_memory_again() {
+fn loom_counted_bytes_were_read_before_memory_reuse() {
     loom::model(|| {
         let model = Arc::new((AtomicU64::new(7), Gone::for_model()));
         let pusher = thread::spawn({

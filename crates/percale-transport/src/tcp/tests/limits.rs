@@ -44,7 +44,7 @@ fn stream(kind: Kind, len: usize, there: usize) -> Vec<u8> {
 
 /// Requirements: FLT-008.
 #[test]
-fn each_kind_of_frame_has_its_longest_payload() {
+fn payload_length_is_limited_per_frame_kind() {
     for (kind, limit) in LIMITS {
         for len in [limit + 1, limit * 2, u32::MAX as usize] {
             let mut notes = Notes::keeping(0);

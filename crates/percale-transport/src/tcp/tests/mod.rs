@@ -37,7 +37,7 @@ pub(super) fn links(options: TcpOptions) -> (TcpLink, TcpLink) {
 }
 
 #[test]
-fn a_socket_that_has_no_peer_any_more_is_a_lost_connection() {
+fn socket_without_peer_is_a_lost_connection() {
     let (a, _b) = sockets();
     let again = a.try_clone().unwrap();
     let mut link = TcpLink::new(OwnedFd::from(a), SMALL).unwrap();
@@ -227,7 +227,7 @@ pub(super) fn stream(frames: &[(Head, usize)]) -> Vec<u8> {
 }
 
 #[test]
-fn what_no_peer_sends_breaks_the_link() {
+fn invalid_frames_break_the_link() {
     let data =
         |id, tag, len: usize| (Head { kind: Kind::Data, flags: Flags::ID, len: len as u32, tag, data: 0, id }, len);
     let long = |kind, len: usize| (Head { kind, len: len as u32, ..Head::default() }, 0);
@@ -262,7 +262,7 @@ fn what_no_peer_sends_breaks_the_link() {
 }
 
 #[test]
-fn a_goodbye_closes_and_its_lack_means_death() {
+fn close_without_goodbye_is_reported_as_death() {
     let (mut a, mut b) = links(TcpOptions::default());
     let mut notes = Notes::keeping(99);
     a.send(&tagged(0, 1), &Segments::EMPTY, false).unwrap();
@@ -282,7 +282,7 @@ fn a_goodbye_closes_and_its_lack_means_death() {
 }
 
 #[test]
-fn a_reset_is_death_but_what_came_before_is_delivered() {
+fn reset_is_reported_as_death_after_earlier_messages() {
     let (mut a, mut b) = links(TcpOptions::default());
     let mut notes = Notes::keeping(99);
     a.send(&tagged(0, 1), &Segments::EMPTY, false).unwrap();
@@ -295,7 +295,7 @@ fn a_reset_is_death_but_what_came_before_is_delivered() {
 }
 
 #[test]
-fn a_stream_cut_short_is_death() {
+fn truncated_stream_is_reported_as_death() {
     let (mut a, b) = sockets();
     let mut b = TcpLink::new(OwnedFd::from(b), TcpOptions::default()).unwrap();
     a.write_all(&tagged(5_000, 1).to_bytes().as_bytes()[..20]).unwrap();
@@ -306,7 +306,7 @@ fn a_stream_cut_short_is_death() {
 }
 
 #[test]
-fn lingering_delivers_what_waits_although_something_was_left_unread() {
+fn linger_delivers_queued_frames_despite_unread_input() {
     let (mut a, mut b) = links(SMALL);
     let memory = Lent::new(pattern(200_000, 0));
     let reader = std::thread::spawn(move || {
@@ -323,7 +323,7 @@ fn lingering_delivers_what_waits_although_something_was_left_unread() {
 }
 
 #[test]
-fn lingering_ends_when_nobody_reads() {
+fn linger_times_out_if_the_peer_does_not_read() {
     let (mut a, _b) = links(SMALL);
     let memory = Lent::new(vec![0; 200_000]);
     while a.send(&tagged(200_000, 1), &memory.whole(), false).is_ok() {}
@@ -331,7 +331,7 @@ fn lingering_ends_when_nobody_reads() {
 }
 
 #[test]
-fn a_pull_of_what_is_gone_says_so_and_of_too_much_breaks() {
+fn pull_of_withdrawn_data_fails_and_of_too_much_breaks_the_link() {
     let (mut a, mut b) = links(TcpOptions::default());
     let (mut at_a, mut at_b) = (Notes::keeping(99), Notes::keeping(99));
     let target = Lent::new(vec![0; 50]);
@@ -374,7 +374,7 @@ fn a_goodbye_waits_for_pushes() {
 }
 
 #[test]
-fn the_wire_is_heads_and_payloads() {
+fn wire_format_is_head_then_payload() {
     let (a, mut b) = sockets();
     let mut a = TcpLink::new(OwnedFd::from(a), TcpOptions::default()).unwrap();
     a.send(&tagged(3, 9), &Lent::new(vec![1, 2, 3]).whole(), false).unwrap();

@@ -37,7 +37,7 @@ impl Stream for Slow {
 }
 
 #[test]
-fn a_lone_frame_leaves_at_once_and_a_burst_together() {
+fn lone_frame_is_sent_at_once_and_a_burst_is_batched() {
     let (mut out, mut to) = (Outbound::new(), Slow::default());
     for _ in 0..3 {
         out.send(&mut to, &tagged(0, 0), &Segments::EMPTY, false).unwrap();
@@ -58,7 +58,7 @@ fn a_lone_frame_leaves_at_once_and_a_burst_together() {
 }
 
 #[test]
-fn what_waits_leaves_with_the_frame_that_ends_a_promise() {
+fn queued_frames_are_sent_with_the_last_frame_of_a_batch() {
     let (mut out, mut to) = (Outbound::new(), Slow::default());
     let memory = Lent::new(pattern(FLUSH_BYTES, 0));
     out.send(&mut to, &tagged(0, 0), &Segments::EMPTY, true).unwrap();
@@ -73,7 +73,7 @@ fn what_waits_leaves_with_the_frame_that_ends_a_promise() {
 }
 
 #[test]
-fn a_full_kernel_is_asked_once_a_poll_and_fills_a_bounded_queue() {
+fn full_socket_is_tried_once_per_poll_and_queue_is_bounded() {
     let (mut out, mut to) = (Outbound::new(), Slow { room: [10, 0, 0].into(), ..Slow::default() });
     let memory = Lent::new(pattern(1_000, 0));
     let mut sent = 0;

@@ -72,7 +72,7 @@ mod tests {
         ///
         /// Requirements: FLT-007.
         #[test]
-        fn a_target_says_what_it_likes(steps in prop::collection::vec((0u8..4, 0u8..5, 0u8..8, 0u8..4), 0..200)) {
+        fn target_answers_match_the_model(steps in prop::collection::vec((0u8..4, 0u8..5, 0u8..8, 0u8..4), 0..200)) {
             let mut bytes = Vec::new();
             for (what, key, number, says) in steps {
                 bytes.extend([what, key, number]);
@@ -95,7 +95,7 @@ mod tests {
 
         /// Requirements: FLT-007.
         #[test]
-        fn so_do_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
+        fn arbitrary_grant_bytes_match_the_model(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
             fuzz_grants(&bytes);
         }
     }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_asked_about_once_and_again_when_its_grant_is_gone() {
+    fn key_is_requested_once_and_again_after_grant_loss() {
         let mut grants = Grants::default();
         assert_eq!(grants.find(7, false), Err(None));
         assert_eq!(grants.find(7, true), Err(Some(1)));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_questions_than_allowed() {
+    fn outstanding_key_requests_are_limited() {
         let mut grants = Grants::default();
         let asked = (0..1000).filter(|key| grants.find(*key, true) != Err(None)).count();
         assert_eq!(asked, ASKED);

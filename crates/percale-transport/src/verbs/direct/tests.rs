@@ -34,7 +34,7 @@ fn number(located: Located) -> u32 {
 }
 
 #[test]
-fn what_the_device_does_not_register_is_executed() {
+fn unregistrable_regions_are_accessed_by_the_target() {
     let Some(grantee) = grantee() else { return };
     // SAFETY: the memory is not written, because it must not be registered with the device.
     let fixed = unsafe { Segment::new(FIXED.as_ptr().cast_mut(), FIXED.len()) };
@@ -48,7 +48,7 @@ fn what_the_device_does_not_register_is_executed() {
 
 /// Requirements: REV-001.
 #[test]
-fn a_grants_number_and_key_are_not_used_again_before_the_peer_forgot_them() {
+fn grant_number_and_key_are_not_reused_before_peer_release() {
     let Some(grantee) = grantee() else { return };
     let mut memory = vec![0; 4096];
     let mut numbers = Vec::new();
@@ -80,7 +80,7 @@ fn a_grants_number_and_key_are_not_used_again_before_the_peer_forgot_them() {
 
 /// Requirements: REV-002.
 #[test]
-fn what_a_peer_that_is_gone_was_granted_is_closed_at_once() {
+fn grants_of_a_lost_peer_are_closed_immediately() {
     let Some(grantee) = grantee() else { return };
     let mut memory = vec![0; 4096];
     let region = region(&mut memory);

@@ -206,7 +206,7 @@ fn all(root: usize) -> [Collective; 8] {
 }
 
 #[test]
-fn every_program_does_what_a_plain_loop_does_for_every_root() {
+fn program_matches_sequential_model_for_every_root() {
     let mut seed = 0x0123_4567_89ab_cdef;
     let elements = (AtomicOp::Sum, Datatype::U16);
     for members in 1..=9 {
@@ -224,7 +224,7 @@ fn every_program_does_what_a_plain_loop_does_for_every_root() {
 }
 
 #[test]
-fn programs_of_any_size_do_what_a_plain_loop_does_in_any_order() {
+fn program_matches_sequential_model_in_any_delivery_order() {
     let mut seed = 0x9e37_79b9_7f4a_7c15;
     let pairs: Vec<_> = AtomicOp::ALL
         .iter()
@@ -248,7 +248,7 @@ fn programs_of_any_size_do_what_a_plain_loop_does_in_any_order() {
 }
 
 #[test]
-fn floats_have_the_same_bits_everywhere() {
+fn float_results_are_bitwise_equal_on_all_members() {
     let mut seed = 0x1234_5678_9abc_def1;
     let odd = [0.0_f64, -0.0, 1e300, -1e300, f64::NAN, 0.1, 3.0, f64::INFINITY];
     for members in 1..=9 {
@@ -270,7 +270,7 @@ fn floats_have_the_same_bits_everywhere() {
 }
 
 #[test]
-fn a_barrier_is_passed_by_nobody_before_all_have_come() {
+fn barrier_blocks_until_all_members_enter() {
     for members in 1..=17 {
         for late in 0..members {
             let mut all = programs(Collective::Barrier, &vec![Vec::new(); members], 0, Datatype::U8, false);

@@ -96,7 +96,7 @@ mod model {
     /// One thread queues work while another counts. A thread that finds that work may be due takes it. The work is
     /// taken exactly once.
     #[test]
-    fn loom_trig_007_what_waits_is_never_slept_over() {
+    fn loom_due_work_is_started_exactly_once() {
         for fails in [false, true] {
             loom::model(move || {
                 let gate = Arc::new(Gate::default());

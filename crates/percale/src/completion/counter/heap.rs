@@ -320,7 +320,7 @@ mod tests {
     proptest! {
         /// Requirements: TRIG-009, TRIG-011.
         #[test]
-        fn items_leave_by_threshold_and_then_in_order(
+        fn items_are_popped_by_threshold_then_in_order(
             steps in prop::collection::vec(step(), 1..400),
             looks: bool,
         ) {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_at_the_ends_of_the_numbers() {
+    fn extreme_thresholds_are_ordered() {
         let mut heap = Heap::default();
         for threshold in [u64::MAX, 0, u64::MAX, 1] {
             heap.push(Item { threshold, slot: 0, stamp: 0 });

@@ -339,7 +339,7 @@ mod tests {
 
     /// Requirements: CMP-012.
     #[test]
-    fn successes_and_failures_are_counted_apart() {
+    fn successes_and_errors_are_counted_separately() {
         let counter = Counter::new();
         counter.clone().add(3);
         counter.add_error(1);
@@ -352,7 +352,7 @@ mod tests {
 
     /// Requirements: CMP-012.
     #[test]
-    fn threads_that_count_and_set_lose_nothing() {
+    fn concurrent_add_and_set_lose_no_count() {
         const EACH: u64 = 20_000;
         const BEYOND: u64 = 1 << 40;
         let counter = Counter::new();
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_when_an_operation_fails_and_only_then() {
+    fn wait_fails_only_on_a_new_error() {
         let counter = Counter::new();
         counter.add_error(1);
         let error = counter.wait(1, Some(Duration::from_millis(1))).unwrap_err();

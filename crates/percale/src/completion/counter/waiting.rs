@@ -200,7 +200,7 @@ mod tests {
     use crate::completion::counter::Counter;
 
     #[test]
-    fn queueing_and_taking_back_for_ever_takes_no_memory() {
+    fn repeated_queue_and_cancel_uses_bounded_memory() {
         let mut waiting = Waiting::default();
         for threshold in 0..100_000_u64 {
             let due = Due::Add(Counter::new(), 1);
@@ -215,7 +215,7 @@ mod tests {
         ///
         /// Requirements: TRIG-009.
         #[test]
-        fn both_conditions_begin_by_threshold_and_then_in_order(
+        fn work_starts_by_threshold_then_in_order_for_both_conditions(
             steps in proptest::collection::vec((0_u8..6, 0_u64..12), 1..200),
         ) {
             let mut waiting = Waiting::default();

@@ -92,7 +92,7 @@ mod model {
     }
 
     #[test]
-    fn loom_cmp_012_nobody_sleeps_over_what_he_waits_for() {
+    fn loom_sleeper_misses_no_wakeup() {
         let mut bounded = loom::model::Builder::new();
         bounded.preemption_bound = Some(3);
         bounded.check(|| {

@@ -10,7 +10,7 @@ fn readable(wait: &Wait) -> bool {
 }
 
 #[test]
-fn the_descriptor_tells_only_who_armed() {
+fn descriptor_is_readable_only_after_arm() {
     let wait = Wait::new();
     wait.notify();
     assert!(!readable(&wait));
@@ -50,7 +50,7 @@ impl Progress for Driver {
 }
 
 #[test]
-fn waiting_drives_what_is_attached_and_wakes_for_its_descriptor() {
+fn wait_progresses_attached_drivers_and_wakes_for_descriptors() {
     for before in [true, false] {
         let wait = Wait::new();
         let driver = Driver::new();
@@ -80,7 +80,7 @@ fn waiting_drives_what_is_attached_and_wakes_for_its_descriptor() {
 }
 
 #[test]
-fn a_sleeper_wakes_though_the_descriptor_is_drained_by_another() {
+fn sleeper_wakes_although_another_thread_drains_descriptor() {
     let wait = Wait::new();
     let done = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -97,7 +97,7 @@ fn a_sleeper_wakes_though_the_descriptor_is_drained_by_another() {
 }
 
 #[test]
-fn who_waits_for_a_value_is_not_woken_before() {
+fn value_wait_is_not_woken_below_the_value() {
     let wait = Wait::new();
     let (value, looks) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
@@ -130,7 +130,7 @@ fn who_waits_for_a_value_is_not_woken_before() {
 }
 
 #[test]
-fn a_wait_ends_when_its_time_is_up() {
+fn wait_ends_at_its_timeout() {
     let wait = Wait::new();
     for timeout in [Duration::ZERO, Duration::from_millis(2)] {
         let ended = wait.until(Some(timeout), || None::<()>);
@@ -139,7 +139,7 @@ fn a_wait_ends_when_its_time_is_up() {
 }
 
 #[test]
-fn nothing_is_slept_over() {
+fn wait_misses_no_wakeup() {
     // Each thread waits for the other's turn. A lost wake-up would make this test hang.
     let turn = AtomicU32::new(0);
     let waits = [Wait::new(), Wait::new()];

@@ -95,7 +95,7 @@ mod tests {
     const MOMENT: Duration = Duration::from_nanos(300);
 
     #[test]
-    fn only_an_application_that_spins_lingers() {
+    fn lingering_starts_only_while_application_spins() {
         let mut linger = LingerPolicy::default();
         let start = Instant::now();
         assert!(!linger.is_soon_at(start), "the first poll has no poll before it");

@@ -392,13 +392,13 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_hot_socket_keeps_no_other_waiting() {
+    fn idle_hot_socket_does_not_delay_others() {
         assert_eq!(looks(&mut poller(2), 64, false), (64, 64));
         assert_eq!(looks(&mut poller(1), LONE_SWEEP, false), (LONE_SWEEP, 1), "there is no other");
     }
 
     #[test]
-    fn a_busy_hot_socket_keeps_others_waiting_for_a_sweep_at_most() {
+    fn busy_hot_socket_delays_others_by_at_most_one_sweep() {
         let mut poller = poller(2);
         for _ in 0..3 {
             assert_eq!(looks(&mut poller, SWEEP, true), (SWEEP, 1));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowded_thread_asks_epoll_alone_and_in_every_round() {
+    fn crowded_thread_polls_only_epoll_in_every_round() {
         let mut poller = poller(3);
         poller.set_crowded(true);
         assert_eq!(looks(&mut poller, 64, false), (0, 64));

@@ -87,7 +87,7 @@ fn granted(address: &str) -> Control {
 
 /// Requirements: CON-017, CON-018.
 #[test]
-fn who_says_what_nobody_says_to_a_listener_is_cut_off() {
+fn listener_disconnects_peer_after_invalid_frame() {
     let world = World::new();
     let request = Control::Request { data: vec![1; 3] };
     let rejected = Control::Rejected { why: Rejection::Owner, data: Vec::new() };
@@ -135,7 +135,7 @@ fn who_says_what_nobody_says_to_a_listener_is_cut_off() {
 
 /// Requirements: CON-018, FLT-007.
 #[test]
-fn whoever_floods_a_listener_with_requests_costs_nobody_else_a_connection() {
+fn request_flood_does_not_prevent_other_connections() {
     let world = World::new();
     let events = EventQueue::default();
     let hostile = world.open(&events);
@@ -170,7 +170,7 @@ fn whoever_floods_a_listener_with_requests_costs_nobody_else_a_connection() {
 
 /// Requirements: CON-018, FLT-007.
 #[test]
-fn control_frames_are_counted_for_each_peer_and_from_look_to_look() {
+fn control_frames_are_counted_per_peer_and_poll() {
     let world = World::new();
     let [flooding, calling] = [(); 2].map(|()| world.open(&EventQueue::default()));
     for end in [&flooding, &calling] {
@@ -206,7 +206,7 @@ fn control_frames_are_counted_for_each_peer_and_from_look_to_look() {
 
 /// Requirements: CON-017, CON-018.
 #[test]
-fn a_listener_that_says_what_nobody_says_is_left() {
+fn client_disconnects_from_listener_after_invalid_frame() {
     let world = World::new();
     let request = Control::Request { data: Vec::new() };
     let message = vec![(Head::default(), vec![1; 8])];

@@ -37,7 +37,7 @@ fn parked_memory_is_freed_by_an_endpoint_that_makes_progress() {
 
 /// Requirements: MW-050, REV-002.
 #[test]
-fn a_domain_ends_while_a_peer_is_in_a_window() {
+fn domain_closes_while_a_peer_uses_a_window() {
     let network = Network::new(1, SimOptions::default());
     let domain = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network).open().unwrap();
     let memory = Arc::<[u8]>::from([7; 16]);
@@ -56,7 +56,7 @@ fn a_domain_ends_while_a_peer_is_in_a_window() {
 
 /// Requirements: REV-002.
 #[test]
-fn parked_memory_is_freed_when_another_region_comes_or_goes() {
+fn parked_memory_is_freed_when_another_region_opens_or_closes() {
     for comes in [true, false] {
         let (domain, peer, region, memory) = stuck();
         let other = domain.register(vec![0; 8], Access::REMOTE_READ).unwrap();

@@ -80,7 +80,7 @@ const REFUSED: i32 = ErrorCode::KeyRejected.errno();
 
 /// Requirements: MW-002, MW-034.
 #[test]
-fn a_domain_has_type_1_and_one_type_2() {
+fn domain_supports_type_1_and_one_type_2_window() {
     for (two, has, lacks) in
         [(TypeTwo::A, WindowType::TwoA, WindowType::TwoB), (TypeTwo::B, WindowType::TwoB, WindowType::TwoA)]
     {
@@ -94,7 +94,7 @@ fn a_domain_has_type_1_and_one_type_2() {
 
 /// Requirements: MW-007, MW-029.
 #[test]
-fn a_bind_changes_the_lower_byte_and_every_other_key_is_refused() {
+fn bind_changes_the_low_key_byte_and_other_keys_are_rejected() {
     let domain = domain();
     let (endpoint, me) = me(&domain);
     let region = region(&domain);
@@ -123,7 +123,7 @@ fn a_bind_changes_the_lower_byte_and_every_other_key_is_refused() {
 
 /// Requirements: MW-016, MW-020.
 #[test]
-fn amb_047_a_bind_that_cannot_be_changes_nothing() {
+fn failed_bind_changes_nothing() {
     let (domain, other) = (domain(), domain());
     let (endpoint, me) = me(&domain);
     let region = region(&domain);
@@ -195,7 +195,7 @@ fn memory_of_a_dropped_region_stays_while_a_window_is_bound() {
 
 /// Requirements: MW-024, MW-025, MW-031.
 #[test]
-fn each_type_is_bound_its_own_way() {
+fn each_window_type_accepts_only_its_bind_call() {
     let domain = domain();
     let us = me(&domain);
     let region = region(&domain);
@@ -209,7 +209,7 @@ fn each_type_is_bound_its_own_way() {
 
 /// Requirements: MW-035, MW-036, MW-037, MW-043.
 #[test]
-fn a_type_2_window_is_bound_with_a_byte_and_invalidated() {
+fn type_2_window_is_bound_with_a_key_byte_and_invalidated() {
     let domain = domain();
     let us = me(&domain);
     let region = region(&domain);
@@ -237,7 +237,7 @@ fn a_type_2_window_is_bound_with_a_byte_and_invalidated() {
 
 /// Requirements: MW-041.
 #[test]
-fn a_2b_window_ends_with_its_endpoint() {
+fn type_2b_window_is_unbound_when_its_endpoint_closes() {
     let domain = domain();
     let us = me(&domain);
     let region = region(&domain);
@@ -251,7 +251,7 @@ fn a_2b_window_ends_with_its_endpoint() {
 
 /// Requirements: MW-007.
 #[test]
-fn amb_051_a_window_owns_256_keys() {
+fn window_reserves_256_keys() {
     let domain = domain();
     let window = domain.window(WindowType::One).unwrap();
     let with_key = |key| domain.registration(Access::REMOTE_READ).key(key).own(vec![0; 8]);
@@ -281,7 +281,7 @@ fn stuck_in(domain: &Domain, key: u64, via: Via) -> Arc<Stuck> {
 
 /// Requirements: MW-050.
 #[test]
-fn a_rebind_waits_for_a_peer_that_is_at_it_and_says_busy_if_that_does_not_move() {
+fn rebind_returns_busy_while_a_stopped_peer_uses_the_window() {
     let domain = domain();
     let region = region(&domain);
     let mut window = domain.window(WindowType::One).unwrap();
@@ -304,7 +304,7 @@ fn a_rebind_waits_for_a_peer_that_is_at_it_and_says_busy_if_that_does_not_move()
 
 /// Requirements: MW-050.
 #[test]
-fn an_invalidation_completes_when_nobody_is_at_the_window() {
+fn invalidation_completes_when_the_window_has_no_users() {
     let domain = domain();
     let us = me(&domain);
     let region = region(&domain);
@@ -328,7 +328,7 @@ fn an_invalidation_completes_when_nobody_is_at_the_window() {
 
 /// Requirements: MW-044.
 #[test]
-fn a_fence_waits_for_an_invalidation_from_before_the_connection_was_lost() {
+fn fence_waits_for_invalidation_posted_before_connection_loss() {
     let network = Network::new(1, SimOptions::default());
     let open = || {
         let builder = DomainBuilder::new(false, None, false, false, String::new()).simulated(&network);
@@ -370,7 +370,7 @@ fn a_fence_waits_for_an_invalidation_from_before_the_connection_was_lost() {
 ///
 /// Requirements: MW-008.
 #[test]
-fn no_key_is_accepted_but_those_that_are_live() {
+fn only_live_keys_are_accepted() {
     let long = std::env::var_os("PERCALE_LONG").is_some_and(|value| value != "0");
     let domain = domain();
     let region = region(&domain);

@@ -5,7 +5,7 @@ use crate::cache::grace::Grace;
 
 /// Requirements: RCACHE-010.
 #[test]
-fn without_a_fence_each_lane_is_waited_for_that_has_not_had_the_lock_since() {
+fn grace_without_fence_waits_for_lanes_without_a_later_lock() {
     let epoch = AtomicU64::new(0);
     let mut grace = Grace::with(|| false);
     let ended = |grace: &mut Grace, epoch: &crate::sync::AtomicU64| {

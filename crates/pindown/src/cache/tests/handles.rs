@@ -14,7 +14,7 @@ fn register(cache: &Cache<Arc<Memory>>, range: Range) -> Registration {
 
 /// Requirements: MON-036, MON-038, MON-039.
 #[test]
-fn registering_gives_a_handle_and_keys_and_overlaps_are_apart() {
+fn register_returns_separate_handles_for_overlapping_ranges() {
     let (memory, cache, notifier) = cache();
     let one = register(&cache, bytes(0x1_0000, 100));
     let other = register(&cache, bytes(0x1_0010, 8000));
@@ -33,7 +33,7 @@ fn registering_gives_a_handle_and_keys_and_overlaps_are_apart() {
 
 /// Requirements: MON-004, MON-005, MON-043, MON-044.
 #[test]
-fn each_that_changed_is_told_once() {
+fn each_changed_registration_is_reported_once() {
     let (_memory, cache, notifier) = cache();
     // Figure 4: three registrations of three pages. Two of them contain the middle page.
     let figure_4 = [pages(10, 2), pages(11, 2), pages(12, 1)].map(|range| register(&cache, range));
@@ -56,7 +56,7 @@ fn each_that_changed_is_told_once() {
 
 /// Requirements: MON-047.
 #[test]
-fn no_burst_loses_a_handle() {
+fn burst_of_changes_loses_no_handle() {
     let (_memory, cache, notifier) = cache();
     let all: Vec<_> = (0..3000).map(|n| register(&cache, pages(10 * n, 1)).handle).collect();
     for n in 0..3000 {
@@ -70,7 +70,7 @@ fn no_burst_loses_a_handle() {
 
 /// Requirements: MON-048, MON-049.
 #[test]
-fn a_wait_is_woken_by_a_change_and_finds_what_was_told_before() {
+fn wait_is_woken_by_changes_and_finds_earlier_ones() {
     let (_memory, cache, notifier) = cache();
     let registrations = [pages(1, 1), pages(5, 1)].map(|range| register(&cache, range));
     notifier.changed(pages(1, 1));
@@ -99,7 +99,7 @@ fn a_wait_can_be_interrupted() {
 
 /// Requirements: RCACHE-027, MON-040, MON-041.
 #[test]
-fn they_are_the_applications_to_close() {
+fn application_registrations_are_kept_until_deregistered() {
     let memory = Arc::new(Memory { limit: Some(2), ..Memory::default() });
     let (cache, notifier) = open(&memory, 64, u64::MAX);
     let one = register(&cache, pages(1, 1));
@@ -140,7 +140,7 @@ impl Registrar for Wide {
 
 /// Requirements: MON-065.
 #[test]
-fn keys_and_handles_have_64_bits_and_handles_are_not_used_again() {
+fn keys_and_handles_are_64_bits_and_handles_are_not_reused() {
     let (_notifier, imported) = Notifier::new(|_, _| true).expect("a descriptor");
     let cache = Cache::builder(Wide).monitor(Choice::Imported(imported)).open().expect("opens");
     let lane = cache.lane();

@@ -4,7 +4,7 @@ use super::*;
 
 /// Requirements: RCACHE-023.
 #[test]
-fn at_the_registrars_limit_idle_registrations_go_beside_some_in_use() {
+fn idle_registrations_are_evicted_while_others_are_held() {
     let memory = Arc::new(Memory { limit: Some(8), ..Memory::default() });
     let (cache, _notifier) = open(&memory, 64, u64::MAX);
     let lane = cache.lane();
@@ -23,7 +23,7 @@ fn at_the_registrars_limit_idle_registrations_go_beside_some_in_use() {
 
 /// Requirements: RCACHE-010.
 #[test]
-fn what_is_held_stays_pinned_and_holds_up_nothing_else() {
+fn held_use_stays_pinned_and_blocks_nothing_else() {
     let (memory, cache, notifier) = cache();
     let lane = cache.lane();
     let is_pinned = |used: &Use| memory.pins.lock().expect("whole").contains_key(&used.local_key());
@@ -55,7 +55,7 @@ fn what_is_held_stays_pinned_and_holds_up_nothing_else() {
 
 /// Requirements: RCACHE-008, RCACHE-009.
 #[test]
-fn what_is_held_is_counted_and_not_dropped_for_room() {
+fn held_use_is_counted_and_not_evicted() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 32, 64 * page_size());
     let lane = cache.lane();
@@ -79,7 +79,7 @@ fn what_is_held_is_counted_and_not_dropped_for_room() {
 }
 
 #[test]
-fn a_lane_that_goes_while_it_holds_a_use_keeps_that_alone_pinned() {
+fn dropped_lane_keeps_only_its_held_use_pinned() {
     let (memory, cache, _notifier) = cache();
     let lane = cache.lane();
     let _lost = lane.hold(lane.get(pages(0, 1), READ).expect("registered"));
@@ -90,7 +90,7 @@ fn a_lane_that_goes_while_it_holds_a_use_keeps_that_alone_pinned() {
 }
 
 #[test]
-fn a_use_ends_at_no_lane_but_its_own() {
+fn use_can_end_only_at_its_lane() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     let (memory, cache, notifier) = cache();
     let (other_memory, other_cache, _other_notifier) = self::cache();
@@ -123,7 +123,7 @@ fn a_use_ends_at_no_lane_but_its_own() {
 }
 
 #[test]
-fn a_use_that_another_lane_refused_ends_at_its_own() {
+fn use_rejected_by_another_lane_ends_at_its_lane() {
     let (memory, cache, notifier) = cache();
     let lanes = [cache.lane(), cache.lane()];
     let [lane, other] = &lanes;

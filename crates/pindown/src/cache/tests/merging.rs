@@ -17,7 +17,7 @@ fn pinned(memory: &Memory) -> Vec<Range> {
 
 /// Requirements: RCACHE-003.
 #[test]
-fn neighbours_become_one_registration_only_where_that_is_asked_for() {
+fn neighbours_are_merged_only_if_enabled() {
     let (memory, cache, _notifier) = cache();
     let lane = cache.lane();
     let apart = [pages(10, 1), pages(11, 1)].map(|range| key(&lane, range, READ));
@@ -48,7 +48,7 @@ fn neighbours_become_one_registration_only_where_that_is_asked_for() {
 
 /// Requirements: RCACHE-026.
 #[test]
-fn what_was_merged_stays_pinned_until_its_last_use_ends() {
+fn merged_registration_stays_pinned_until_last_use_ends() {
     let memory = Arc::new(Memory::default());
     let (cache, notifier) = merging(&memory, 64, u64::MAX);
     let (one, other) = (cache.lane(), cache.lane());
@@ -95,7 +95,7 @@ fn a_buffer_sent_from_page_by_page_is_not_registered_quadratically() {
 }
 
 #[test]
-fn where_the_larger_one_cannot_be_pinned_or_watched_the_pages_alone_are() {
+fn failed_merge_keeps_single_page_registrations() {
     struct Small(Arc<Memory>);
     impl Registrar for Small {
         type Pin = u64;
@@ -188,7 +188,7 @@ proptest! {
 
     /// Requirements: RCACHE-003, RCACHE-021.
     #[test]
-    fn it_merges_as_the_rules_say(
+    fn merging_matches_the_model(
         steps in prop::collection::vec((0..5_u8, 0..80_u64, 1..9_u64, any::<bool>()), 1..200),
     ) {
         let memory = Arc::new(Memory::default());

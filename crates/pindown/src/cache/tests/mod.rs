@@ -124,7 +124,7 @@ fn key(lane: &Lane<Arc<Memory>>, range: Range, access: Access) -> u64 {
 
 /// Requirements: RCACHE-001, RCACHE-003, RCACHE-004.
 #[test]
-fn two_transfers_are_one_registration_and_parts_are_served_too() {
+fn transfers_of_a_range_and_its_parts_share_a_registration() {
     let (memory, cache, _notifier) = cache();
     let lane = cache.lane();
     let whole = key(&lane, bytes(0x1_0010, 3 * page_size()), READ);
@@ -140,7 +140,7 @@ fn two_transfers_are_one_registration_and_parts_are_served_too() {
 }
 
 #[test]
-fn rights_that_a_registration_lacks_need_another() {
+fn missing_rights_require_another_registration() {
     let (memory, cache, _notifier) = cache();
     let lane = cache.lane();
     let read = key(&lane, pages(1, 1), READ);
@@ -154,7 +154,7 @@ fn rights_that_a_registration_lacks_need_another() {
 
 /// Requirements: MON-004, RCACHE-021.
 #[test]
-fn a_change_takes_out_what_overlaps_and_nothing_else() {
+fn change_evicts_exactly_the_overlapping_entries() {
     let (memory, cache, notifier) = cache();
     let lane = cache.lane();
     let ranges = [pages(10, 2), pages(11, 2), pages(12, 1), pages(10, 1)];
@@ -174,7 +174,7 @@ fn a_change_takes_out_what_overlaps_and_nothing_else() {
 
 /// Requirements: RCACHE-020, RCACHE-021.
 #[test]
-fn a_change_of_no_known_range_is_a_change_of_everything() {
+fn change_of_an_invalid_range_invalidates_everything() {
     let (_memory, cache, notifier) = cache();
     let lane = cache.lane();
     let own = cache.register(pages(40, 1), READ).expect("registered");
@@ -193,7 +193,7 @@ fn a_change_of_no_known_range_is_a_change_of_everything() {
 
 /// Requirements: RCACHE-026, MON-050.
 #[test]
-fn what_is_in_use_stays_pinned_until_its_use_ends() {
+fn used_registration_stays_pinned_until_its_use_ends() {
     let (memory, cache, notifier) = cache();
     let (one, other) = (cache.lane(), cache.lane());
     let used = one.get(pages(5, 1), READ).expect("registered");
@@ -213,7 +213,7 @@ fn what_is_in_use_stays_pinned_until_its_use_ends() {
 }
 
 #[test]
-fn a_lane_that_is_never_idle_does_not_hold_up_unpinning() {
+fn never_idle_lane_does_not_block_unpinning() {
     let (memory, cache, notifier) = cache();
     let lane = cache.lane();
     let mut under_way = lane.get(pages(1, 1), READ).expect("registered");
@@ -231,7 +231,7 @@ fn a_lane_that_is_never_idle_does_not_hold_up_unpinning() {
 
 /// Requirements: RCACHE-005, RCACHE-010.
 #[test]
-fn what_waited_for_a_long_use_goes_with_the_next_miss() {
+fn retired_entries_are_unpinned_at_the_next_miss() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 64, 4 * page_size());
     let (one, other) = (cache.lane(), cache.lane());
@@ -248,7 +248,7 @@ fn what_waited_for_a_long_use_goes_with_the_next_miss() {
 
 /// Requirements: RCACHE-005, RCACHE-007, RCACHE-022.
 #[test]
-fn limits_hold_for_what_is_pinned_and_the_least_lately_used_goes() {
+fn limits_include_pinned_entries_and_evict_the_lru_entry() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 16, 40 * page_size());
     let lane = cache.lane();
@@ -290,7 +290,7 @@ fn without_a_limit_of_bytes_everything_is_kept() {
 
 /// Requirements: MON-058.
 #[test]
-fn a_program_that_changes_nothing_may_say_so_and_nothing_is_ever_dropped() {
+fn imported_monitor_without_reports_never_deregisters() {
     // An application whose callback accepts all memory and that then reports nothing gets a cache that never
     // deregisters. This mode is never the default.
     let (memory, cache, _notifier) = cache();
@@ -308,7 +308,7 @@ fn a_program_that_changes_nothing_may_say_so_and_nothing_is_ever_dropped() {
 
 /// Requirements: RCACHE-008, RCACHE-009.
 #[test]
-fn a_limit_of_none_registers_each_time() {
+fn zero_limit_registers_each_time() {
     let memory = Arc::new(Memory::default());
     let (cache, _notifier) = open(&memory, 0, u64::MAX);
     let lane = cache.lane();
@@ -322,7 +322,7 @@ fn a_limit_of_none_registers_each_time() {
 
 /// Requirements: RCACHE-010, RCACHE-023.
 #[test]
-fn at_the_registrars_limit_idle_registrations_go_and_used_ones_stay() {
+fn registrar_limit_evicts_idle_and_keeps_used_registrations() {
     let memory = Arc::new(Memory { limit: Some(8), ..Memory::default() });
     let (cache, _notifier) = open(&memory, 64, u64::MAX);
     let lane = cache.lane();
@@ -398,7 +398,7 @@ fn a_range_that_changes_while_it_is_registered_is_used_once() {
 }
 
 #[test]
-fn what_the_monitor_does_not_answer_for_is_not_kept() {
+fn unwatched_memory_is_not_kept() {
     let memory = Arc::new(Memory::default());
     let (_notifier, imported) = Notifier::new(|range, _| range.start() < 0x10_0000).expect("a descriptor");
     let cache = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported)).open().expect("opens");
@@ -418,7 +418,7 @@ proptest! {
     ///
     /// Requirements: RCACHE-021.
     #[test]
-    fn nothing_stale_is_ever_served(
+    fn cache_never_serves_a_stale_entry(
         steps in prop::collection::vec((0..7_u8, 0..60_u64, 1..6_u64, any::<bool>()), 1..400),
         count in 1..24_u32,
         merges in any::<bool>(),

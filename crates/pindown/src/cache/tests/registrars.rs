@@ -93,7 +93,7 @@ fn an_unpin_of_one_use_that_panics_ends_the_use() {
 
 /// Requirements: RCACHE-021.
 #[test]
-fn a_pin_that_panics_is_the_callers_panic_and_leaves_nothing_begun() {
+fn panicking_pin_unwinds_to_the_caller_and_leaves_no_state() {
     let (registrar, cache, notifier) = twisted();
     registrar.at_pin(|range| assert!(range.start() != 0, "a registrar that panics at one address"));
     let lane = cache.lane();
@@ -113,7 +113,7 @@ fn a_pin_that_panics_is_the_callers_panic_and_leaves_nothing_begun() {
 
 /// Requirements: MON-004.
 #[test]
-fn an_application_that_panics_when_it_is_asked_what_it_watches_leaves_nothing_begun() {
+fn panicking_watch_callback_leaves_no_state() {
     let (_notifier, imported) = Notifier::new(|range, _| range.start() != 0 || panic!("asked")).expect("a descriptor");
     let memory = Arc::new(Memory::default());
     let cache = Cache::builder(Arc::clone(&memory)).monitor(Choice::Imported(imported)).open().expect("opens");
@@ -126,7 +126,7 @@ fn an_application_that_panics_when_it_is_asked_what_it_watches_leaves_nothing_be
 
 /// Requirements: RCACHE-023.
 #[test]
-fn a_pin_that_fails_leaves_nothing_pinned_and_is_tried_again_by_the_next() {
+fn failed_pin_leaves_nothing_pinned_and_is_retried() {
     let memory = Arc::new(Memory { limit: Some(0), ..Memory::default() });
     let (cache, _notifier) = open(&memory, 64, u64::MAX);
     let lane = cache.lane();
@@ -142,7 +142,7 @@ fn a_pin_that_fails_leaves_nothing_pinned_and_is_tried_again_by_the_next() {
 
 /// Requirements: RCACHE-010.
 #[test]
-fn while_a_registrar_blocks_others_use_the_cache() {
+fn blocking_registrar_does_not_block_other_lanes() {
     let (registrar, cache, notifier) = twisted();
     // The registrar blocks at two addresses: when it pins one, and when it unpins the other.
     let (in_call, go_on) = (Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3)));

@@ -261,7 +261,7 @@ mod tests {
 
     /// Requirements: MON-033.
     #[test]
-    fn older_arguments_are_known() {
+    fn older_tracepoint_arguments_are_accepted() {
         let hooks = old_kernel().check().expect("all hooks are there");
         assert_eq!(hooks, Hooks { memcg_path: true, starts: false, submit: Some("io_uring_submit_sqe") });
     }
@@ -288,7 +288,7 @@ mod tests {
 
     /// Requirements: MON-033.
     #[test]
-    fn a_kernel_that_frees_page_tables_early_needs_both_ends_of_system_calls() {
+    fn kernel_freeing_page_tables_early_needs_syscall_entry_hooks() {
         let mut made = old_kernel();
         let (name, member) = (made.name("zap_details"), made.name("reclaim_pt"));
         made.push(name, STRUCT, 1, 0, &[member, 0, 0]);

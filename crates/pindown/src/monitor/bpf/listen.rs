@@ -93,7 +93,7 @@ mod tests {
 
     /// Requirements: MON-034.
     #[test]
-    fn the_socket_is_everybodys_and_what_is_no_socket_stays() {
+    fn socket_is_world_accessible_and_other_files_are_kept() {
         let place = std::env::temp_dir().join(format!("pindown-listen-{}", std::process::id()));
         fs::create_dir(&place).expect("a directory");
         let [socket, file, link] = ["socket", "file", "link"].map(|name| place.join(name));

@@ -85,7 +85,7 @@ mod tests {
 
     /// Requirements: MON-034.
     #[test]
-    fn what_one_user_takes_is_not_taken_from_another() {
+    fn quota_is_counted_per_user_and_in_total() {
         let mut quota = Quota::new(2, 3);
         let first = [quota.take(1), quota.take(1)].map(|taken| taken.expect("within both limits"));
         assert_eq!(quota.take(1).expect_err("a third of one user"), Reached::Each);

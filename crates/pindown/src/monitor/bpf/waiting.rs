@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_one_address_space_are_put_and_taken_in_turn() {
+    fn updates_of_one_address_space_are_serialized() {
         let mut waiting = Waiting::default();
         waiting.put(put(1, 10));
         let first = waiting.next();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_taken_before_it_was_put_never_appears() {
+    fn page_removed_before_insertion_is_never_inserted() {
         let mut waiting = Waiting::default();
         waiting.put(put(1, 10));
         assert!(waiting.take(take(1, 10)).is_some());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_put_while_others_are_put_and_taken() {
+    fn updates_of_different_address_spaces_are_concurrent() {
         let mut waiting = Waiting::default();
         waiting.take(take(1, 10));
         waiting.put(put(2, 20));

@@ -143,7 +143,7 @@ mod tests {
 
     /// Requirements: MON-034.
     #[test]
-    fn messages_come_back_as_sent() {
+    fn helper_messages_round_trip() {
         let all = [
             Message::Hello { version: 1 },
             Message::Challenge { start: 1 << 56, len: 4096 },

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_and_pieces_make_up_the_range() {
+    fn gaps_and_pieces_partition_the_range() {
         let mut pieces = BTreeMap::new();
         for (start, end) in [(10, 20), (30, 40)] {
             pieces.insert(start, Piece { end, count: 1, ours: true });

@@ -101,7 +101,7 @@ impl Pages {
 
 /// Requirements: MON-001, MON-013.
 #[test]
-fn unmapped_and_mapped_again_is_registered_again() {
+fn remapped_memory_is_registered_again() {
     let _alone = alone();
     for settings in BOTH {
         let Some(cache) = cache(settings) else { continue };
@@ -133,7 +133,7 @@ fn unmapped_and_mapped_again_is_registered_again() {
 
 /// Requirements: MON-009, MON-010.
 #[test]
-fn what_moves_is_invalidated_and_the_rest_stays() {
+fn moved_memory_is_invalidated_and_the_rest_is_kept() {
     let _alone = alone();
     for settings in BOTH {
         let Some(cache) = cache(settings) else { continue };
@@ -160,7 +160,7 @@ fn what_moves_is_invalidated_and_the_rest_stays() {
 
 /// Requirements: MON-012.
 #[test]
-fn dropped_pages_are_used_once_from_then_on() {
+fn dropped_pages_are_not_kept_afterwards() {
     let _alone = alone();
     for settings in BOTH {
         let Some(cache) = cache(settings) else { continue };
@@ -175,7 +175,7 @@ fn dropped_pages_are_used_once_from_then_on() {
 }
 
 #[test]
-fn what_it_cannot_watch_is_not_kept() {
+fn unwatchable_memory_is_not_kept() {
     let _alone = alone();
     for settings in BOTH {
         let Some(cache) = cache(settings) else { continue };
@@ -223,7 +223,7 @@ fn protect(range: Range, rights: libc::c_int) {
 
 /// Requirements: MON-014.
 #[test]
-fn a_right_that_was_lost_is_lost_to_hits_that_ask() {
+fn lost_right_is_detected_by_checking_hits() {
     let _alone = alone();
     for settings in BOTH.map(Settings::check_rights) {
         let Some(cache) = cache(settings) else { continue };
@@ -260,7 +260,7 @@ fn a_right_that_was_lost_is_lost_to_hits_that_ask() {
 
 /// Requirements: MON-014.
 #[test]
-fn memory_mapped_anew_as_read_only_is_not_written_through_an_older_registration() {
+fn read_only_remap_is_not_written_through_old_registration() {
     let _alone = alone();
     for settings in BOTH.into_iter().chain(BOTH.map(Settings::check_rights)) {
         let Some(cache) = cache(settings) else { continue };
@@ -278,7 +278,7 @@ fn memory_mapped_anew_as_read_only_is_not_written_through_an_older_registration(
 
 /// Requirements: RCACHE-011.
 #[test]
-fn the_older_way_of_watching_has_a_name_and_keeps_as_much() {
+fn plain_userfaultfd_is_named_and_keeps_registrations() {
     let _alone = alone();
     for (settings, name) in BOTH.into_iter().zip(["userfaultfd", "userfaultfd-plain"]) {
         let Some(cache) = cache(settings) else { continue };
@@ -302,7 +302,7 @@ fn write_protect(shared: &Shared, range: Range) {
 
 /// Requirements: MON-031.
 #[test]
-fn a_write_protection_of_somebody_elses_is_taken_back_when_it_faults() {
+fn foreign_write_protection_is_removed_on_fault() {
     let _alone = alone();
     for settings in BOTH {
         let monitor = match UserfaultfdMonitor::open(settings) {

@@ -30,7 +30,7 @@ fn write(two: &mut Two, grant: GrantIndex, from: &Lent) -> Result<bool, DirectEr
 
 /// Requirements: REV-004.
 #[test]
-fn a_key_of_another_region_is_asked_for_anew_before_the_target_is_asked_to_help() {
+fn stale_key_is_looked_up_again_before_target_assistance() {
     let mut two = Two::new(true);
     let old = region(&two, 0);
     let grant = two.grant(KEY);
@@ -46,7 +46,7 @@ fn a_key_of_another_region_is_asked_for_anew_before_the_target_is_asked_to_help(
 
 /// Requirements: REV-004.
 #[test]
-fn a_target_does_not_help_with_another_region_than_the_initiator_copies() {
+fn target_assists_only_with_the_region_of_the_initiator() {
     for again in [false, true] {
         let mut two = Two::new(true);
         let mut region_now = region(&two, 0);
@@ -74,7 +74,7 @@ fn a_target_does_not_help_with_another_region_than_the_initiator_copies() {
 }
 
 #[test]
-fn a_request_for_help_with_memory_that_was_freed_meanwhile_is_not_held_against_the_initiator() {
+fn assistance_request_for_freed_memory_keeps_the_link() {
     let mut two = Two::new(true);
     let region = region(&two, 0);
     let grant = two.grant(KEY);

@@ -60,7 +60,7 @@ fn answered(bytes: usize, id: u32, change: impl FnOnce(&mut Resolution)) -> Resu
 }
 
 #[test]
-fn answers_that_cannot_be_break_the_link_and_nothing_else() {
+fn invalid_answers_break_only_the_link() {
     let all = size_of::<Resolution>();
     assert!(matches!(answered(all, 1, |_| ()), Ok(Lookup::Ready(_))), "the answer is good before it is changed");
     type Change = fn(&mut Resolution);
@@ -91,7 +91,7 @@ fn answers_that_cannot_be_break_the_link_and_nothing_else() {
 }
 
 #[test]
-fn answers_that_may_be_late_are_void() {
+fn possibly_late_answers_do_not_break_the_link() {
     let all = size_of::<Resolution>();
     // The arena may have been taken back in the meantime.
     assert_eq!(answered(all, 1, |it| it.arena = 0xFFFF_FFF0.into()), Ok(Lookup::Unknown));
@@ -127,7 +127,7 @@ fn a_page_of_the_wrong_size_is_refused() {
 }
 
 #[test]
-fn unasked_answers_and_questions_without_number_break_the_link() {
+fn unsolicited_answers_and_unnumbered_requests_break_the_link() {
     for head in [
         Head { kind: Kind::Resolved, flags: Flags::ID, id: 1, ..Head::default() },
         Head { kind: Kind::Resolved, ..Head::default() },
@@ -148,7 +148,7 @@ fn fill(two: &mut Two) {
 }
 
 #[test]
-fn questions_are_answered_when_there_is_room() {
+fn lookup_requests_are_answered_when_there_is_room() {
     let mut two = Two::new(true);
     let regions: Vec<_> = (0..2 * ASKED).map(|_| two.region(8, true, BOTH)).collect();
     fill(&mut two);
@@ -168,7 +168,7 @@ fn questions_are_answered_when_there_is_room() {
 }
 
 #[test]
-fn more_questions_than_may_be_under_way_break_the_link() {
+fn too_many_outstanding_lookups_break_the_link() {
     let mut two = Two::new(true);
     fill(&mut two);
     let mut result = Ok(());
@@ -186,7 +186,7 @@ fn more_questions_than_may_be_under_way_break_the_link() {
 
 /// The control socket carries other content than the ring; neither is trusted.
 #[test]
-fn nonsense_on_the_control_socket_breaks_the_link() {
+fn invalid_data_on_the_control_socket_breaks_the_link() {
     let [initiator, target] = parts(true);
     let control = rustix::io::dup(&target.control).unwrap();
     let domain = domain();

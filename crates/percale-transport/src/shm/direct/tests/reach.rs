@@ -12,7 +12,7 @@ const MAPPED_AND_NOT: [bool; 2] = [true, false];
 
 /// Requirements: MR-051, MR-053.
 #[test]
-fn bytes_go_both_ways_whole_and_in_pieces() {
+fn reads_and_writes_work_whole_and_in_segments() {
     for mapped in MAPPED_AND_NOT {
         let mut two = Two::new(true);
         let region = two.region(600_000, mapped, BOTH);
@@ -53,7 +53,7 @@ fn bytes_go_both_ways_whole_and_in_pieces() {
 
 /// Requirements: MR-014.
 #[test]
-fn no_access_leaves_a_region() {
+fn access_outside_a_region_is_rejected() {
     for mapped in MAPPED_AND_NOT {
         let mut two = Two::new(true);
         let memory: crate::local_memory::buffer::Buffer =
@@ -85,7 +85,7 @@ fn no_access_leaves_a_region() {
 
 /// Requirements: MR-050, MR-052.
 #[test]
-fn rights_are_kept() {
+fn access_rights_are_enforced() {
     for mapped in MAPPED_AND_NOT {
         let mut two = Two::new(true);
         let readable = two.region(64, mapped, Access::REMOTE_READ);
@@ -120,7 +120,7 @@ fn mappings(two: &Two, key: u64) -> Vec<String> {
 
 /// Requirements: MR-052.
 #[test]
-fn memory_that_peers_may_not_write_is_mapped_for_reading_only() {
+fn unwritable_memory_is_mapped_read_only() {
     let mut two = Two::new(false);
     // Large, so that it has an arena of its own.
     let region = two.region(1 << 20, true, Access::REMOTE_READ);
@@ -136,7 +136,7 @@ fn memory_that_peers_may_not_write_is_mapped_for_reading_only() {
 }
 
 #[test]
-fn a_counted_region_asks_to_be_told() {
+fn counted_region_requires_notices() {
     let mut two = Two::new(true);
     let counter = Arc::new(Counter::new());
     let counted = two.domain.registration(BOTH).counter(&counter).own(vec![0; 8]).unwrap();
@@ -147,7 +147,7 @@ fn a_counted_region_asks_to_be_told() {
 }
 
 #[test]
-fn an_atomic_operation_changes_the_targets_own_word() {
+fn atomic_operation_changes_the_target_memory() {
     let mut two = Two::new(false);
     let region = two.region(64, true, BOTH | Access::REMOTE_FETCH | Access::REMOTE_ATOMIC);
     assert_eq!((two.add(region.key(), 8, 5), two.add(region.key(), 8, 5)), (Ok(0), Ok(5)));
@@ -171,7 +171,7 @@ fn in_place(two: &mut Two, key: u64, address: u64) -> [Option<Vec<u8>>; 3] {
 }
 
 #[test]
-fn what_is_made_in_place_is_checked_as_all_else() {
+fn in_place_accesses_are_checked_like_others() {
     let all = BOTH | Access::REMOTE_FETCH | Access::REMOTE_ATOMIC;
     let (zeroes, nines) = (Some(vec![0; 8]), Some(vec![9; 8]));
     for mapped in MAPPED_AND_NOT {
@@ -213,7 +213,7 @@ fn what_is_made_in_place_is_checked_as_all_else() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_executed() {
+fn accesses_to_unreachable_memory_are_executed_by_the_target() {
     // No CMA on the initiator's side.
     let mut two = Two::new(false);
     let heap = two.region(64, false, BOTH);
@@ -235,7 +235,7 @@ fn what_cannot_be_reached_is_executed() {
 
 /// Requirements: MR-028.
 #[test]
-fn memory_that_is_not_there_is_an_error() {
+fn unmapped_memory_is_an_error() {
     let mut two = Two::new(true);
     // SAFETY: only the kernel uses this address, and it refuses the copy.
     let nowhere = unsafe { Segment::new(std::ptr::without_provenance_mut(4096), 4096) };
@@ -264,7 +264,7 @@ fn the_kernel_does_not_copy_for_a_dead_peer() {
 }
 
 #[test]
-fn a_full_key_page_means_executed_and_empties_as_regions_are_closed() {
+fn full_key_page_falls_back_to_execution_until_regions_close() {
     let mut two = Two::new(true);
     let mut regions: Vec<_> = (0..ENTRIES + 1).map(|at| (at, two.region(8, false, BOTH))).collect();
     for (at, region) in &regions {

@@ -12,7 +12,7 @@ use crate::shm::pair::{Pair, pair_memory};
 
 /// Requirements: MR-067.
 #[test]
-fn a_closed_region_is_not_reached() {
+fn closed_region_is_not_accessible() {
     for mapped in [true, false] {
         let mut two = Two::new(true);
         let region = two.region(100_000, mapped, BOTH);
@@ -43,7 +43,7 @@ fn a_closed_region_is_not_reached() {
 ///
 /// Requirements: MR-067.
 #[test]
-fn a_key_that_is_used_again_has_the_new_rights_and_length() {
+fn reused_key_has_the_new_rights_and_length() {
     for mapped in [true, false] {
         let mut two = Two::new(true);
         let region = two.region(16, mapped, Access::REMOTE_READ);
@@ -64,7 +64,7 @@ fn a_key_that_is_used_again_has_the_new_rights_and_length() {
 }
 
 #[test]
-fn a_peer_that_asks_again_gets_the_same_grant() {
+fn repeated_lookup_returns_the_same_grant() {
     let mut two = Two::new(true);
     let region = two.region(8, true, BOTH);
     let registered = two.domain.inner.keys.find(region.key(), Via::default()).unwrap();
@@ -79,7 +79,7 @@ fn a_peer_that_asks_again_gets_the_same_grant() {
 
 /// Regions are registered and closed, but the entries and the initiator's table do not grow.
 #[test]
-fn what_is_void_is_forgotten() {
+fn void_grants_are_reclaimed() {
     let mut two = Two::new(true);
     for round in 0..2 * super::super::ENTRIES {
         let region = two.region(8, false, BOTH);
@@ -197,7 +197,7 @@ fn is_granted(registered: &Registered, grantee: &Arc<ShmGrantee>) -> bool {
 }
 
 #[test]
-fn a_link_that_ends_takes_its_grants_with_it() {
+fn grants_end_with_their_link() {
     let mut two = Two::new(true);
     let region = two.region(64, true, BOTH);
     let key = region.key();
@@ -216,7 +216,7 @@ fn a_link_that_ends_takes_its_grants_with_it() {
 }
 
 #[test]
-fn a_peer_in_the_middle_of_an_access_is_waited_for_after_its_link() {
+fn close_waits_for_an_access_after_its_link_ended() {
     let domain = Domain::new(Duration::from_millis(20));
     let (pair, grantee, region, registered) = grantee(&domain, None);
     let mut announcer = Announcer::default();

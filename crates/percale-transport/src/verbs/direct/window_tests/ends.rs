@@ -6,7 +6,7 @@ use crate::local_memory::volatile::ViewExt as _;
 
 /// Requirements: MW-044, MW-048, REV-001.
 #[test]
-fn what_is_revoked_is_dead_and_other_windows_live() {
+fn revoked_window_is_dead_and_others_stay_valid() {
     for how in EVERY {
         let Some(mut bench) = bench(how) else { continue };
         let mut memory = vec![0; LEN];
@@ -36,7 +36,7 @@ fn what_is_revoked_is_dead_and_other_windows_live() {
 
 /// Requirements: REV-001, MW-044.
 #[test]
-fn more_windows_than_requests_are_taken_back_together() {
+fn more_windows_than_requests_can_be_revoked_together() {
     for how in EVERY {
         let Some(mut bench) = bench(how) else { continue };
         let mut memory = vec![0; LEN];
@@ -66,7 +66,7 @@ fn more_windows_than_requests_are_taken_back_together() {
 
 /// Requirements: MW-041, FLT-001.
 #[test]
-fn a_queue_pair_in_error_holds_up_nobody() {
+fn failed_queue_pair_does_not_block_revocation() {
     for how in EVERY {
         let Some(bench) = bench(how) else { continue };
         let mut memory = vec![3; LEN];
@@ -98,7 +98,7 @@ fn a_queue_pair_in_error_holds_up_nobody() {
 
 /// Requirements: FLT-001.
 #[test]
-fn a_request_that_is_never_answered_is_not_waited_for() {
+fn unanswered_request_is_not_awaited() {
     let Some(adapter) = adapter() else { return };
     let (_, near, _far) = pairs(&adapter, adapter.domain());
     let begun = Instant::now();
@@ -110,7 +110,7 @@ fn a_request_that_is_never_answered_is_not_waited_for() {
 ///
 /// Requirements: MW-050, REV-001.
 #[test]
-fn nothing_lands_after_a_window_was_taken_back() {
+fn no_write_lands_after_window_revocation() {
     const OWNERS: u8 = 200;
     for how in EVERY {
         let Some(mut bench) = bench(how) else { continue };

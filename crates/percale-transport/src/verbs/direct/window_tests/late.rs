@@ -18,7 +18,7 @@ fn other(bench: &Bench, using: Using) -> Bench {
 ///
 /// Requirements: REV-001.
 #[test]
-fn a_late_number_takes_nothing_from_the_next_grant() {
+fn stale_grant_number_does_not_affect_the_next_grant() {
     const TAKES: Duration = Duration::from_millis(500);
     double::on("device double0; delay double0 invalidate 500", || {
         for how in [(WindowKind::Two, Extent::Region), (WindowKind::Two, Extent::Window)] {
@@ -75,7 +75,7 @@ fn a_late_number_takes_nothing_from_the_next_grant() {
 ///
 /// Requirements: FLT-002.
 #[test]
-fn a_request_that_fails_costs_no_other_peer_its_windows() {
+fn failed_request_disables_windows_of_its_peer_only() {
     double::on("device double0 windows=6", || {
         let adapter = adapter().expect("a device");
         let using = *adapter.windows().expect("it has windows");
@@ -109,7 +109,7 @@ fn a_request_that_fails_costs_no_other_peer_its_windows() {
 ///
 /// Requirements: MW-044.
 #[test]
-fn a_peer_invalidates_no_window_of_another() {
+fn peer_cannot_invalidate_windows_of_another_peer() {
     double::on("device double0 vendor=16777215 lax=1", || {
         let adapter = adapter().expect("a device");
         let using = *adapter.windows().expect("it has windows");

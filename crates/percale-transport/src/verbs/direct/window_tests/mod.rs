@@ -144,7 +144,7 @@ fn bytes_of(region: &Registered) -> Vec<u8> {
 
 /// Requirements: MW-015, MW-017, MW-018, MW-049.
 #[test]
-fn the_device_gives_a_window_its_own_rights() {
+fn device_window_has_separate_rights() {
     for how in EVERY {
         let Some(mut bench) = bench(how) else { continue };
         let mut memory = vec![5; LEN];
@@ -177,7 +177,7 @@ fn the_device_gives_a_window_its_own_rights() {
 
 /// Requirements: MW-019.
 #[test]
-fn a_window_of_the_devices_is_exactly_its_range() {
+fn device_window_is_limited_to_its_range() {
     for how in EVERY {
         let Some(mut bench) = bench(how) else { continue };
         let mut memory = vec![5; LEN];
@@ -214,7 +214,7 @@ fn a_window_of_the_devices_is_exactly_its_range() {
 
 /// Requirements: MW-021, MW-043, REV-001.
 #[test]
-fn no_key_is_bound_again_before_the_peer_forgot_it() {
+fn window_key_is_not_reused_before_peer_release() {
     for how in EVERY {
         let Some(bench) = bench(how) else { continue };
         let mut memory = vec![0; LEN];
@@ -313,7 +313,7 @@ fn devices_without_windows_grant_none() {
 ///
 /// Requirements: MW-027.
 #[test]
-fn what_binding_and_registering_cost_a_peer_is_printed() {
+fn bind_and_registration_times_are_printed() {
     const ROUNDS: u32 = 300;
     for how in EVERY {
         let Some(bench) = bench(how) else { continue };

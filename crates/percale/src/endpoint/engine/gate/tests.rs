@@ -7,7 +7,7 @@ fn request() -> Control {
 }
 
 #[test]
-fn an_open_gate_lets_everything_pass_but_takes_no_control_frames() {
+fn open_gate_admits_everything_but_control_frames() {
     let mut gate = Gate::default();
     assert!(gate.admits(Kind::Message) && gate.admits(Kind::Write) && gate.over().is_none());
     assert!(!gate.takes_control());
@@ -16,7 +16,7 @@ fn an_open_gate_lets_everything_pass_but_takes_no_control_frames() {
 }
 
 #[test]
-fn a_closed_gate_lets_only_frames_about_the_connection_pass() {
+fn closed_gate_admits_only_connection_frames() {
     let mut gate = Gate::closed();
     for kind in [Kind::Message, Kind::TaggedOffer, Kind::Write, Kind::Collective, Kind::Pull] {
         assert!(!gate.admits(kind), "{kind:?}");

@@ -160,7 +160,7 @@ fn run(
 }
 
 #[test]
-fn members_of_groups_of_every_size_get_the_sum() {
+fn allreduce_returns_the_sum_for_every_group_size() {
     for members in 1..=9 {
         let mut world = World::new(members);
         // The second operation repeats the plan of the first.
@@ -174,7 +174,7 @@ fn members_of_groups_of_every_size_get_the_sum() {
 }
 
 #[test]
-fn every_member_gets_the_block_that_is_for_it() {
+fn alltoall_delivers_each_block_to_its_member() {
     for members in 1..=6 {
         let mut world = World::new(members);
         let source = |rank: usize| (0..members as u64).map(|to| 10 * rank as u64 + to).collect();
@@ -218,7 +218,7 @@ fn operations_of_a_group_run_one_after_another() {
 }
 
 #[test]
-fn members_that_do_different_things_break_the_group() {
+fn mismatched_operations_break_the_group() {
     let mut world = World::new(2);
     let mut one = memory([1]);
     let one = one.segment_for_receive().unwrap();
@@ -268,7 +268,7 @@ fn an_operation_of_a_broken_group_ends_when_no_transfer_uses_its_memory() {
 }
 
 #[test]
-fn a_closed_endpoint_ends_all_operations_but_those_that_are_held() {
+fn closed_endpoint_ends_all_group_operations_except_held_ones() {
     let mut world = World::new(2);
     world.post(0, &barrier(1));
     world.post(0, &barrier(2));
@@ -312,7 +312,7 @@ fn members_that_join_agree_on_a_tag() {
 ///
 /// Requirements: FLT-003.
 #[test]
-fn who_is_no_member_breaks_no_group_to_come() {
+fn abort_from_nonmember_does_not_break_a_future_group() {
     let open = |all: &mut Groups| {
         let index = all.open(1, Box::new([0, 1]), 0);
         all.name(index, TAG);
@@ -336,7 +336,7 @@ fn who_is_no_member_breaks_no_group_to_come() {
 ///
 /// Requirements: FLT-003.
 #[test]
-fn a_group_that_lost_a_member_before_it_was_agreed_on_is_broken() {
+fn group_that_lost_a_member_while_joining_is_broken() {
     let (list, member) = (1, 1);
     // A case is the error that ended the connection, whether the group was being joined, and whether the group is
     // broken then.

@@ -53,7 +53,7 @@ fn peers_get_the_key_table_only_if_they_are_trusted() {
 }
 
 #[test]
-fn a_window_is_for_one_peer_of_one_endpoint_until_its_key_is_invalidated() {
+fn window_is_valid_for_one_peer_of_one_endpoint_until_invalidated() {
     let domain = domain();
     let region = domain.register(vec![0; 8], Access::all()).unwrap();
     let window = domain.window(domain.type_two().into()).unwrap();

@@ -62,7 +62,7 @@ fn a_message_is_delivered_to_the_oldest_receive_that_it_fits() {
 }
 
 #[test]
-fn a_receive_that_reports_elsewhere_is_not_for_the_fast_path() {
+fn receive_reporting_elsewhere_skips_the_fast_path() {
     let mut messages = Messages::new(64);
     let notify = Notify::Operation;
     messages.table(true).post(any(1), Receive { notify, ..receive(Segment::EMPTY, 10) });
@@ -71,7 +71,7 @@ fn a_receive_that_reports_elsewhere_is_not_for_the_fast_path() {
 }
 
 #[test]
-fn a_buffer_for_many_messages_is_released_after_its_last_message() {
+fn multi_receive_buffer_is_released_after_its_last_message() {
     let mut messages = Messages::new(4);
     let mut buffer = Buffer::zeroed(10);
     let whole = Segments::one(buffer.segment_for_receive().unwrap());
@@ -90,7 +90,7 @@ fn a_buffer_for_many_messages_is_released_after_its_last_message() {
 }
 
 #[test]
-fn a_cancelled_buffer_for_many_messages_waits_for_those_in_flight() {
+fn canceled_multi_receive_waits_for_messages_in_flight() {
     let mut messages = Messages::new(1);
     let mut buffer = Buffer::zeroed(10);
     let whole = Segments::one(buffer.segment_for_receive().unwrap());
@@ -105,7 +105,7 @@ fn a_cancelled_buffer_for_many_messages_waits_for_those_in_flight() {
 }
 
 #[test]
-fn a_receive_of_several_segments_has_a_place_until_it_is_left() {
+fn multi_segment_receive_has_a_slot_until_released() {
     let mut messages = Messages::new(1);
     let mut buffers = [Buffer::zeroed(2), Buffer::zeroed(3)];
     let several = buffers.each_mut().map(|buffer| buffer.segment_for_receive().unwrap());
@@ -134,7 +134,7 @@ fn a_claimed_message_is_found_only_by_the_operation_that_claimed_it() {
 }
 
 #[test]
-fn arrivals_and_pulls_are_those_of_their_peer() {
+fn arrivals_and_pulls_are_found_only_by_their_peer() {
     let mut messages = Messages::new(1);
     let arrival =
         |receive| Arrival { from: FROM, head: head(Kind::Tagged, 1), receive, heap: None, held: None, region: None };
@@ -167,7 +167,7 @@ fn arrivals_and_pulls_are_those_of_their_peer() {
 }
 
 #[test]
-fn a_send_ends_when_its_payload_is_over_and_the_answer_is_here() {
+fn send_ends_after_payload_transfer_and_answer() {
     let mut sends = Sends::default();
     let wire = send(&mut sends, 1, true, true);
     assert!(matches!(sends.asked(OTHER, wire), SendAsked::Gone));
@@ -181,7 +181,7 @@ fn a_send_ends_when_its_payload_is_over_and_the_answer_is_here() {
 }
 
 #[test]
-fn a_refused_send_ends_when_no_transport_reads_it() {
+fn rejected_send_ends_when_no_transport_reads_its_buffer() {
     let mut sends = Sends::default();
     let refusal = refusal_of(ErrorCode::Io.errno() as u64);
     assert!(refusal.is_some() && refusal_of(0).is_none());
@@ -196,7 +196,7 @@ fn a_refused_send_ends_when_no_transport_reads_it() {
 }
 
 #[test]
-fn a_failed_send_keeps_its_number_until_its_peer_has_answered() {
+fn failed_send_keeps_its_id_until_the_peer_answers() {
     let mut sends = Sends::default();
     let wire = send(&mut sends, 1, true, true);
     assert!(matches!(sends.asked(FROM, wire), SendAsked::Payload(..)));
@@ -213,7 +213,7 @@ fn a_failed_send_keeps_its_number_until_its_peer_has_answered() {
 }
 
 #[test]
-fn sends_are_reported_in_order_when_their_last_byte_has_left() {
+fn sends_complete_in_order_after_their_last_byte() {
     let mut messages = Messages::new(1);
     let unsent = messages.unsent();
     for (end, context) in [(10, 1), (20, 2), (30, 3)] {

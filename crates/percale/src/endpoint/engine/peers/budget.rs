@@ -400,7 +400,7 @@ mod tests {
     proptest! {
         /// Compares a budget with plain sums: its state follows from the sums, with the hysteresis between the two limits.
         #[test]
-        fn a_budget_is_what_was_charged_and_not_released(
+        fn budget_matches_sum_of_charges_and_releases(
             cap in 0_usize..1 << 20,
             steps in proptest::collection::vec((0_u8..4, 0_usize..BEYOND / 2), 1..100),
         ) {
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_backlog_stops_reading_until_half_of_it_has_left() {
+    fn long_backlog_pauses_reading_until_half_is_sent() {
         let mut budget = Budget::default();
         for _ in 0..=BACKLOG {
             assert!(budget.is_read());

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_far_apart_and_their_receive_contexts_are_told_apart() {
+    fn distant_addresses_and_receive_contexts_are_distinct() {
         let mut known = Known::new(4, 0);
         assert_eq!(known.get(PeerAddress(0)), None);
         let peers: Vec<_> = (0..64).map(|n| PeerAddress(n * 15_625).receive_context(n % 16, 4).unwrap()).collect();
@@ -137,7 +137,7 @@ mod tests {
     ///
     /// Requirements: AV-009.
     #[test]
-    fn a_job_of_ten_thousand_endpoints_keeps_a_kilobyte_for_each() {
+    fn job_of_10000_endpoints_uses_1_kilobyte_per_endpoint() {
         let vector = crate::AddressVector::new(crate::address_vector::vector::VectorOptions::default()).unwrap();
         vector.insert_symmetric("10.0.0.1", 100, "5000", 100).unwrap();
         let (mut bytes, mut state) = (0, 1u64);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_noted() {
+    fn oversized_addresses_and_slots_are_not_stored() {
         let mut known = Known::new(0, 0);
         known.insert(PeerAddress(1 << 40), 0);
         known.insert(PeerAddress(0), (1 << SLOT) - 1);

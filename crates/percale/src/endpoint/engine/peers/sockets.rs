@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_leaves_all_others_to_be_found() {
+    fn removed_entries_leave_others_findable() {
         let (mut sockets, mut peers) = (Sockets::default(), Vec::new());
         for n in 0..200u16 {
             peers.push(Peer::new(address(n)));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_takes_less_than_eight_bytes() {
+    fn socket_table_uses_less_than_8_bytes_per_peer() {
         let (mut sockets, mut peers) = (Sockets::default(), Vec::new());
         for n in 0..1000u16 {
             peers.push(Peer::new(address(n)));

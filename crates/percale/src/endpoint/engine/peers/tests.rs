@@ -50,7 +50,7 @@ fn may(peers: &Peers, slot: Connection) -> [bool; 4] {
 }
 
 #[test]
-fn nothing_leaves_without_a_connection_but_an_invalidation() {
+fn only_invalidations_start_without_a_connection() {
     let mut peers = Peers::new(None, false, CAP);
     let slot = peers.slot(at(1));
     let invalidation = Leaving::Window { invalidates: true, fenced: false };
@@ -66,7 +66,7 @@ fn nothing_leaves_without_a_connection_but_an_invalidation() {
 }
 
 #[test]
-fn nothing_overtakes_the_queue() {
+fn new_operations_do_not_overtake_queued_ones() {
     let (mut peers, slot) = connected();
     peers.get_mut(slot).queue(message(1, OpFlags::empty()));
     assert_eq!(may(&peers, slot), [false; 4]);
@@ -80,7 +80,7 @@ fn nothing_overtakes_the_queue() {
 }
 
 #[test]
-fn messages_of_groups_go_before_other_operations_and_keep_their_order() {
+fn group_messages_precede_other_operations_in_order() {
     let (mut peers, slot) = connected();
     let peer = peers.get_mut(slot);
     peer.queue(message(1, OpFlags::empty()));
@@ -92,7 +92,7 @@ fn messages_of_groups_go_before_other_operations_and_keep_their_order() {
 }
 
 #[test]
-fn a_fence_waits_for_operations_but_not_for_messages_of_groups() {
+fn fence_waits_for_operations_but_not_for_group_messages() {
     let (mut peers, slot) = connected();
     let peer = peers.get_mut(slot);
     peer.queue(message(1, OpFlags::FENCE));
@@ -134,7 +134,7 @@ fn messages_wait_for_long_writes_and_for_notices() {
 }
 
 #[test]
-fn accesses_are_made_one_way_at_a_time() {
+fn direct_and_executed_accesses_do_not_overlap() {
     let (mut peers, slot) = connected();
     let peer = peers.get_mut(slot);
     peer.execution_started();
@@ -150,7 +150,7 @@ fn accesses_are_made_one_way_at_a_time() {
 }
 
 #[test]
-fn parts_of_accesses_have_limits() {
+fn access_parts_and_bytes_are_limited() {
     let (mut peers, slot) = connected();
     let peer = peers.get_mut(slot);
     assert!(peer.may_leave(Leaving::Part { long_bytes: LONG_BYTES }));
@@ -162,7 +162,7 @@ fn parts_of_accesses_have_limits() {
 }
 
 #[test]
-fn a_peer_that_takes_offers_only_gets_no_message_at_once() {
+fn offers_only_peer_gets_no_eager_message() {
     let (mut peers, slot) = connected();
     peers.set_offers_only(slot, true);
     assert_eq!(may(&peers, slot), [false, true, true, true], "a message of a group is offered where it begins");
@@ -171,7 +171,7 @@ fn a_peer_that_takes_offers_only_gets_no_message_at_once() {
 }
 
 #[test]
-fn the_queue_has_room_for_raw_operations_up_to_a_limit() {
+fn raw_operation_queue_is_bounded() {
     let mut peers = Peers::new(None, false, CAP);
     let slot = peers.slot(at(1));
     let may = |peers: &Peers, notify| {
@@ -190,7 +190,7 @@ fn the_queue_has_room_for_raw_operations_up_to_a_limit() {
 }
 
 #[test]
-fn answers_leave_in_order_behind_those_that_the_link_refused() {
+fn answers_are_sent_in_order_after_refused_ones() {
     let (mut peers, slot) = connected();
     let id = |action: &Action| match action {
         Action::Frame(head) => head.id,
@@ -234,7 +234,7 @@ fn messages_wait_behind_a_long_backlog_of_answers() {
 }
 
 #[test]
-fn a_peer_above_the_cap_is_asked_to_offer_until_half_of_it_is_free() {
+fn peer_above_cap_sends_offers_only_until_half_is_free() {
     let (mut peers, slot) = connected();
     let asked = |peers: &mut Peers| match peers.next_action() {
         Some((_, Action::Frame(head))) if head.kind == Kind::Offers => Some(head.id != 0),
@@ -254,7 +254,7 @@ fn a_peer_above_the_cap_is_asked_to_offer_until_half_of_it_is_free() {
 }
 
 #[test]
-fn messages_of_the_peer_that_left_first_are_dropped_first() {
+fn messages_of_the_earliest_departed_peer_are_dropped_first() {
     let mut peers = Peers::new(None, false, CAP);
     let slots = [1, 2, 3].map(|n| peers.slot(at(n)));
     let most = CAP + BEYOND;
@@ -270,7 +270,7 @@ fn messages_of_the_peer_that_left_first_are_dropped_first() {
 }
 
 #[test]
-fn the_counts_of_a_connection_end_with_it() {
+fn connection_counts_are_reset_when_it_ends() {
     let (mut peers, slot) = connected();
     let peer = peers.get_mut(slot);
     peer.execution_started();
@@ -289,7 +289,7 @@ fn the_counts_of_a_connection_end_with_it() {
 }
 
 #[test]
-fn an_alias_lasts_as_long_as_the_connection_of_the_other_slot() {
+fn alias_lasts_until_the_connection_of_the_other_slot_ends() {
     let (mut peers, real) = connected();
     let slot = peers.slot(at(2));
     peers.get_mut(slot).queue(message(1, OpFlags::empty()));
@@ -303,7 +303,7 @@ fn an_alias_lasts_as_long_as_the_connection_of_the_other_slot() {
 }
 
 #[test]
-fn an_address_that_a_peer_advertises_leads_to_no_slot() {
+fn advertised_address_does_not_resolve_to_a_slot() {
     let mut peers = Peers::new(None, false, CAP);
     let nameless = peers.nameless_slot(at(1));
     assert!(!peers.get(nameless).has_address());
@@ -315,7 +315,7 @@ fn an_address_that_a_peer_advertises_leads_to_no_slot() {
 }
 
 #[test]
-fn an_address_of_the_vector_leads_to_a_slot_until_it_is_removed() {
+fn vector_address_resolves_to_a_slot_until_removed() {
     let vector = AddressVector::new(VectorOptions::default()).unwrap();
     let mut peers = Peers::new(Some(vector.clone()), false, CAP);
     let address = vector.insert(at(1).0).unwrap();

@@ -67,7 +67,7 @@ fn an_access_ends_with_its_last_part() {
 }
 
 #[test]
-fn the_first_refusal_is_the_error_and_no_further_part_leaves() {
+fn first_refusal_is_reported_and_stops_further_parts() {
     let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
     let (access, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 2);
     assert!(remote.has_parts_under_way(access) && !remote.has_failed(access));
@@ -80,7 +80,7 @@ fn the_first_refusal_is_the_error_and_no_further_part_leaves() {
 }
 
 #[test]
-fn late_answers_and_those_of_other_peers_end_nothing() {
+fn late_and_foreign_answers_are_ignored() {
     let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
     let (_, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
     assert_eq!(remote.answered(OTHER, &answer(parts[0]), Ok(())), Ok(None));
@@ -94,7 +94,7 @@ fn late_answers_and_those_of_other_peers_end_nothing() {
 }
 
 #[test]
-fn the_bytes_of_a_read_are_those_that_were_asked_for() {
+fn read_data_must_have_the_requested_length() {
     let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![0; 4]));
     let (_, parts) = start(&mut remote, What::Read(rma(piece(0, 4), &mut bytes, 5)), 1);
     assert!(remote.answered(TARGET, &answer(parts[0]), Ok(())).is_err(), "an end without bytes");
@@ -106,7 +106,7 @@ fn the_bytes_of_a_read_are_those_that_were_asked_for() {
 }
 
 #[test]
-fn a_part_that_a_transport_reads_ends_when_it_is_read() {
+fn part_ends_when_the_transport_has_read_it() {
     let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
     let (_, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
     assert!(matches!(remote.write_asked(OTHER, parts[0]), Asked::Gone));
@@ -119,7 +119,7 @@ fn a_part_that_a_transport_reads_ends_when_it_is_read() {
 }
 
 #[test]
-fn an_access_waits_for_a_long_part_to_the_same_bytes() {
+fn access_waits_for_an_overlapping_long_part() {
     let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
     let (access, parts) = start(&mut remote, What::Read(rma(piece(100, 50), &mut bytes, 5)), 1);
     let part = remote.part_of(TARGET, parts[0]);
@@ -157,7 +157,7 @@ fn a_withdrawn_access_can_be_started_again() {
 }
 
 #[test]
-fn the_notice_names_the_region_by_the_generation_of_the_answer() {
+fn notice_contains_the_region_generation_of_the_answer() {
     let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
     let (access, parts) = start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 1);
     let what = What::Write(rma(piece(0, 8), &mut bytes, 5));
@@ -169,7 +169,7 @@ fn the_notice_names_the_region_by_the_generation_of_the_answer() {
 }
 
 #[test]
-fn a_connection_that_is_gone_takes_its_accesses_with_it() {
+fn connection_loss_ends_its_accesses() {
     let (mut remote, mut bytes) = (Remote::default(), Buffer::from(vec![7; 8]));
     start(&mut remote, What::Write(rma(piece(0, 8), &mut bytes, 5)), 3);
     assert!(remote.take_of(OTHER).is_empty());
@@ -178,7 +178,7 @@ fn a_connection_that_is_gone_takes_its_accesses_with_it() {
 }
 
 #[test]
-fn a_peer_fetches_what_it_asked_to_read_once() {
+fn peer_fetches_read_data_once() {
     let mut remote = Remote::default();
     let source = || Lease::own(&Segments::EMPTY);
     let wire = remote.serve(TARGET, source(), None, ServeMode::Offered, true);

@@ -17,7 +17,7 @@ fn next(reporting: &mut Reporting) -> Option<u64> {
 }
 
 #[test]
-fn results_without_a_shared_queue_are_in_the_endpoints_own_in_order() {
+fn results_without_shared_queue_are_in_endpoint_queue_in_order() {
     let mut reporting = Reporting::new(Targets::default(), false);
     assert!(reporting.is_empty() && !reporting.receives_take_detour());
     reporting.reserve(Side::Transmit).unwrap();
@@ -47,7 +47,7 @@ fn each_direction_reports_to_its_shared_queue() {
 }
 
 #[test]
-fn reserved_room_is_used_up_by_a_report_or_given_back() {
+fn reservation_is_consumed_by_a_report_or_returned() {
     let queue = CompletionQueue::default();
     let targets = Targets { transmit: Some(queue), ..Targets::default() };
     for mut reporting in [Reporting::new(Targets::default(), false), Reporting::new(targets, false)] {
@@ -89,7 +89,7 @@ fn every_result_and_change_increases_the_number_of_results() {
 }
 
 #[test]
-fn operations_that_are_counted_take_a_detour() {
+fn counted_operations_skip_the_fast_path() {
     let mut reporting = Reporting::new(Targets::default(), false);
     let counter = Arc::new(Counter::default());
     reporting.change_counters(|counters| counters.set(Counted::READS, &counter));
@@ -103,7 +103,7 @@ fn operations_that_are_counted_take_a_detour() {
 }
 
 #[test]
-fn received_messages_take_a_detour_while_another_reason_holds() {
+fn receives_skip_the_fast_path_while_any_reason_holds() {
     let mut reporting = Reporting::new(Targets::default(), true);
     assert!(reporting.receives_take_detour());
     reporting.detour_receives(false);

@@ -25,7 +25,7 @@ fn receive() -> Receive {
 }
 
 #[test]
-fn an_operation_on_a_key_without_users_is_over_at_once() {
+fn operation_on_unused_key_completes_immediately() {
     let [one, other] = windows();
     let mut left = Left::default();
     assert!(left.is_empty() && left.take_over().is_empty());
@@ -39,7 +39,7 @@ fn an_operation_on_a_key_without_users_is_over_at_once() {
 }
 
 #[test]
-fn a_message_is_reported_when_the_key_that_it_invalidated_has_no_users() {
+fn invalidating_message_is_reported_when_key_has_no_users() {
     let [window, _] = windows();
     let mut left = Left::default();
     let head = Head { data: 9, ..Head::default() };
@@ -54,7 +54,7 @@ fn a_message_is_reported_when_the_key_that_it_invalidated_has_no_users() {
 }
 
 #[test]
-fn a_closed_endpoint_takes_everything_and_abandons_what_waits_for_keys() {
+fn closed_endpoint_abandons_operations_waiting_for_keys() {
     let [window, _] = windows();
     let mut left = Left::default();
     let entry = Entry { context: 7, ..Entry::default() };

@@ -8,14 +8,14 @@ fn member(pool: &Arc<Pool>) -> SharedReceives {
 }
 
 #[test]
-fn an_endpoint_without_a_context_has_nothing_to_leave() {
+fn endpoint_without_shared_context_has_no_membership() {
     let mut shared = SharedReceives::new(None);
     assert!(!shared.is_member() && shared.membership().is_none() && shared.with_notes().is_none());
     assert!(shared.leave(false).is_none() && shared.heir().is_none());
 }
 
 #[test]
-fn other_members_report_what_no_queue_of_the_endpoint_can() {
+fn endpoint_without_queue_reports_through_other_members() {
     let pool = Pool::new(1);
     for reports_elsewhere in [true, false] {
         let mut shared = member(&pool);

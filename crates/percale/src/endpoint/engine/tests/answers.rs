@@ -28,7 +28,7 @@ fn end_with_one_look(a: &Station, b: &Station, peer: PeerAddress, region: &crate
 
 /// Requirements: RMA-005.
 #[test]
-fn answers_leave_with_the_look_that_gives_them() {
+fn answers_are_sent_in_the_poll_that_creates_them() {
     let (a, b) = (Station::new("tcp"), Station::new("tcp"));
     let peer = connect(&a, &b);
     let region = b.domain.register(vec![7; 8], Access::REMOTE_READ).unwrap();

@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Requirements: CMP-015.
 #[test]
-fn who_sleeps_on_the_bell_alone_hears_of_a_connection() {
+fn connection_wakes_endpoint_sleeping_on_the_bell() {
     let (server, client) = (Station::new("shm"), Station::new("shm"));
     let to_server = client.peer(&server);
     std::thread::scope(|threads| {
@@ -95,7 +95,7 @@ fn sleep_on_the_counters_descriptor(_: &SharedEndpoint, counter: &Counter, recei
 ///
 /// Requirements: RES-008, FLT-007.
 #[test]
-fn every_sleep_ends_though_a_peer_takes_the_wake_ups() {
+fn sleep_ends_although_a_peer_clears_wakeup_marks() {
     let ways: [(&str, Sleep); 5] = [
         ("a task", sleep_as_a_task),
         ("on the endpoint's descriptor", sleep_on_the_endpoint),

@@ -54,7 +54,7 @@ fn flood(len: usize, frame: impl Fn(&RemoteMemory, u32) -> (Head, Vec<u8>)) -> S
 
 /// Requirements: FLT-007, FLT-008.
 #[test]
-fn whoever_asks_without_taking_answers_is_cut_off() {
+fn peer_that_does_not_read_answers_is_disconnected() {
     let read = |remote: &RemoteMemory, _| {
         let ask = ReadHead { len: (RMA_EAGER as u64).into(), expected: 0.into() };
         let head = Head { kind: Kind::Read, tag: remote.address, data: remote.key, ..Head::default() };
@@ -65,7 +65,7 @@ fn whoever_asks_without_taking_answers_is_cut_off() {
 
 /// Requirements: FLT-007, FLT-008.
 #[test]
-fn whoever_offers_more_transfers_than_may_be_under_way_is_cut_off() {
+fn peer_with_too_many_offered_transfers_is_disconnected() {
     let offer = |remote: &RemoteMemory, _| {
         let offer = Offer { len: 8.into(), ..Offer::default() };
         let head = Head { kind: Kind::WriteOffer, tag: remote.address, data: remote.key, ..Head::default() };
@@ -76,7 +76,7 @@ fn whoever_offers_more_transfers_than_may_be_under_way_is_cut_off() {
 
 /// Requirements: FLT-008.
 #[test]
-fn longer_parts_than_any_initiator_asks_for_are_refused() {
+fn access_part_longer_than_the_limit_is_rejected() {
     let (victim, hostile) = (Station::new("tcp"), Station::new("tcp"));
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     let memory = victim.domain.register(vec![0; PART_LIMIT as usize + 64], access).unwrap();
@@ -111,7 +111,7 @@ fn longer_parts_than_any_initiator_asks_for_are_refused() {
 
 /// Requirements: FLT-008.
 #[test]
-fn talk_of_more_groups_than_are_kept_costs_a_peer_its_connection() {
+fn peer_naming_too_many_groups_is_disconnected() {
     use crate::wire::join::Join;
     for said in [Join::Ready(1), Join::Failed { number: 1, error: libc::ECANCELED as u16 }] {
         let why = flood(64, |_, id| {

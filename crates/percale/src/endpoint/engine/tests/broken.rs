@@ -25,7 +25,7 @@ fn break_at_a_pull(stopped: &Station, victim: &Station) -> u64 {
 
 /// Requirements: FLT-009.
 #[test]
-fn memory_that_a_peer_may_be_copying_to_is_kept_until_that_lets_go() {
+fn memory_is_kept_until_a_copying_peer_releases_it() {
     let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
     let peer = connect(&stopped, &victim);
     let receive = victim.endpoint.tagged_recv(5, 0, vec![0xEE; LEN]).start().unwrap();
@@ -46,7 +46,7 @@ fn memory_that_a_peer_may_be_copying_to_is_kept_until_that_lets_go() {
 
 /// Requirements: FLT-009.
 #[test]
-fn a_closed_endpoint_gives_back_no_memory_that_a_peer_may_be_copying_to() {
+fn closed_endpoint_keeps_memory_a_peer_may_copy_to() {
     let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
     let peer = connect(&stopped, &victim);
     let mut memory = victim.domain.allocate(LEN).unwrap();
@@ -65,7 +65,7 @@ fn a_closed_endpoint_gives_back_no_memory_that_a_peer_may_be_copying_to() {
 
 /// Requirements: FLT-009.
 #[test]
-fn what_a_process_keeps_of_ended_connections_is_bounded() {
+fn number_of_kept_ended_connections_is_bounded() {
     use crate::endpoint::engine::residue::KEPT;
     let victim = Station::new("shm");
     let mut stopped = Vec::new();
@@ -105,7 +105,7 @@ fn what_a_process_keeps_of_ended_connections_is_bounded() {
 }
 
 #[test]
-fn who_waits_for_a_peer_that_does_not_move_sleeps_between_looks() {
+fn waiting_for_a_stopped_peer_sleeps_between_polls() {
     use crate::endpoint::engine::waiting::PATIENCE;
     use std::os::fd::AsFd;
     let (victim, stopped) = (Station::new("shm"), Station::new("shm"));
@@ -147,7 +147,7 @@ fn who_waits_for_a_peer_that_does_not_move_sleeps_between_looks() {
 
 /// Requirements: FLT-009.
 #[test]
-fn memory_of_a_closed_endpoint_is_kept_until_every_peer_has_let_go() {
+fn closed_endpoint_memory_is_kept_until_all_peers_release_it() {
     let [victim, first, second] = [(); 3].map(|()| Station::new("shm"));
     let (mut places, mut receives, mut sends) = (Vec::new(), Vec::new(), Vec::new());
     for (tag, stopped) in [(5, &first), (6, &second)] {
@@ -178,7 +178,7 @@ fn memory_of_a_closed_endpoint_is_kept_until_every_peer_has_let_go() {
 
 /// Requirements: FLT-001.
 #[test]
-fn a_receive_from_a_peer_that_is_gone_already_ends_as_well() {
+fn receive_from_already_lost_peer_fails() {
     for transport in ["shm", "tcp"] {
         let (left, gone) = (Station::new(transport), Station::new(transport));
         connect(&gone, &left);
@@ -194,7 +194,7 @@ fn a_receive_from_a_peer_that_is_gone_already_ends_as_well() {
 
 /// Requirements: FLT-009.
 #[test]
-fn however_many_closed_endpoints_are_kept_each_operation_is_reported() {
+fn operations_are_reported_with_many_closed_endpoints_kept() {
     use crate::completion::entry::{Entry, ErrorEntry};
     use crate::endpoint::engine::aside::{self, Aside, Late, LatePlace};
     use crate::transport::any::AnyLink;

@@ -4,7 +4,7 @@ use super::*;
 
 /// Requirements: FLT-009.
 #[test]
-fn a_peer_that_never_pauses_keeps_nobody_else_waiting() {
+fn continuously_sending_peer_does_not_starve_others() {
     let [busy, other, target] = [(); 3].map(|()| Station::new("tcp"));
     let from_other = connect(&other, &target);
     // The peer that was added last is polled first.

@@ -11,7 +11,7 @@ use crate::{Buffer, ErrorCode};
 ///
 /// Requirements: MSG-005.
 #[test]
-fn a_message_that_its_sender_gave_up_is_in_what_finishing_gives() {
+fn finish_reports_message_abandoned_by_its_sender() {
     const LEN: usize = 100_000;
     for transport in ["tcp", "shm"] {
         let (a, b) = (Station::new(transport), Station::new(transport));

@@ -64,7 +64,7 @@ fn goes_on(honest: &Station, peer: PeerAddress, target: &Station) {
 }
 
 #[test]
-fn answers_that_a_peer_does_not_take_are_bounded_and_then_it_is_not_read() {
+fn peer_is_not_read_while_too_many_answers_are_pending() {
     for transport in ["tcp", "shm"] {
         let [hostile, honest, target] = [(); 3].map(|()| Station::new(transport));
         connect(&hostile, &target);
@@ -130,7 +130,7 @@ fn overrun(hostile: &Station, target: &Station, kind: Kind, most: usize) -> usiz
 const LEN: usize = 500 << 10;
 
 #[test]
-fn unexpected_messages_of_one_peer_are_bounded_and_do_not_count_for_others() {
+fn unexpected_messages_are_bounded_per_peer() {
     const CAP: usize = 1 << 20;
     const MOST: usize = CAP + BEYOND + (2 << 20);
     for kind in [Kind::Message, Kind::Collective] {
@@ -176,7 +176,7 @@ fn unexpected_messages_of_one_peer_are_bounded_and_do_not_count_for_others() {
 }
 
 #[test]
-fn heads_of_offers_count_and_lengths_that_a_peer_claims_are_never_summed() {
+fn unexpected_cap_counts_offer_heads_not_claimed_lengths() {
     let (hostile, target) = (Station::new("tcp"), capped("tcp", 10 * HEAD));
     connect(&hostile, &target);
     let (slot, back) = (target.slot(&hostile), hostile.slot(&target));

@@ -11,7 +11,7 @@ const BATCHES: [(&str, usize, u64); 2] = [("shm", 16, 3000), ("tcp", 2048, 20_00
 
 /// Requirements: CMP-009.
 #[test]
-fn completion_data_of_peers_does_not_fill_a_queue_that_nobody_reads() {
+fn remote_completion_data_does_not_overflow_an_unread_queue() {
     for (transport, batch, count) in BATCHES {
         let queue = CompletionQueue::new(1, LIMIT);
         let (writer, target) = (Station::new(transport), Station::reporting(transport, Trust::None, &queue));

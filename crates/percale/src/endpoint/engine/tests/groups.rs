@@ -27,7 +27,7 @@ fn join(stations: [&Station; 2], context: u64) -> crate::GroupId {
 }
 
 #[test]
-fn a_group_that_can_go_on_is_not_taken_for_the_next_one_of_its_place() {
+fn ready_group_is_not_confused_with_new_group_in_its_slot() {
     for transport in ["shm", "tcp"] {
         let queue = CompletionQueue::new(1, 2);
         let (left, gone, other) =

@@ -165,7 +165,7 @@ fn all(cases: &[(Asks, &[Frame], &str)]) {
 
 /// Requirements: FLT-008.
 #[test]
-fn ends_of_accesses_that_cannot_be_end_the_connection() {
+fn invalid_access_completions_end_the_connection() {
     use Asks::{Fetch, LongRead, LongWrite, ShortRead, ShortWrite};
     use Frame::Done;
     all(&[
@@ -182,7 +182,7 @@ fn ends_of_accesses_that_cannot_be_end_the_connection() {
 
 /// Requirements: FLT-008.
 #[test]
-fn bytes_that_nobody_reads_end_the_connection() {
+fn unrequested_read_data_ends_the_connection() {
     use Asks::{Fetch, LongRead, LongWrite, Message, ShortRead, ShortWrite};
     use Frame::{ReadData, ReadOffer};
     all(&[
@@ -211,7 +211,7 @@ fn bytes_that_nobody_reads_end_the_connection() {
 /// Numbers of operations that no longer exist, or that never existed, are treated as late: they change nothing, and do
 /// not end the connection. The last frame ends it, because its number is not that of a part.
 #[test]
-fn late_numbers_are_ignored_and_reach_no_other_operation() {
+fn stale_operation_ids_are_ignored() {
     use Asks::{Fetch, LongWrite, Message, ShortRead, ShortWrite};
     use Frame::{Done, ReadData};
     // The numbers are those of another generation of the same slot, and of another slot.

@@ -24,7 +24,7 @@ fn reaches(from: &Station, name: PeerAddress, value: u8, there: &Station, others
 
 /// Requirements: CON-004.
 #[test]
-fn a_second_address_of_a_peer_is_its_own_again_when_the_peer_is_gone() {
+fn alias_address_is_independent_after_peer_leaves() {
     for transport in ["tcp", "shm"] {
         for used in [&[1, 0][..], &[0, 1], &[0], &[1]] {
             let sender = at(transport, "127.0.0.1:0");
@@ -47,7 +47,7 @@ fn a_second_address_of_a_peer_is_its_own_again_when_the_peer_is_gone() {
 
 /// Requirements: CON-004.
 #[test]
-fn messages_of_a_peer_that_has_left_are_received_by_either_of_its_addresses() {
+fn messages_of_departed_peer_match_either_of_its_addresses() {
     for transport in ["tcp", "shm"] {
         for directed in [[0, 1, 0, 1], [1, 0, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0]] {
             let receiver = at(transport, "127.0.0.1:0");
@@ -82,7 +82,7 @@ fn messages_of_a_peer_that_has_left_are_received_by_either_of_its_addresses() {
 
 /// Requirements: CON-004.
 #[test]
-fn receives_directed_at_an_address_take_nothing_of_whoever_had_it_before() {
+fn directed_receive_takes_no_message_of_previous_address_owner() {
     let receiver = at("tcp", "127.0.0.1:0");
     let peer = at("tcp", "0.0.0.0:0");
     let port = peer.endpoint.address().port();

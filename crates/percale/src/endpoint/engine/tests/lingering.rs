@@ -8,7 +8,7 @@ const SHORT: Duration = Duration::from_micros(10);
 
 /// Requirements: CMP-008.
 #[test]
-fn lingering_sees_what_comes_over_shared_memory_and_leaves_it_to_the_next_poll() {
+fn lingering_detects_shm_message_and_leaves_it_to_next_poll() {
     let (a, b) = (Station::new("shm"), Station::new("shm"));
     let peer = connect(&a, &b);
     until(&[&a, &b], || (!a.endpoint.progress() && !b.endpoint.progress()).then_some(()));
@@ -29,7 +29,7 @@ fn lingering_sees_what_comes_over_shared_memory_and_leaves_it_to_the_next_poll()
 
 /// Requirements: CMP-008.
 #[test]
-fn lingering_keeps_no_socket_waiting() {
+fn lingering_does_not_delay_sockets() {
     let (a, b) = (Station::new("tcp"), Station::new("tcp"));
     let peer = connect(&a, &b);
     let start = Instant::now();

@@ -58,7 +58,7 @@ thread_local! {
 }
 
 #[test]
-fn a_subscriber_may_use_the_endpoint_that_logs_and_panic() {
+fn log_subscriber_may_use_the_endpoint_and_panic() {
     let station: &'static Station = Box::leak(Box::new(Station::new("tcp")));
     ENDPOINT.set(Some(&station.endpoint));
     let uses = || _ = ENDPOINT.get().map(|endpoint| endpoint.progress());

@@ -72,7 +72,7 @@ impl Scene {
 
 /// Requirements: RMA-003, BIND-001.
 #[test]
-fn a_direct_writes_notice_is_for_the_region_that_was_written() {
+fn direct_write_notice_applies_to_the_written_region() {
     let scene = Scene::new("shm");
     let (Scene { a, b, to_b, .. }, (region, counter)) = (&scene, scene.region());
     let remote: RemoteMemory = region.remote().slice(0..8);
@@ -92,7 +92,7 @@ fn a_direct_writes_notice_is_for_the_region_that_was_written() {
 
 /// Requirements: RMA-003, BIND-001.
 #[test]
-fn an_executed_accesses_notice_is_for_the_region_that_was_written() {
+fn executed_access_notice_applies_to_the_written_region() {
     let scene = Scene::new("tcp");
     let Scene { a, to_b, .. } = &scene;
     let (region, counter) = scene.region();

@@ -132,7 +132,7 @@ enum Waits {
 }
 
 #[test]
-fn an_injected_compare_needs_neither_of_its_buffers_after_the_call() {
+fn injected_compare_swap_copies_both_operands() {
     for transport in ["shm", "tcp"] {
         for waits in [Waits::Unconnected, Waits::Fenced, Waits::Deferred] {
             let (a, b) = (Station::new(transport), Station::new(transport));
@@ -197,7 +197,7 @@ fn an_injected_compare_needs_neither_of_its_buffers_after_the_call() {
 /// A send for which only the peer's answer is outstanding fails. An answer that the peer sends afterwards does not
 /// concern the next send.
 #[test]
-fn an_injected_write_needs_no_buffer_after_the_call() {
+fn injected_write_copies_its_buffer() {
     for transport in ["shm", "tcp"] {
         for waits in [Waits::Unconnected, Waits::Fenced] {
             let (a, b) = (Station::new(transport), Station::new(transport));
@@ -235,7 +235,7 @@ fn an_injected_write_needs_no_buffer_after_the_call() {
 }
 
 #[test]
-fn the_late_answer_to_a_failed_send_ends_no_other() {
+fn late_answer_to_failed_send_ends_no_other_send() {
     for transport in ["shm", "tcp"] {
         let (a, b) = (Station::new(transport), Station::new(transport));
         let to_b = connect(&a, &b);
@@ -363,7 +363,7 @@ proptest! {
     /// For all events of sends, in any order and with any delay: each send is reported once, as in the model, and its
     /// number is kept exactly until the peer owes no more answer.
     #[test]
-    fn numbers_of_sends_are_never_another_sends(steps in proptest::collection::vec((happens(), any::<prop::sample::Index>()), 1..200)) {
+    fn send_ids_are_not_reused_while_answers_are_pending(steps in proptest::collection::vec((happens(), any::<prop::sample::Index>()), 1..200)) {
         let station = Station::new("tcp");
         let other = Station::new("tcp");
         let slot = station.slot(&other);
@@ -435,7 +435,7 @@ fn receive(context: u64, into: &mut Buffer, flags: OpFlags) -> ReceiveWork {
 }
 
 #[test]
-fn a_claim_belongs_to_the_operation_that_made_it_not_to_a_number_that_looks_the_same() {
+fn claim_is_bound_to_its_operation_not_to_an_equal_id() {
     let queue = CompletionQueue::default();
     let (a, b) = (Station::new("tcp"), Station::reporting("tcp", Trust::SameUser, &queue));
     let to_b = connect(&a, &b);
@@ -459,7 +459,7 @@ fn a_claim_belongs_to_the_operation_that_made_it_not_to_a_number_that_looks_the_
 }
 
 #[test]
-fn cancel_finds_what_waits_beside_a_begun_operation_of_the_same_context() {
+fn cancel_finds_waiting_operation_with_context_of_a_started_one() {
     let queue = CompletionQueue::default();
     let (a, b) = (Station::reporting("tcp", Trust::SameUser, &queue), Station::new("tcp"));
     let to_b = connect(&a, &b);

@@ -19,7 +19,7 @@ pub(super) fn connected() -> Option<(Station, Station, PeerAddress)> {
 
 /// Requirements: FLT-001.
 #[test]
-fn a_queue_pair_in_error_ends_all_that_waits_on_both_sides() {
+fn queue_pair_error_ends_pending_operations_on_both_sides() {
     let Some((a, b, to_b)) = connected() else { return };
     let to_a = b.peer(&a);
     let long = || vec![1; 2 << 20];
@@ -44,7 +44,7 @@ fn a_queue_pair_in_error_ends_all_that_waits_on_both_sides() {
 
 /// Requirements: FLT-001.
 #[test]
-fn who_sleeps_hears_of_a_queue_pair_in_error() {
+fn queue_pair_error_wakes_sleeping_endpoint() {
     let Some((a, b, to_b)) = connected() else { return };
     until(&[&a, &b], || (!a.endpoint.progress() && !b.endpoint.progress()).then_some(()));
     let slot = b.slot(&a);

@@ -22,7 +22,7 @@ fn visit(transport: &str, server: &Station, then: impl FnOnce(&Station, PeerAddr
 
 /// Requirements: RES-001.
 #[test]
-fn who_serves_many_one_after_the_other_remembers_few() {
+fn server_reuses_slots_of_successive_clients() {
     for transport in ["tcp", "shm"] {
         let server = Station::new(transport);
         for _ in 0..40 {
@@ -35,7 +35,7 @@ fn who_serves_many_one_after_the_other_remembers_few() {
 
 /// Requirements: RES-001.
 #[test]
-fn a_server_with_many_receives_and_messages_remembers_few_too() {
+fn server_with_pending_receives_reuses_slots() {
     let server = Station::new("tcp");
     let receives: Vec<_> =
         (0..400).map(|tag| server.endpoint.tagged_recv(1000 + tag, 0, vec![0; 8]).start().unwrap()).collect();
@@ -63,7 +63,7 @@ fn unreachable_peer(server: &Station) -> PeerAddress {
 
 /// Requirements: RES-001.
 #[test]
-fn peers_that_were_never_reached_keep_no_slots() {
+fn unreachable_peers_keep_no_slots() {
     let server = Station::new("tcp");
     for _ in 0..40 {
         let name = unreachable_peer(&server);
@@ -74,7 +74,7 @@ fn peers_that_were_never_reached_keep_no_slots() {
 
 /// Requirements: MSG-001.
 #[test]
-fn a_receive_from_a_peer_that_was_never_reached_takes_nothing_of_another() {
+fn receive_from_unreachable_peer_takes_no_other_message() {
     let mut server = Station::new("tcp");
     let Station { domain, vector, events, .. } = &server;
     server.endpoint = domain.endpoint().vector(vector).event_queue(events).bind("127.0.0.1:0").unwrap();
@@ -106,7 +106,7 @@ fn a_receive_from_a_peer_that_was_never_reached_takes_nothing_of_another() {
 
 /// Requirements: RES-001.
 #[test]
-fn those_whom_the_vector_names_keep_their_slots() {
+fn peers_in_the_vector_keep_their_slots() {
     let server = Station::new("tcp");
     let slot = |name| server.engine(|engine| engine.core.peers.resolve(name).unwrap());
     let mut slots = Vec::new();
@@ -120,7 +120,7 @@ fn those_whom_the_vector_names_keep_their_slots() {
 
 /// Requirements: MSG-001.
 #[test]
-fn a_message_of_one_who_left_is_never_taken_for_anothers() {
+fn message_of_departed_peer_is_not_attributed_to_another() {
     for transport in ["tcp", "shm"] {
         let server = Station::new(transport);
         let left = visit(transport, &server, |client, _| {
@@ -146,7 +146,7 @@ fn a_message_of_one_who_left_is_never_taken_for_anothers() {
 
 /// Requirements: RES-001.
 #[test]
-fn slots_that_are_used_again_lead_to_whom_the_vector_names() {
+fn reused_slots_resolve_to_the_peer_in_the_vector() {
     let server = Station::new("tcp");
     for _ in 0..20 {
         let name = visit("tcp", &server, |_, _| {});

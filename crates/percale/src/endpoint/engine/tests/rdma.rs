@@ -126,7 +126,7 @@ fn regions_are_accessed_by_rdma_while_their_target_makes_no_progress() {
 
 /// Requirements: RMA-004.
 #[test]
-fn several_pieces_of_several_regions_are_one_access_by_rdma() {
+fn rdma_access_covers_segments_of_several_regions() {
     let Some((a, b, peer)) = connected() else { return };
     let regions = [0, 1].map(|number| b.domain.register(vec![number; LEN], ALL).unwrap());
     regions.iter().for_each(|region| reach(&a, &b, peer, region));
@@ -162,7 +162,7 @@ fn several_pieces_of_several_regions_are_one_access_by_rdma() {
 
 /// Requirements: REV-001, MR-068.
 #[test]
-fn a_late_access_is_refused_and_others_are_made() {
+fn access_to_closed_region_is_rejected_and_others_succeed() {
     let Some((a, b, peer)) = connected() else { return };
     let other = b.domain.register(vec![0; LEN], ALL).unwrap();
     for round in 1..=5 {
@@ -240,7 +240,7 @@ fn storm(a: &Station, peer: PeerAddress, name: RemoteMemory, byte: u8, over: &At
 
 /// Requirements: RMA-005.
 #[test]
-fn accesses_by_both_ways_keep_their_order() {
+fn rdma_and_executed_accesses_keep_their_order() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![0; LEN], ALL).unwrap();
     reach(&a, &b, peer, &region);
@@ -267,7 +267,7 @@ fn accesses_by_both_ways_keep_their_order() {
 
 /// Requirements: RMA-006.
 #[test]
-fn a_message_comes_after_the_writes_by_rdma_before_it() {
+fn message_arrives_after_preceding_rdma_writes() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![0; 4 << 20], ALL).unwrap();
     reach(&a, &b, peer, &region);
@@ -286,7 +286,7 @@ fn a_message_comes_after_the_writes_by_rdma_before_it() {
 
 /// Requirements: FLT-001.
 #[test]
-fn a_queue_pair_for_accesses_in_error_ends_the_connection() {
+fn access_queue_pair_error_ends_the_connection() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![0; LEN], ALL).unwrap();
     reach(&a, &b, peer, &region);
@@ -316,7 +316,7 @@ impl Registers for NoCache {
 
 /// Requirements: RMA-001, RMA-005.
 #[test]
-fn what_cannot_be_registered_travels_in_frames() {
+fn unregistrable_memory_is_sent_in_frames() {
     let Some((a, b, _)) = connected() else { return };
     drop(a);
     let a = Station::new("verbs");
@@ -343,7 +343,7 @@ fn what_cannot_be_registered_travels_in_frames() {
 
 /// Requirements: FLT-007.
 #[test]
-fn whatever_a_peer_says_about_regions_harms_only_its_own_connection() {
+fn invalid_region_frames_end_only_their_own_connection() {
     let Some((a, b, _)) = connected() else { return };
     let region = b.domain.register(vec![5; LEN], ALL).unwrap();
     let key = region.key();
@@ -372,7 +372,7 @@ fn whatever_a_peer_says_about_regions_harms_only_its_own_connection() {
 
 /// Requirements: FLT-007.
 #[test]
-fn nor_does_what_those_say_who_have_grants() {
+fn invalid_frames_from_granted_peer_end_only_its_connection() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![5; LEN], ALL).unwrap();
     let good = |kind| Head { kind, flags: Flags::ID, ..Head::default() };
@@ -410,7 +410,7 @@ fn nor_does_what_those_say_who_have_grants() {
 
 /// Requirements: FLT-007.
 #[test]
-fn who_says_that_its_queue_pair_is_in_error_costs_accesses_to_itself_alone() {
+fn reported_queue_pair_error_affects_only_its_peer() {
     let Some((a, b, peer)) = connected() else { return };
     let region = b.domain.register(vec![5; LEN], ALL).unwrap();
     let over = Head { kind: Kind::Revoked, flags: Flags::ID, tag: 2, ..Head::default() };

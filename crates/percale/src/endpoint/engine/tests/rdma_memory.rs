@@ -99,7 +99,7 @@ fn memories(count: usize, len: usize) -> Vec<Memory> {
 
 /// Requirements: RCACHE-001, RCACHE-002.
 #[test]
-fn memory_that_is_written_from_again_is_registered_once() {
+fn reused_source_memory_is_registered_once() {
     let Some(world) = World::open(CacheSettings::default()) else { return };
     let memory = Memory::new(LEN);
     for byte in 1..=20 {
@@ -114,7 +114,7 @@ fn memory_that_is_written_from_again_is_registered_once() {
 
 /// Requirements: RCACHE-021.
 #[test]
-fn memory_that_changed_is_registered_anew_before_it_is_written_from() {
+fn changed_memory_is_reregistered_before_use() {
     let Some(world) = World::open(CacheSettings::default()) else { return };
     let (changing, lasting) = (Memory::new(LEN), Memory::new(LEN));
     for byte in 1..=20 {
@@ -127,7 +127,7 @@ fn memory_that_changed_is_registered_anew_before_it_is_written_from() {
 
 /// Requirements: RCACHE-005, RCACHE-007, RCACHE-022.
 #[test]
-fn a_domains_limits_hold_for_memory_of_operations() {
+fn domain_limits_apply_to_operation_memory() {
     let bytes = 4 * LEN as u64;
     for settings in [CacheSettings::default().max_count(4), CacheSettings::default().max_bytes(bytes)] {
         let Some(world) = World::open(settings) else { return };
@@ -144,7 +144,7 @@ fn a_domains_limits_hold_for_memory_of_operations() {
 
 /// Requirements: RCACHE-006, RCACHE-008.
 #[test]
-fn without_limits_a_domain_keeps_a_number_of_registrations_of_any_size() {
+fn default_cache_limits_the_count_but_not_the_size() {
     let Some(world) = World::open(CacheSettings::default()) else { return };
     let memories = memories(100, LEN);
     for (byte, memory) in (0..).zip(memories.iter().chain(&memories)) {
@@ -168,7 +168,7 @@ fn without_limits_a_domain_keeps_a_number_of_registrations_of_any_size() {
 
 /// Requirements: RCACHE-009.
 #[test]
-fn a_domain_that_keeps_nothing_registers_each_time() {
+fn zero_cache_count_registers_each_time() {
     let Some(world) = World::open(CacheSettings::default().max_count(0)) else { return };
     let memory = Memory::new(LEN);
     for byte in 1..=20 {
@@ -182,7 +182,7 @@ fn a_domain_that_keeps_nothing_registers_each_time() {
 
 /// Requirements: RCACHE-010.
 #[test]
-fn what_an_operation_uses_stays_registered_until_it_ends() {
+fn operation_memory_stays_registered_until_it_ends() {
     let Some(world) = World::open(CacheSettings::default().max_count(2)) else { return };
     let World { a, b, peer, region, .. } = &world;
     let memories = memories(12, LEN);
@@ -208,7 +208,7 @@ fn what_an_operation_uses_stays_registered_until_it_ends() {
 
 /// Requirements: RCACHE-024.
 #[test]
-fn any_memory_is_written_from_and_read_into() {
+fn rdma_works_with_any_kind_of_memory() {
     static READ_ONLY: [u8; 5 * PAGE] = [7; 5 * PAGE];
     let Some(world) = World::open(CacheSettings::default()) else { return };
     let mut stack = [3_u8; 3 * PAGE + 77];

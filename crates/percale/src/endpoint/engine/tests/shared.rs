@@ -56,7 +56,7 @@ impl Shared {
 
 /// Requirements: CTX-009.
 #[test]
-fn a_shared_receive_may_name_any_address_at_which_its_peer_was_met() {
+fn shared_receive_may_use_any_address_of_its_peer() {
     for before in [false, true] {
         for calls in [&[(0, 0), (0, 1)][..], &[(0, 1), (0, 0)], &[(0, 0), (1, 1)], &[(1, 0), (0, 1)]] {
             let world = Shared::new();
@@ -76,7 +76,7 @@ fn a_shared_receive_may_name_any_address_at_which_its_peer_was_met() {
 
 /// Requirements: CTX-009.
 #[test]
-fn a_shared_receive_takes_messages_of_a_peer_that_has_left_by_either_of_its_addresses() {
+fn shared_receive_matches_departed_peer_by_either_address() {
     for directed in [[0, 1], [1, 0], [1, 1], [0, 0]] {
         let world = Shared::new();
         (0..2).for_each(|name| world.call(0, name));
@@ -168,7 +168,7 @@ fn reporting(shared: &SharedReceive, domain: &Domain) -> ([Station; 2], [Complet
 
 /// Requirements: CTX-008, FLT-009.
 #[test]
-fn a_buffer_for_many_is_not_released_while_a_peer_may_be_copying_to_a_part() {
+fn multi_receive_buffer_is_kept_while_a_peer_may_copy_to_it() {
     // The part to which a peer may be copying belongs to a member that reports to a queue, or to a member whose own
     // queue is closed with it.
     for queued in [true, false] {
@@ -214,7 +214,7 @@ fn a_buffer_for_many_is_not_released_while_a_peer_may_be_copying_to_a_part() {
 
 /// Requirements: CTX-008, CTX-009.
 #[test]
-fn a_directed_buffer_for_many_is_released_by_its_last_part_when_its_peer_closes() {
+fn directed_multi_receive_is_released_after_its_peer_closes() {
     let domain = Info::discover().unwrap().domain().transport("tcp".parse().unwrap()).open().unwrap();
     let shared = domain.shared_receive();
     let ([first, second], queues) = reporting(&shared, &domain);

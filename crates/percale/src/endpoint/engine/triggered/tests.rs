@@ -65,7 +65,7 @@ fn a_cancelled_operation_is_not_due() {
 }
 
 #[test]
-fn operations_of_other_endpoints_at_the_counter_are_left_alone() {
+fn cancel_leaves_operations_of_other_endpoints() {
     let counter = Counter::new();
     let [mut one, mut other] = [operations(), operations()];
     queue(&mut one, &counter, 1, 1);

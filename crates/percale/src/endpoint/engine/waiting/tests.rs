@@ -9,7 +9,7 @@ fn modes(waiting: &Waiting) -> [Rouse; 2] {
 }
 
 #[test]
-fn the_bell_wakes_every_sleeper_in_its_own_way() {
+fn bell_wakes_each_kind_of_sleeper() {
     let mut waiting = Waiting::default();
     assert!(!waiting.any());
     assert_eq!(modes(&waiting), ALL);
@@ -24,7 +24,7 @@ fn the_bell_wakes_every_sleeper_in_its_own_way() {
 }
 
 #[test]
-fn a_watcher_counts_for_ever_because_it_does_not_say_when_it_is_awake() {
+fn watcher_counts_as_asleep_permanently() {
     let mut waiting = Waiting::default();
     waiting.watch();
     assert!(waiting.any() && waiting.is_watched());
@@ -35,7 +35,7 @@ fn a_watcher_counts_for_ever_because_it_does_not_say_when_it_is_awake() {
 }
 
 #[test]
-fn sleepers_that_wait_for_results_are_known() {
+fn sleepers_waiting_for_results_are_counted() {
     let mut waiting = Waiting::default();
     waiting.watch();
     assert!(!waiting.any_for_results(), "it may wait for messages alone");
@@ -49,7 +49,7 @@ fn sleepers_that_wait_for_results_are_known() {
 }
 
 #[test]
-fn naps_grow_while_nothing_happens_and_are_short_again_after_a_result() {
+fn nap_duration_grows_while_idle_and_resets_after_a_result() {
     let mut waiting = Waiting::default();
     let naps: Vec<Duration> = (0..200).map(|_| waiting.nap(1)).collect();
     assert!(naps.is_sorted() && naps[..PATIENCE as usize - 1].iter().all(|nap| *nap == NAP));
@@ -96,7 +96,7 @@ fn a_reader_that_always_finds_results_makes_progress_at_every_sixteenth_read() {
 }
 
 #[test]
-fn work_that_only_some_endpoints_have_is_looked_at_while_there_is_any() {
+fn optional_work_is_polled_only_while_present() {
     assert!(!Attention::new(false, false).any());
     assert!(Attention::new(true, false).any() && Attention::new(false, true).any());
     let mut attention = Attention::new(true, false);

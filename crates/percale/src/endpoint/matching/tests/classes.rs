@@ -45,7 +45,7 @@ fn empty(matching: &mut Matching<(), u64>, left: u64) {
 }
 
 #[test]
-fn a_class_not_asked_for_lately_makes_room_for_another() {
+fn least_recently_used_class_is_replaced() {
     let mut matching = full();
     for round in 0..3 {
         for class in 0..CLASSES + 2 {
@@ -61,7 +61,7 @@ fn a_class_not_asked_for_lately_makes_room_for_another() {
 }
 
 #[test]
-fn a_class_asked_for_lately_is_not_dropped_for_another() {
+fn recently_used_class_is_not_replaced() {
     let mut matching = full();
     for class in 0..CLASSES {
         assert!(find(&mut matching, class, WAITING - 1) >= WAITING - 1);
@@ -74,7 +74,7 @@ fn a_class_asked_for_lately_is_not_dropped_for_another() {
 }
 
 #[test]
-fn classes_of_messages_are_dropped_when_few_are_left() {
+fn message_classes_are_dropped_when_few_messages_remain() {
     let mut matching = full();
     for class in 0..2 {
         assert!(find(&mut matching, class, WAITING - 1) >= WAITING - 1);
@@ -87,7 +87,7 @@ fn classes_of_messages_are_dropped_when_few_are_left() {
 }
 
 #[test]
-fn receives_are_walked_again_when_few_are_left() {
+fn receives_are_scanned_linearly_when_few_remain() {
     let mut matching = Matching::<u64, ()>::new();
     let tag = |tag| Pattern { tag, ignore: 0, source: Source::Any };
     for n in 0..100 {

@@ -318,7 +318,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn same_as_two_vectors_walked_in_order(calls in calls()) {
+    fn matching_agrees_with_two_vector_model(calls in calls()) {
         let mut pair = Pair::default();
         for call in calls {
             pair.apply(call)?;

@@ -11,7 +11,7 @@ fn message(tag: u64) -> Envelope {
 }
 
 #[test]
-fn a_multi_receive_stays_at_its_place_until_it_is_used_up() {
+fn multi_receive_keeps_its_position_until_exhausted() {
     let mut matching = Matching::<u32, ()>::new();
     let first = matching.post(tag(1), 3);
     matching.post(tag(1), 100);
@@ -28,7 +28,7 @@ fn a_multi_receive_stays_at_its_place_until_it_is_used_up() {
 }
 
 #[test]
-fn a_handle_never_reaches_a_later_entry_in_the_same_place() {
+fn stale_handle_does_not_reach_the_reused_slot() {
     let mut matching = Matching::<u32, u32>::new();
     let old = matching.post(tag(1), 1);
     assert_eq!(matching.arrive(message(1)), Some(1));
@@ -42,7 +42,7 @@ fn a_handle_never_reaches_a_later_entry_in_the_same_place() {
 }
 
 #[test]
-fn a_claimed_message_is_passed_over_but_kept() {
+fn claimed_message_is_skipped_but_kept() {
     let mut matching = Matching::<(), u32>::new();
     let first = matching.hold(message(1), 1);
     let second = matching.hold(message(1), 2);

@@ -41,7 +41,7 @@ fn assert_few(what: &str, steps: u64, searches: u64) {
 }
 
 #[test]
-fn an_arrival_does_not_walk_what_is_posted() {
+fn arrival_does_not_scan_posted_receives() {
     for (name, pattern) in classes() {
         let mut matching = Matching::<u64, ()>::new();
         steps::taken();
@@ -65,7 +65,7 @@ fn an_arrival_does_not_walk_what_is_posted() {
 }
 
 #[test]
-fn a_receive_does_not_walk_what_is_held() {
+fn receive_does_not_scan_held_messages() {
     for (name, pattern) in classes() {
         let mut matching = Matching::<(), u64>::new();
         steps::taken();
@@ -92,7 +92,7 @@ fn a_receive_does_not_walk_what_is_held() {
 }
 
 #[test]
-fn a_disconnect_walks_what_is_held_twice() {
+fn disconnect_scans_held_messages_twice() {
     let mut matching = Matching::<(), u64>::new();
     let pattern = Pattern { tag: 0, ignore: 0, source: Source::From(0) };
     for n in 0..MANY {
@@ -114,7 +114,7 @@ fn a_disconnect_walks_what_is_held_twice() {
 }
 
 #[test]
-fn no_seed_makes_long_chains() {
+fn hash_chains_are_short_for_any_seed() {
     const KEYS: u64 = 2_000;
     let numberings: [fn(u64) -> Pattern; 4] = [
         |n| Pattern { tag: n, ignore: 0, source: Source::Any },
@@ -141,7 +141,7 @@ fn no_seed_makes_long_chains() {
 }
 
 #[test]
-fn two_classes_are_two_look_ups() {
+fn two_classes_take_two_lookups() {
     let mut matching = Matching::<u64, u64>::new();
     let named = |n| Pattern { tag: n, ignore: 0, source: Source::From(n) };
     let from_any = |n| Pattern { tag: n, ignore: 0, source: Source::Any };
@@ -160,7 +160,7 @@ fn two_classes_are_two_look_ups() {
 }
 
 #[test]
-fn a_wildcard_among_many_costs_one_look_up_more() {
+fn wildcard_receive_costs_one_more_lookup() {
     let mut matching = Matching::<u64, ()>::new();
     for n in 0..MANY {
         matching.post(Pattern { tag: n, ignore: 0, source: Source::Any }, n);
@@ -175,7 +175,7 @@ fn a_wildcard_among_many_costs_one_look_up_more() {
 }
 
 #[test]
-fn many_of_one_kind_are_first_in_first_out() {
+fn identical_entries_match_in_fifo_order() {
     let mut matching = Matching::<u64, u64>::new();
     let pattern = Pattern { tag: 0, ignore: 0, source: Source::Any };
     for n in 0..MANY {
@@ -192,7 +192,7 @@ fn many_of_one_kind_are_first_in_first_out() {
 }
 
 #[test]
-fn receives_that_are_taken_in_order_are_never_filed() {
+fn receives_matched_in_order_are_never_indexed() {
     let mut matching = Matching::<u64, ()>::new();
     for n in 0..MANY {
         matching.post(Pattern { tag: n / 2, ignore: 0, source: Source::Any }, n);
@@ -205,7 +205,7 @@ fn receives_that_are_taken_in_order_are_never_filed() {
 }
 
 #[test]
-fn few_entries_are_walked_not_hashed() {
+fn few_entries_are_scanned_not_hashed() {
     let mut matching = Matching::<u64, ()>::new();
     for n in 0..posted::LINEAR as u64 {
         matching.post(Pattern { tag: n, ignore: 0, source: Source::Any }, n);

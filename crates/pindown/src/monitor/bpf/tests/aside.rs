@@ -31,7 +31,7 @@ fn linger(stream: &TcpStream, seconds: i32) {
 
 /// Requirements: MON-034.
 #[test]
-fn a_descriptor_that_is_slow_to_close_is_closed_aside() {
+fn slow_descriptors_are_closed_in_a_separate_thread() {
     let _alone = alone();
     if monitor().is_none() {
         return;

@@ -138,7 +138,7 @@ fn touched(changes: &[Change], range: &Range<u64>) -> bool {
 
 /// Requirements: MON-034.
 #[test]
-fn nobody_writes_to_a_page_but_the_kernel() {
+fn only_the_kernel_can_write_to_a_page() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let source = monitor.source();
@@ -158,7 +158,7 @@ fn nobody_writes_to_a_page_but_the_kernel() {
 
 /// Requirements: MON-043.
 #[test]
-fn nothing_happened_nothing_is_reported() {
+fn no_report_without_a_change() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let head = monitor.page().head();

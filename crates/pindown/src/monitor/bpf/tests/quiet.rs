@@ -15,7 +15,7 @@ fn quiet(what: &str, memory: &Memory, work: impl FnOnce()) {
 
 /// Requirements: MON-006, MON-007.
 #[test]
-fn neighbours_of_what_was_unmapped() {
+fn unmap_of_neighbours_is_not_reported() {
     let _alone = alone();
     let memory = Memory::anonymous(8);
     let other = Memory { start: memory.at(3), pages: 1 };
@@ -28,7 +28,7 @@ fn neighbours_of_what_was_unmapped() {
 
 /// Requirements: MON-008.
 #[test]
-fn growth_in_place() {
+fn in_place_growth_is_not_reported() {
     let _alone = alone();
     // Opened before, since the mappings that opening makes might otherwise lie in the hole.
     if monitor().is_none() {
@@ -43,7 +43,7 @@ fn growth_in_place() {
 
 /// Requirements: MON-012.
 #[test]
-fn advice_that_leaves_pages() {
+fn advice_that_keeps_pages_is_not_reported() {
     let _alone = alone();
     let memory = Memory::anonymous(512);
     // NORMAL RANDOM SEQUENTIAL WILLNEED FREE DONTFORK DOFORK MERGEABLE UNMERGEABLE HUGEPAGE NOHUGEPAGE DONTDUMP
@@ -59,7 +59,7 @@ fn advice_that_leaves_pages() {
 
 /// Requirements: MON-014, MON-017.
 #[test]
-fn permissions_given_and_locking() {
+fn added_permissions_and_locking_are_not_reported() {
     let _alone = alone();
     let memory = Memory::anonymous(4);
     quiet("mprotect", &memory, || done(libc::SYS_mprotect, [memory.start, 4 * PAGE, READ_WRITE, 0, 0, 0]));
@@ -71,7 +71,7 @@ fn permissions_given_and_locking() {
 
 /// Requirements: MON-021, MON-024, MON-025.
 #[test]
-fn an_ordinary_programs_life() {
+fn ordinary_program_activity_is_not_reported() {
     let _alone = alone();
     let memory = Memory::anonymous(16);
     quiet("new mapping", &memory, || {
@@ -102,7 +102,7 @@ fn an_ordinary_programs_life() {
 
 /// Requirements: MON-019, MON-020.
 #[test]
-fn fork_and_exec() {
+fn fork_and_exec_are_not_reported() {
     let _alone = alone();
     let memory = Memory::anonymous(4);
     quiet("vfork and exec", &memory, || assert!(Command::new("true").status().expect("it runs").success()));
@@ -125,7 +125,7 @@ fn untouched(pages: u64) -> u64 {
 
 /// Requirements: MON-021.
 #[test]
-fn calls_that_bring_pages_in() {
+fn page_in_calls_are_not_reported() {
     let _alone = alone();
     if monitor().is_none() {
         return;
@@ -170,7 +170,7 @@ fn calls_that_bring_pages_in() {
 
 /// Requirements: MON-022.
 #[test]
-fn the_stack_grows() {
+fn stack_growth_is_not_reported() {
     fn deep(left: usize) -> u8 {
         let room = black_box([1_u8; 4096]);
         if left == 0 { room[0] } else { deep(left - 1).wrapping_add(black_box(room)[1]) }

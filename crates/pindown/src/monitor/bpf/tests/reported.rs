@@ -26,7 +26,7 @@ fn exactly(changes: &[Change], expected: &[std::ops::Range<u64>]) {
 
 /// Requirements: MON-001, MON-002, MON-003, MON-004.
 #[test]
-fn munmap_of_a_whole_or_a_part() {
+fn munmap_of_all_or_part_is_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     for (len, part) in [(4, 0..4), (4, 0..1), (4, 3..4), (3, 1..2)] {
@@ -39,7 +39,7 @@ fn munmap_of_a_whole_or_a_part() {
 
 /// Requirements: MON-011.
 #[test]
-fn mmap_over_existing_memory() {
+fn mmap_over_existing_memory_is_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let memory = Memory::anonymous(4);
@@ -51,7 +51,7 @@ fn mmap_over_existing_memory() {
 
 /// Requirements: MON-009, MON-010.
 #[test]
-fn mremap_in_all_its_forms() {
+fn every_form_of_mremap_is_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let remap = |from: u64, old: u64, new: u64, flags: u64, to: u64| {
@@ -79,7 +79,7 @@ fn mremap_in_all_its_forms() {
 
 /// Requirements: MON-015.
 #[test]
-fn the_break_is_lowered() {
+fn lowered_break_is_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let now = must(libc::SYS_brk, [0; 6]).next_multiple_of(PAGE);
@@ -93,7 +93,7 @@ fn the_break_is_lowered() {
 
 /// Requirements: MON-012.
 #[test]
-fn advice_that_takes_pages() {
+fn advice_that_drops_pages_is_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     const GUARD_INSTALL: i32 = 102;
@@ -138,7 +138,7 @@ fn watched(monitor: &Monitor, memory: &Memory, work: impl FnOnce()) -> (u64, u64
 
 /// Requirements: MON-012, MON-018, MON-023.
 #[test]
-fn pages_leave_a_shared_file() {
+fn pages_dropped_from_a_shared_file_are_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     const PUNCH: u64 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u64;
@@ -173,7 +173,7 @@ fn pages_leave_a_shared_file() {
 
 /// Requirements: MON-012, MON-018.
 #[test]
-fn a_private_mapping_of_a_file_that_is_truncated() {
+fn truncation_under_a_private_mapping_is_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let fd = must(libc::SYS_memfd_create, [c"pindown".as_ptr() as u64, 0, 0, 0, 0, 0]);
@@ -226,7 +226,7 @@ fn remapped_pages_of_a_file_are_reported() {
 
 /// Requirements: MON-014.
 #[test]
-fn a_permission_is_taken_away() {
+fn removed_permission_is_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     for protection in [libc::PROT_READ, libc::PROT_NONE, libc::PROT_WRITE] {
@@ -241,7 +241,7 @@ fn a_permission_is_taken_away() {
 
 /// Requirements: MON-012, MON-029.
 #[test]
-fn a_hole_made_by_io_urings_worker() {
+fn hole_punched_by_io_uring_worker_is_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let mut ring = IoUring::new(8).expect("io_uring is there");
@@ -261,7 +261,7 @@ fn a_hole_made_by_io_urings_worker() {
 
 /// Requirements: MON-012.
 #[test]
-fn what_cannot_be_watched_is_refused_by_name() {
+fn unwatchable_ranges_are_rejected_with_a_reason() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let memory = Memory::anonymous(2);
@@ -313,7 +313,7 @@ struct FileHandle {
 
 /// Requirements: MON-012, MON-018.
 #[test]
-fn a_file_is_cut_by_the_handle_that_names_it() {
+fn truncation_by_file_handle_is_reported() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let directory = must(libc::SYS_open, [c"/dev/shm".as_ptr() as u64, libc::O_RDONLY as u64, 0, 0, 0, 0]);
@@ -345,7 +345,7 @@ fn a_file_is_cut_by_the_handle_that_names_it() {
 
 /// Requirements: MON-012.
 #[test]
-fn what_a_call_does_that_is_not_known_may_be_anything() {
+fn unknown_call_is_reported_as_everything() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let watched = Memory::anonymous(1);
@@ -387,7 +387,7 @@ fn what_a_call_does_that_is_not_known_may_be_anything() {
 
 /// Requirements: MON-012.
 #[test]
-fn a_device_is_no_file_of_memory_wherever_its_name_lies() {
+fn device_mapping_is_not_watched_as_a_memory_file() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let open = |path: &std::ffi::CStr| call(libc::SYS_open, [path.as_ptr() as u64, libc::O_RDWR as u64, 0, 0, 0, 0]);
@@ -412,7 +412,7 @@ fn a_device_is_no_file_of_memory_wherever_its_name_lies() {
 
 /// Requirements: MON-012.
 #[test]
-fn private_huge_pages_are_refused_also_without_a_name() {
+fn unnamed_private_huge_pages_are_rejected() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     const HUGE: u64 = 2 << 20;

@@ -250,7 +250,7 @@ fn no_hit_is_stale_while_changes_race() {
 
 /// Requirements: MON-046.
 #[test]
-fn reports_of_beginnings_only_are_caught() {
+fn stale_hits_of_entry_only_reports_are_detected() {
     let _alone = alone();
     if monitor().is_none() {
         return;

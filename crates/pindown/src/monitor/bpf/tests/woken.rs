@@ -13,7 +13,7 @@ fn rings(waiting: &Waiting<'_>, seconds: i64) -> bool {
 
 /// Requirements: MON-048.
 #[test]
-fn a_change_wakes_who_waits() {
+fn change_wakes_waiting_threads() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let memory = Memory::anonymous(8);
@@ -31,7 +31,7 @@ fn a_change_wakes_who_waits() {
 
 /// Requirements: MON-048.
 #[test]
-fn pages_that_leave_a_file_wake_too() {
+fn pages_dropped_from_a_file_wake_waiting_threads() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let (memory, fd) = Memory::shared(2);
@@ -52,7 +52,7 @@ fn pages_that_leave_a_file_wake_too() {
 
 /// Requirements: MON-049.
 #[test]
-fn nobody_waits_nothing_is_rung() {
+fn bell_is_not_rung_without_waiting_threads() {
     let _alone = alone();
     let Some(monitor) = monitor() else { return };
     let memory = Memory::anonymous(1);

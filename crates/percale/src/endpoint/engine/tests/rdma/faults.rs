@@ -8,7 +8,7 @@ use crate::wire::queue_pair::OfferedBytes;
 ///
 /// Requirements: REV-001.
 #[test]
-fn writes_that_wait_for_room_hold_up_nothing_that_was_refused() {
+fn writes_waiting_for_queue_space_do_not_block_rejections() {
     double::on("device double0; delay double0 write 20", || {
         let (a, b, peer) = connected().expect("a device");
         for count in [1, 31, 32, 33, 40, 100] {
@@ -40,7 +40,7 @@ fn writes_that_wait_for_room_hold_up_nothing_that_was_refused() {
 ///
 /// Requirements: FLT-007.
 #[test]
-fn no_queue_pair_is_made_at_an_address_that_is_not_the_peers() {
+fn no_queue_pair_is_created_for_a_foreign_address() {
     double::on("", || {
         let (a, b, peer) = connected().expect("a device");
         let region = b.domain.register(vec![0; LEN], ALL).unwrap();

@@ -79,7 +79,7 @@ fn windows_are_accessed_by_rdma_while_their_target_makes_no_progress() {
 
 /// Requirements: MW-003, MW-004, MW-005.
 #[test]
-fn a_region_is_not_closed_under_a_window_of_the_devices() {
+fn region_with_bound_device_window_is_not_closed() {
     let Some((a, b, peer)) = with_windows() else { return };
     for kind in KINDS {
         let mut window = b.domain.window(kind).unwrap();
@@ -161,7 +161,7 @@ fn late_accesses_through_windows_are_refused() {
 
 /// Requirements: MW-044, MW-050.
 #[test]
-fn nothing_is_written_by_rdma_after_a_window_is_taken_back() {
+fn no_rdma_write_lands_after_window_revocation() {
     let Some((mut a, b, peer)) = with_windows() else { return };
     let mut region = b.domain.register(vec![0; LEN], Access::empty()).unwrap();
     let mut windows = KINDS.map(|kind| b.domain.window(kind).unwrap());
@@ -196,7 +196,7 @@ fn nothing_is_written_by_rdma_after_a_window_is_taken_back() {
 
 /// Requirements: MW-045, MW-046, MW-047.
 #[test]
-fn a_message_takes_a_window_of_the_devices_back() {
+fn message_invalidates_a_device_window() {
     let Some((a, b, peer)) = with_windows() else { return };
     let region = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
     let mut window = b.domain.window(WindowType::TwoB).unwrap();
@@ -225,7 +225,7 @@ fn a_message_takes_a_window_of_the_devices_back() {
 
 /// Requirements: MW-038, MW-040, MW-041.
 #[test]
-fn a_window_of_type_2_is_its_peers_and_ends_with_its_endpoint() {
+fn type_2_window_is_bound_to_its_peer_and_endpoint() {
     let Some((a, b, peer)) = with_windows() else { return };
     let c = Station::new("verbs");
     let other = connect(&c, &b);
@@ -250,7 +250,7 @@ fn a_window_of_type_2_is_its_peers_and_ends_with_its_endpoint() {
 
 /// Requirements: FLT-001, MW-044.
 #[test]
-fn a_queue_pair_in_error_keeps_no_window() {
+fn queue_pair_error_releases_its_windows() {
     let Some((a, b, _)) = with_windows() else { return };
     for kind in KINDS {
         let region = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
@@ -282,7 +282,7 @@ fn a_queue_pair_in_error_keeps_no_window() {
 
 /// Requirements: FLT-001.
 #[test]
-fn a_queue_pair_in_error_at_its_target_ends_no_connection() {
+fn queue_pair_error_at_target_keeps_the_connection() {
     let Some((a, b, peer)) = with_windows() else { return };
     let ours = b.domain.register(vec![0; LEN], ALL).unwrap();
     let under = b.domain.register(vec![1; LEN], Access::empty()).unwrap();
