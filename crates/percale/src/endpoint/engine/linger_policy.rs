@@ -17,6 +17,8 @@
 //! between two polls matters little.
 //! matters little.
 
+use std::num::NonZeroU64;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// The longest time that a poll lingers.
@@ -26,17 +28,17 @@ pub(super) const AT_MOST: Duration = Duration::from_nanos(1500);
 const AT_ONCE: Duration = Duration::from_nanos(1000);
 
 /// The largest number of unsuccessful attempts in a row.
-const MAX_UNSUCCESSFUL: u32 = 16;
+const MAX_UNSUCCESSFUL: u8 = 16;
 
-/// The state of an endpoint that is kept from poll to poll.
+/// The state of an endpoint that is kept from poll to poll. Small, because an idle endpoint is to take little memory.
 #[derive(Debug)]
 pub(super) struct LingerPolicy {
     /// The number of unsuccessful attempts since a poll last found a result.
-    unsuccessful: u32,
+    unsuccessful: u8,
     /// The number of unsuccessful attempts that are allowed, from 1 to [`MAX_UNSUCCESSFUL`].
-    limit: u32,
-    /// The end of the last poll that found nothing.
-    nothing: Option<Instant>,
+    limit: u8,
+    /// The end of the last poll that found nothing, in nanoseconds (see [`nanoseconds`]): an `Option<Instant>` takes twice the memory.
+    nothing: Option<NonZeroU64>,
     /// Set if the last lingering read found a result.
     hopeful: bool,
 }
@@ -51,7 +53,12 @@ impl LingerPolicy {
     /// Returns whether a poll that found nothing should linger.
     #[inline]
     pub(super) fn is_worthwhile(&mut self) -> bool {
-        !self.is_over() && (self.hopeful || self.is_soon_at(Instant::now()))
+        self.is_worthwhile_at(Instant::now)
+    }
+
+    #[inline]
+    fn is_worthwhile_at(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        !self.is_over() && (self.hopeful || self.is_soon_at(now()))
     }
 
     /// Returns whether polls do not linger until one has found a result.
@@ -68,7 +75,9 @@ impl LingerPolicy {
 
     /// Returns whether the last poll that found nothing ended just before, and records this one as the last.
     fn is_soon_at(&mut self, now: Instant) -> bool {
-        self.nothing.replace(now).is_some_and(|last| now.saturating_duration_since(last) < AT_ONCE)
+        let now = nanoseconds(now);
+        let at_once = AT_ONCE.as_nanos() as u64;
+        self.nothing.replace(now).is_some_and(|last| now.get().saturating_sub(last.get()) < at_once)
     }
 
     /// Records whether a lingering read found a result.
@@ -80,12 +89,19 @@ impl LingerPolicy {
             self.limit = (2 * self.limit).min(MAX_UNSUCCESSFUL);
             return;
         }
-        (self.unsuccessful, self.nothing) = (self.unsuccessful + 1, Some(Instant::now()));
+        (self.unsuccessful, self.nothing) = (self.unsuccessful + 1, Some(nanoseconds(Instant::now())));
         if self.unsuccessful >= self.limit {
             // From now on `unsuccessful` is at least the limit, until a poll finds a result.
             self.limit = (self.limit / 2).max(1);
         }
     }
+}
+
+/// Returns a time in nanoseconds since the first call, and at least 1.
+fn nanoseconds(time: Instant) -> NonZeroU64 {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    let since = time.saturating_duration_since(*FIRST.get_or_init(Instant::now));
+    NonZeroU64::MIN.saturating_add(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -97,6 +113,7 @@ mod tests {
     #[test]
     fn lingering_starts_only_while_application_spins() {
         let mut linger = LingerPolicy::default();
+        nanoseconds(Instant::now());
         let start = Instant::now();
         assert!(!linger.is_soon_at(start), "the first poll has no poll before it");
         assert!(linger.is_soon_at(start + MOMENT));
@@ -120,10 +137,11 @@ mod tests {
     }
 
     /// Lingers without success until the policy refuses, and returns the number of attempts.
-    fn linger_without_success(linger: &mut LingerPolicy) -> u32 {
+    fn linger_without_success(linger: &mut LingerPolicy) -> u8 {
         for count in 0.. {
-            linger.nothing = Some(Instant::now() + MOMENT);
-            if !linger.is_worthwhile() {
+            let last = Instant::now();
+            linger.nothing = Some(nanoseconds(last));
+            if !linger.is_worthwhile_at(|| last + MOMENT) {
                 return count;
             }
             linger.ended(false);
