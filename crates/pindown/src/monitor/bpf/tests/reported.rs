@@ -86,9 +86,9 @@ fn lowered_break_is_reported() {
     let mut process = std::process::Command::new(std::env::current_exe().expect("this program"));
     process.args(["monitor::bpf::tests::reported::lowered_break_process", "--exact", "--ignored", "--nocapture"]);
     let output = process.arg("--test-threads=1").env("GLIBC_TUNABLES", tunables).output().expect("it starts");
-    let printed = String::from_utf8_lossy(&output.stdout);
+    let printed = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text)).concat();
     printed.lines().filter(|line| line.starts_with("skipped")).for_each(|line| println!("{line}"));
-    assert!(output.status.success() && printed.contains("1 passed"), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }
 
 #[test]
