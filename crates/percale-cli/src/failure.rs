@@ -25,7 +25,7 @@ pub(crate) enum Failure {
     #[error("the other process sent what this version does not know ({0}); are both of the same version?")]
     Protocol(String),
     /// The file server refused a request, or failed.
-    #[error("the server returned: {0}")]
+    #[error("the server says: {0}")]
     Server(String),
     /// The operating system returned an error.
     #[error("{what}: {source}")]
@@ -36,7 +36,7 @@ pub(crate) enum Failure {
         source: io::Error,
     },
     /// This machine does not allow a process to copy the memory of another.
-    #[error("copying the memory of another process is not permitted: {0}")]
+    #[error("copying another process' memory is forbidden here: {0}")]
     Forbidden(io::Error),
     /// A registration cache was incorrect, or could not be tested.
     #[error("{0}")]

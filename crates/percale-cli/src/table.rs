@@ -37,8 +37,7 @@ pub(crate) fn perf(rows: &[Row]) -> String {
 }
 
 fn notes(rows: &[Row]) -> String {
-    let mut text =
-        String::from("p50, p99: half a round trip; for tagged-rate and bandwidth: time per message of a round.");
+    let mut text = String::from("p50, p99: half a round trip; for tagged-rate and bandwidth, of rounds, a message.");
     let has = |wanted: &dyn Fn(&Row) -> bool| rows.iter().any(wanted);
     if has(&|row| row.op.pattern() == Pattern::Access) {
         text.push_str(
@@ -51,7 +50,7 @@ fn notes(rows: &[Row]) -> String {
     text.push_str("\nlimit: p50 of a plain program in the same run.");
     let about = [
         ("ring", "lines of a ring in shared memory, 8 bytes and a mark each (more: a copy in, a copy out)"),
-        ("copy", "one processor copies a buffer that the other has written, or will read"),
+        ("copy", "one core copies a buffer that the other has written, or to one that it will read"),
         ("kernel", "one system call copies from or to the other process (process_vm_readv, process_vm_writev)"),
         ("word", "one locked instruction on a word in shared memory"),
         ("sockets", "plain non-blocking sockets; the best of the write sizes, buffer sizes and calls:"),

@@ -11,10 +11,10 @@ use crate::local_memory::volatile::Segment;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// percale has no driver for such devices (HMEM-005).
-    #[error("memory of {0} devices is not supported (only CUDA)")]
+    #[error("memory of {0} devices is not supported; CUDA's is")]
     Unsupported(Interface),
     /// The machine lacks the driver or hardware that such devices need (HMEM-006).
-    #[error("{interface} is not available: {what}")]
+    #[error("no {interface} here: {what}")]
     Missing {
         /// The interface of the devices.
         interface: Interface,
@@ -32,7 +32,7 @@ pub enum DeviceError {
         devices: u32,
     },
     /// Some or all of the memory belongs to another device or to the host.
-    #[error("the memory is not within one allocation of the device")]
+    #[error("the memory is not all of one allocation of the device that was named")]
     Mixed,
     /// The driver lacks this function.
     #[error("the driver has no {0}")]

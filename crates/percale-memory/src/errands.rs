@@ -97,9 +97,10 @@ pub fn contained<R>(what: &'static str, call: impl FnOnce() -> R) -> Option<R> {
         Err(payload) => payload,
     };
     // The payload's destructor and the log subscriber are code of the application, too.
-    for last in
-        [catch_unwind(AssertUnwindSafe(|| drop(payload))), catch_unwind(|| tracing::error!("{what}; it was ignored"))]
-    {
+    for last in [
+        catch_unwind(AssertUnwindSafe(|| drop(payload))),
+        catch_unwind(|| tracing::error!("{what}; the library goes on without it")),
+    ] {
         if let Err(payload) = last {
             std::mem::forget(payload);
         }

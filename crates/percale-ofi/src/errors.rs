@@ -21,18 +21,18 @@ const ALL: [(ErrorCode, &CStr); 18] = [
     (ErrorCode::PeerDied, c"the peer is gone: its process ended or it closed the connection"),
     (ErrorCode::Closed, c"the peer closed its endpoint"),
     (ErrorCode::NotConnected, c"the peer is not connected"),
-    (ErrorCode::Refused, c"the peer rejected the connection"),
+    (ErrorCode::Refused, c"the peer refused the connection"),
     (ErrorCode::Unreachable, c"there is no route to the peer"),
     (ErrorCode::TimedOut, c"the peer did not answer in time"),
-    (ErrorCode::Protocol, c"the peer violated the protocol"),
+    (ErrorCode::Protocol, c"the peer broke the protocol"),
     (ErrorCode::Fault, c"the operation's memory cannot be read or written"),
     (ErrorCode::Denied, c"the access is not allowed"),
     (ErrorCode::Misaligned, c"the target of an atomic operation is not aligned to its size"),
-    (ErrorCode::KeyRejected, c"the peer rejected the key"),
+    (ErrorCode::KeyRejected, c"the peer did not accept the key"),
     (ErrorCode::UnknownAddress, c"the address is not in the address vector"),
     (ErrorCode::NoMemory, c"out of memory"),
     (ErrorCode::NoDescriptors, c"there are no descriptors left"),
-    (ErrorCode::Io, c"input/output error"),
+    (ErrorCode::Io, c"input or output failed"),
 ];
 
 /// Returns the number of an error code for clients.

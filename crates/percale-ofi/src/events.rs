@@ -235,7 +235,7 @@ impl Shared {
     /// Reports that the client shut down an endpoint's connection. The client's own event queue gets the same event as
     /// if the peer had ended the connection.
     pub(crate) fn ended(&self, endpoint: u64, address: SocketAddr) {
-        let (error, reason) = (percale::ErrorCode::Closed, "the connection was shut down locally".to_owned());
+        let (error, reason) = (percale::ErrorCode::Closed, "it was shut down here".to_owned());
         self.percale.push(Event::Shutdown { endpoint, address, error, reason });
     }
 

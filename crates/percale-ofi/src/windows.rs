@@ -197,7 +197,7 @@ unsafe extern "C" fn bind(window: *mut Opened, to: *const Part, key: *mut u64, a
             0
         }
         Some(Err(error)) => refused("bind", &error, error.errno()),
-        None => refused("bind", &"the registration has not completed", libc::EINVAL),
+        None => refused("bind", &"the registration has not ended", libc::EINVAL),
     }
 }
 

@@ -182,7 +182,7 @@ impl Suitability {
             Self::TunnelWithDefaultRoute => "a tunnel with the default route; no other link has a carrier",
             Self::Tunnel => "only tunnels have a carrier",
             Self::Internal => "only bridges and links of containers have a carrier",
-            Self::LinkLocal => "only link-local addresses",
+            Self::LinkLocal => "there is no address but a link-local one",
             Self::NoCarrier => "no interface has a carrier",
             Self::Loopback => "there is nothing but loopback: reachable from this host only",
         }

@@ -78,7 +78,7 @@ impl Pulls {
     /// Checks the head of a `Data` frame and returns where its payload goes.
     pub(super) fn data(&mut self, head: &Head) -> Result<Data, Broken> {
         let Some(pull) = self.table.get(&head.id) else {
-            return Err(Broken::Protocol(format!("data for unknown pull {}", head.id)));
+            return Err(Broken::Protocol(format!("data for pull {}, which nobody started", head.id)));
         };
         if head.tag == GONE && head.len == 0 {
             let error = match (head.data, Refusal::from_number(head.data)) {
@@ -93,7 +93,7 @@ impl Pulls {
         let rest = pull.wanted.saturating_sub(pull.received);
         if head.tag != pull.received || u64::from(head.len) > rest || (head.len == 0 && rest != 0) {
             return Err(Broken::Protocol(format!(
-                "{} bytes of data at offset {} of a pull that expects {rest} at {}",
+                "{} bytes of data at offset {} of a pull that wants {rest} at {}",
                 head.len, head.tag, pull.received
             )));
         }

@@ -36,7 +36,7 @@ impl AddressBytes {
     pub fn parse(&self) -> Result<SocketAddr, Malformed> {
         let wide = Ipv6Addr::from(self.ip);
         let ip = match self.family.get() {
-            4 => IpAddr::V4(wide.to_ipv4_mapped().ok_or(Malformed::Field("the address is not an IPv4 address"))?),
+            4 => IpAddr::V4(wide.to_ipv4_mapped().ok_or(Malformed::Field("the address is no IPv4 address"))?),
             6 => IpAddr::V6(wide),
             _ => return Err(Malformed::Field("the address is neither IPv4 nor IPv6")),
         };

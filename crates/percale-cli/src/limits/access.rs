@@ -132,7 +132,7 @@ impl Subject for Access {
         match self.shape.op {
             Operation::Get => content.check(&self.private),
             _ if self.in_order => Ok(()),
-            op => Err(Failure::Data(format!("{} returned a wrong value", op.name()))),
+            op => Err(Failure::Data(format!("{} found another value than there was", op.name()))),
         }
     }
 

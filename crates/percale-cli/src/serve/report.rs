@@ -109,7 +109,7 @@ impl Writer {
             self.write(&line);
             let lines = self.lost.swap(0, Ordering::Relaxed);
             if lines > 0 {
-                let text = format_args!("{lines} log lines were dropped");
+                let text = format_args!("{lines} lines are missing here: they came faster than they were read");
                 self.write(&spelled(self.json, &Line::Lost { lines }, text));
             }
         }

@@ -67,11 +67,11 @@ impl Root {
                 Ok(file) => return Ok(file),
                 // A concurrent rename prevented the kernel from resolving the path.
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(Errno::XDEV) => return Err(io::Error::other("the path leaves the served directory")),
+                Err(Errno::XDEV) => return Err(io::Error::other("it leads out of the served directory")),
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(io::Error::other("its directories are being renamed; try again"))
+        Err(io::Error::other("its directories are being renamed all the time; try again"))
     }
 }
 

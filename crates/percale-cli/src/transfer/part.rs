@@ -75,7 +75,7 @@ impl Part {
             }
             return Ok(Self { directory, parts, name: name.to_owned(), file });
         }
-        Err(io::Error::other("its partial file was replaced repeatedly"))
+        Err(io::Error::other("its part was replaced again and again by something else"))
     }
 
     /// Returns the file.
@@ -100,20 +100,19 @@ impl Part {
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode & 0o777))?;
         if let Err(error) = self.file.sync_all() {
             self.discard();
-            let why = format!("cannot sync the copy to disk ({error}); it is discarded: copy the file again");
+            let why = format!("it could not be made permanent ({error}); what was copied is discarded: copy it again");
             return Err(io::Error::new(error.kind(), why));
         }
         if !is_at(&self.parts, &self.name, &self.file)? {
-            return Err(io::Error::other(
-                "the partial file was removed or replaced during the copy; copy the file again",
-            ));
+            return Err(io::Error::other("its part was removed or replaced while it was copied; copy it again"));
         }
         self.give_name()?;
         if is_at(&self.parts, &self.name, &self.file)? {
             unlink(&self.parts, &self.name)?;
         }
         rustix::fs::fsync(&self.directory).map_err(|error| {
-            let why = format!("the copy is complete, but its name may be lost in a crash ({error}); run sync");
+            let why =
+                format!("the copy is whole and has its name, but that may not outlive a crash ({error}); run sync");
             io::Error::new(error.kind(), why)
         })?;
         private::tidy(&self.directory);
@@ -146,7 +145,7 @@ impl Part {
                 }
             }
         }
-        Err(io::Error::other("cannot rename the copy to its final name"))
+        Err(io::Error::other("it could not be given its name"))
     }
 
     /// Removes the part, because its content is unreliable.

@@ -33,7 +33,7 @@ const STEP: Duration = Duration::from_millis(20);
 const SEES_STORES: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
 /// The message for a file on which another program holds a lease.
-const LEASED: &str = "another program holds a lease on the file: copy it after that program has closed it";
+const LEASED: &str = "another program has a lease on it and keeps it: copy it when that program has closed it";
 
 /// A regular file that is open for reading.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Source {
         let file = match rustix::fs::openat(CWD, format!("/proc/self/fd/{}", path.as_raw_fd()), flags, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::AGAIN) => return refuse(LEASED),
-            Err(Errno::NOENT) => return refuse("/proc is not mounted; it is needed to open files safely"),
+            Err(Errno::NOENT) => return refuse("/proc is not mounted, without which files are not opened safely"),
             Err(error) => return Err(error.into()),
         };
         let (before, twice) = settle(&file)?;

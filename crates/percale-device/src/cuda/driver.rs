@@ -62,7 +62,7 @@ impl Cuda {
         // SAFETY: 0 is the only valid flag.
         let code = unsafe { (cuda.functions.init)(0) };
         if code == code::NO_DEVICE {
-            return Err(missing("the driver found no device"));
+            return Err(missing("the driver finds no device"));
         }
         cuda.functions.check("cuInit", code).map_err(|error| missing(error.to_string()))?;
         let mut count = 0;
@@ -85,7 +85,7 @@ impl Cuda {
             cuda.devices.push(Device { handle, context: OnceLock::new() });
         }
         if cuda.devices.is_empty() {
-            return Err(missing("the driver found no device"));
+            return Err(missing("the driver finds no device"));
         }
         Ok(cuda)
     }

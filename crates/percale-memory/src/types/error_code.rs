@@ -23,7 +23,7 @@ pub enum ErrorCode {
     #[error("the peer is not connected")]
     NotConnected,
     /// The peer refused the connection: no endpoint listens at its address, or it does not accept this one.
-    #[error("the peer rejected the connection")]
+    #[error("the peer refused the connection")]
     Refused,
     /// The peer cannot be reached from here.
     #[error("there is no route to the peer")]
@@ -32,7 +32,7 @@ pub enum ErrorCode {
     #[error("the peer did not answer in time")]
     TimedOut,
     /// The peer violated the protocol of this version.
-    #[error("the peer violated the protocol")]
+    #[error("the peer broke the protocol")]
     Protocol,
     /// The operation's memory cannot be read or written.
     #[error("the operation's memory cannot be read or written")]
@@ -44,7 +44,7 @@ pub enum ErrorCode {
     #[error("the target of an atomic operation is not aligned to its size")]
     Misaligned,
     /// The peer did not accept the key.
-    #[error("the peer rejected the key")]
+    #[error("the peer did not accept the key")]
     KeyRejected,
     /// The address is not, or no longer, in the address vector.
     #[error("the address is not in the address vector")]
@@ -56,13 +56,13 @@ pub enum ErrorCode {
     #[error("there are no descriptors left")]
     NoDescriptors,
     /// A resource of the operation is in use: a window that is still bound, or a window that a peer is accessing.
-    #[error("the object is in use")]
+    #[error("it is in use")]
     Busy,
     /// The operation's arguments are invalid: a range outside its region, or a window of the wrong type.
-    #[error("invalid arguments")]
+    #[error("the operation's arguments make no sense")]
     Invalid,
     /// The system refused the operation with an error that has no code of its own here.
-    #[error("input/output error")]
+    #[error("input or output failed")]
     Io,
 }
 

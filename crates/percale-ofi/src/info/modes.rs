@@ -22,7 +22,7 @@ pub(super) fn registration(hints: &Hints, required: c_int) -> Result<(c_int, u64
         FI_MR_UNSPEC if before_bits && required & mode::BASIC == 0 => (local, FI_MR_SCALABLE),
         FI_MR_UNSPEC if before_bits => (mode::BASIC | local, FI_MR_BASIC),
         _ if asked & old != 0 || before_bits => {
-            let rule = "FI_MR_BASIC and FI_MR_SCALABLE cannot be combined; other bits need API 1.5";
+            let rule = "FI_MR_BASIC and FI_MR_SCALABLE stand alone, other bits came with API 1.5";
             return Err(format!("hints ask for domain_attr->mr_mode {asked:#x}: {rule}"));
         }
         _ => (asked, required),

@@ -82,7 +82,7 @@ pub(super) fn kinds(hints: &Hints) -> Result<&'static [u32], Why> {
         FI_EP_UNSPEC => Ok(&[FI_EP_RDM, FI_EP_MSG]),
         FI_EP_RDM => Ok(&[FI_EP_RDM]),
         FI_EP_MSG => Ok(&[FI_EP_MSG]),
-        FI_EP_DGRAM => Err("hints request ep_attr->type FI_EP_DGRAM; supported are FI_EP_RDM and FI_EP_MSG".into()),
+        FI_EP_DGRAM => Err("hints ask for ep_attr->type FI_EP_DGRAM; there are FI_EP_RDM and FI_EP_MSG".into()),
         other => Err(format!("hints ask for ep_attr->type {other}; there are FI_EP_RDM and FI_EP_MSG")),
     }
 }
@@ -99,7 +99,7 @@ pub(super) fn attributes(hints: &Hints, kind: u32, required: c_int) -> Result<At
         return Err(version("fabric_attr->prov_version", hints.provider_version, crate_version()));
     }
     if hints.caps & FI_XPU != 0 && hints.caps & FI_TRIGGER == 0 {
-        return Err("hints request FI_XPU_TRIGGER without FI_TRIGGER".into());
+        return Err("hints ask for caps FI_XPU_TRIGGER without FI_TRIGGER, which it needs".into());
     }
     let caps = caps::granted(offered, hints.caps);
     let (domain_key, ep_key) = keys(hints, kind)?;
@@ -180,7 +180,7 @@ fn endpoint(hints: &Hints, kind: u32, key: usize) -> Result<fi_ep_attr, Why> {
     let tx_ctx_cnt = contexts("ep_attr->tx_ctx_cnt", asked.tx_ctx_cnt, kind)?;
     let rx_ctx_cnt = contexts("ep_attr->rx_ctx_cnt", asked.rx_ctx_cnt, kind)?;
     if !asked.xpu_ctx.is_null() {
-        return Err("hints set ep_attr->xpu_ctx, which is not supported".into());
+        return Err("hints give ep_attr->xpu_ctx; devices do not drive endpoints here".into());
     }
     let format = asked.mem_tag_format;
     let by_name = hints.api >= fi_version(2, 0) && format < FI_TAG_MAX_FORMAT.into();
@@ -259,17 +259,14 @@ fn domain(hints: &Hints, kind: u32, mr_mode: c_int, key: usize) -> Result<fi_dom
 /// listeners do.
 fn keys(hints: &Hints, kind: u32) -> Result<(Vec<u8>, Vec<u8>), Why> {
     if hints.domain.auth_key_size == FI_AV_AUTH_KEY {
-        return Err("hints request FI_AV_AUTH_KEY, which is not supported".into());
+        return Err("hints ask for domain_attr->auth_key_size FI_AV_AUTH_KEY; keys are not in address vectors".into());
     }
     let limit = percale::domain::KEY_LIMIT;
     let unusable = |which| format!("hints give {which}, but no key of 1 to {limit} bytes");
     let domain = hints.domain_key.clone().ok_or_else(|| unusable("domain_attr->auth_key"))?;
     let endpoint = hints.ep_key.clone().ok_or_else(|| unusable("ep_attr->auth_key"))?;
     if kind == FI_EP_MSG && !endpoint.is_empty() && endpoint != domain {
-        return Err(
-            "hints set an ep_attr->auth_key that differs from the domain's; FI_EP_MSG endpoints must use the domain's"
-                .into(),
-        );
+        return Err("hints give an ep_attr->auth_key that is not the domain's; FI_EP_MSG endpoints have that".into());
     }
     Ok((domain, endpoint))
 }

@@ -45,7 +45,9 @@ pub(super) fn places(here: &[&Interface], hints: &Hints, asked: Asked<'_>) -> Re
     if let Some(name) = hints.fabric_name.as_deref() {
         places.retain(|place| place.fabric == name);
         if places.is_empty() {
-            return Err(format!("hints request fabric_attr->name {name:?}, which has no allowed interface that is up"));
+            return Err(format!(
+                "hints ask for fabric_attr->name {name:?}, to which no interface belongs that is up and wanted"
+            ));
         }
     }
     Ok(places)
@@ -168,7 +170,7 @@ fn from(usable: &[&Interface], source: SocketAddr, destination: Option<SocketAdd
         Some(one) => Ok(vec![place(one, source, destination)]),
         None => {
             let all: Vec<String> = usable.iter().map(|one| one.ip.to_string()).collect();
-            Err(format!("{} is not an address of an allowed interface that is up: {}", source.ip(), all.join(", ")))
+            Err(format!("{} is no address of an interface that is up and wanted: {}", source.ip(), all.join(", ")))
         }
     }
 }
@@ -191,7 +193,7 @@ fn towards(usable: &[&Interface], destinations: &[SocketAddr], named: bool) -> R
         let best = best.or_else(|| usable.iter().filter(same).find(|one| one.ip.is_loopback() && by.is_loopback()));
         match best.or_else(|| usable.iter().filter(same).find(|_| named)) {
             Some(one) => return Ok(vec![place(one, SocketAddr::new(one.ip, 0), Some(destination))]),
-            None => why = format!("the route to {destination} uses {by}, which is not an allowed interface that is up"),
+            None => why = format!("{destination} is reached from {by}, which is no interface that is up and wanted"),
         }
     }
     Err(why)

@@ -85,7 +85,7 @@ fn ask(query: Query<'_>) -> Result<Vec<SocketAddr>, String> {
     let code = unsafe { libc::getaddrinfo(pointer(&node), pointer(&service), &raw const wanted, &raw mut first) };
     if code != 0 {
         let shown = [query.node, query.service].map(Option::unwrap_or_default).join(" ");
-        return Err(format!("{shown:?} cannot be resolved: {}", explain(code)));
+        return Err(format!("{shown:?} means nothing here: {}", explain(code)));
     }
     let (mut found, mut at) = (Vec::new(), first);
     while !at.is_null() {

@@ -69,7 +69,7 @@ pub(super) unsafe fn read(domain: &domain::Shared, attr: *const fi_mr_attr, flag
     check_pieces(pieces)?;
     let access = field!(access);
     if access & !RIGHTS != 0 {
-        log::warning!(FI_LOG_MR, "fi_mr_regattr: invalid access {:#x}", access & !RIGHTS);
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: access {:#x} is no right to a region", access & !RIGHTS);
         return Err(FI_EBADFLAGS);
     }
     let memory = if is_everything(pieces) {
@@ -123,7 +123,7 @@ fn check_pieces(pieces: &[libc::iovec]) -> Result<(), i32> {
         && let Some(piece) = pieces.iter().find(wraps)
     {
         let (address, len) = (piece.iov_base.addr(), piece.iov_len);
-        log::warning!(FI_LOG_MR, "fi_mr_regattr: {len} bytes at {address:#x} exceed the address space");
+        log::warning!(FI_LOG_MR, "fi_mr_regattr: {len} bytes at {address:#x} end beyond the last address");
         return Err(libc::EINVAL);
     }
     Ok(())

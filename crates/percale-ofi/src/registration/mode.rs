@@ -40,7 +40,7 @@ pub(crate) fn parse(list: &str) -> Result<c_int, String> {
         let found = BITS.iter().find(|(name, ..)| *name == word).map(|(.., bit)| bits | bit);
         found.ok_or_else(|| {
             let known = BITS.map(|(name, ..)| name).join(", ");
-            format!("unknown registration mode {word:?}; valid modes are {known}")
+            format!("{word:?} is no registration mode; there are {known}")
         })
     })
 }

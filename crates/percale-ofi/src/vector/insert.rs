@@ -95,7 +95,10 @@ impl<'a> Call<'a> {
         }
         let map = self.shared.percale.options().kind == VectorType::Map;
         if map && self.answers.addresses.is_null() && count != Some(0) {
-            log::warning!(FI_LOG_AV, "{name}: fi_addr must not be NULL for FI_AV_MAP");
+            log::warning!(
+                FI_LOG_AV,
+                "{name}: the addresses of a map are known by their numbers only; give room for them"
+            );
             return -libc::EINVAL;
         }
         if !self.shared.asynchronous {

@@ -174,7 +174,7 @@ pub(super) fn asked(held: Whereabouts, holds: bool, called: SocketAddr) -> Asked
         // The peer of the connection was reached at its own address, and this endpoint at a different one: they cannot
         // be the same.
         (false, Whereabouts::Met) => {
-            let why = "the peer claims to be an endpoint that is connected at another address".to_owned();
+            let why = "it claims to be an endpoint that was met at another address".to_owned();
             Asked::Later(ConnectError::Identity(called, why))
         }
     }

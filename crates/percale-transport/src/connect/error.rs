@@ -16,12 +16,10 @@ pub enum ConnectError {
     #[error("nobody listens at {0}: start the peer first, or correct its address")]
     Refused(SocketAddr),
     /// There is no route to this address.
-    #[error("{0} is unreachable ({1}): check routes, firewalls and whether the interface is up")]
+    #[error("{0} cannot be reached ({1}): check routes, firewalls and whether the interface is up")]
     Unreachable(SocketAddr, String),
     /// No connection was established within the timeout.
-    #[error(
-        "connection to {peer} timed out after {timeout:?}: check that the peer makes progress, or increase the timeout"
-    )]
+    #[error("{peer} did not complete the connection within {timeout:?}: see whether it makes progress, or wait longer")]
     Timeout {
         /// The address of the peer.
         peer: SocketAddr,
@@ -33,7 +31,7 @@ pub enum ConnectError {
     Authorization,
     /// The peer uses a different version of the protocol.
     #[error(
-        "protocol version mismatch: the peer has version {theirs}, this process version {VERSION}; use the same release on both sides"
+        "the peer speaks version {theirs} of the protocol, this is version {VERSION}: run the same release on both"
     )]
     Version {
         /// The peer's version.
@@ -47,7 +45,7 @@ pub enum ConnectError {
         peer: bool,
     },
     /// The address has no such context, or the context is not open.
-    #[error("receive context {context} of {peer} does not exist{}: check the index, and that the context is enabled",
+    #[error("{peer} has no receive context {context}{}: name one that it has, and see that it is enabled",
         if *.closed { " open" } else { "" })]
     Context {
         /// The address that was reached.
@@ -62,23 +60,24 @@ pub enum ConnectError {
     NoTransport(String),
     /// An authorization key is used, and the call arrived at a different address than the one that was called.
     #[error(
-        "the connection arrived at {0}, which is not the called address (a proxy or address translation?); with an authorization key, use each peer's own address"
+        "the call arrived at {0}, which is not the address that was called: something passes connections on; with an \
+         authorization key name each peer by an address of its own"
     )]
     Relayed(SocketAddr),
     /// The endpoint that answers contradicts itself about its identity.
-    #[error("{0} rejected the connection: {1}")]
+    #[error("{0} refused the connection: {1}")]
     Identity(SocketAddr, String),
     /// The peer closed the connection while it was being made.
-    #[error("{0} closed the connection during set-up: check the errors of the peer")]
+    #[error("{0} closed the connection while it was being made: see what the peer reports")]
     Closed(SocketAddr),
     /// This endpoint only answers probes and makes no connections.
     #[error("{0} is not connected, and this endpoint only answers: wait until the peer connects")]
     AnswersOnly(SocketAddr),
     /// The peer sent something that violates the protocol.
-    #[error("protocol error ({0}): check that the address belongs to a percale endpoint")]
+    #[error("the peer broke the protocol ({0}): is that address really a percale endpoint?")]
     Protocol(String),
     /// A system call failed with an error that no other variant describes.
-    #[error("cannot connect: {0}")]
+    #[error("the connection could not be made: {0}")]
     System(String, i32),
 }
 

@@ -183,7 +183,7 @@ impl Reactor {
             && !matches!(error, ConnectError::Closed(_))
             && let Some(owner) = self.endpoints.get(&setup.endpoint)
         {
-            later!(warn: from = %setup.remote, %error, "rejected a connection");
+            later!(warn: from = %setup.remote, %error, "a call was turned away");
             owner.post(Notice::TurnedAway { from: setup.remote, error });
         }
     }

@@ -58,7 +58,7 @@ pub enum CacheMonitor {
 /// The error for an unknown monitor name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown monitor {0:?}; valid names are userfaultfd, userfaultfd-promised, memhooks, disabled, best, bpf, sealed, none"
+    "there is no monitor {0:?}: known are userfaultfd, userfaultfd-promised, memhooks, disabled, best, bpf, sealed, none"
 )]
 #[non_exhaustive]
 pub struct UnknownMonitor(String);
@@ -73,7 +73,7 @@ impl UnknownMonitor {
 
 /// The domain already has an imported monitor, or was inherited by a forked child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a monitor was already imported into this domain")]
+#[error("a monitor was imported into this domain before: it has one for its life")]
 #[non_exhaustive]
 pub struct AlreadyImported;
 
@@ -225,7 +225,7 @@ impl CacheSettings {
                 notes.push(CacheNote::warning(format!("{name} is as by default: {why}")));
             }
         };
-        let number = |value: &str| value.parse::<u64>().map_err(|_| format!("{value:?} is not a number"));
+        let number = |value: &str| value.parse::<u64>().map_err(|_| format!("{value:?} is no number"));
         set("FI_MR_CACHE_MAX_SIZE", &mut |value| {
             settings = settings.clone().max_bytes(number(value)?);
             Ok(())
@@ -273,7 +273,8 @@ impl CacheSettings {
         let text = match self.monitor {
             _ if replaced => format!("nothing is kept, for want of the monitor that was asked for: {found}"),
             CacheMonitor::Memhooks => format!(
-                "memhooks is replaced by the best monitor, because it misses changes that do not use the C library's functions: {found}"
+                "memhooks would miss changes that are made past the C library's functions, so the best monitor that \
+                 misses none takes its place: {found}"
             ),
             _ => found,
         };
@@ -306,7 +307,7 @@ impl Registers for DeviceMemory {
                 Some(cache)
             }
             Err(error) => {
-                crate::later::later!(warn: %error, "no registration cache: targets execute long accesses over verbs");
+                crate::later::later!(warn: %error, "no registration cache: long accesses over verbs are executed by their targets");
                 None
             }
         };

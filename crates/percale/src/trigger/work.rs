@@ -21,7 +21,7 @@ pub enum WorkError {
     #[error("work that changes a counter has no completion counter of its own")]
     CountedTwice,
     /// The system refused a thread that makes progress, or refused to watch a descriptor.
-    #[error("no thread would make progress on the work: {0}")]
+    #[error("nothing would make progress on the work: {0}")]
     System(io::Error),
 }
 

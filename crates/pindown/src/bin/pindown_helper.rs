@@ -19,7 +19,7 @@ Usage: pindown-helper [--socket PATH] [--per-user N] [--total N] [--files-per-us
   --total N       those of all users at a time (2048, at most 4096)
   --files-per-user N
                   watched files of one user, counted for each address space (1024)
-  --check         say whether the programs can be loaded on this machine, and why not
+  --check         say whether the programs can be loaded here, and why not
   --help          this text
 ";
 
@@ -46,14 +46,14 @@ fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), String> {
             "--files-per-user" => limits.files_per_user = number(value()?)?,
             "--check" => {
                 loadable().map_err(|why| why.to_string())?;
-                println!("the programs can be loaded on this machine");
+                println!("the programs can be loaded here");
                 return Ok(());
             }
             "--help" | "-h" => {
                 print!("{HELP}");
                 return Ok(());
             }
-            other => return Err(format!("unknown argument {other} (see --help)")),
+            other => return Err(format!("unknown argument {other} (--help tells which there are)")),
         }
     }
     let serve = |socket: PathBuf| -> Result<(), Unavailable> {

@@ -72,7 +72,7 @@ pub enum LookupError {
     Range(#[from] RangeError),
     /// This process is a fork of the one that opened the cache. The registrations belong to the parent, and a lock may
     /// be held by a thread that does not exist here.
-    #[error("the registration cache belongs to the parent process of this fork: open a new one")]
+    #[error("the registration cache belongs to the process that this one is a fork of: open a new one")]
     Forked,
     /// The registrar could not pin the range, even after idle registrations were dropped.
     #[error("{range} could not be registered: {source}")]
@@ -332,7 +332,7 @@ impl<R: Registrar> Drop for Shared<R> {
         let limits = table::Limits { count: 0, bytes: 0 };
         let table = std::mem::replace(&mut *self.table(), Table::new(limits));
         if !table.grace.lanes().all(Counts::idle) {
-            tracing::warn!("a registration cache was closed with uses in progress: its memory remains pinned");
+            tracing::warn!("a registration cache was closed while uses had not ended: its memory stays pinned");
             return;
         }
         self.let_go(table.into_pins(&self.entries));

@@ -75,7 +75,7 @@ impl Attr {
             return Err(Failure::invalid(format!("attr->size is {size}: set it to sizeof(struct pindown_attr)")));
         }
         if size > LONGEST {
-            return Err(Failure::new(libc::E2BIG, format!("attr->size is {size}, which is too large")));
+            return Err(Failure::new(libc::E2BIG, format!("attr->size is {size}, more than any version has")));
         }
         let known = size.min(size_of::<Self>());
         let mut read = Self::UNSET;
@@ -121,7 +121,7 @@ impl Attr {
 const NAMES: &str = "best, bpf, userfaultfd, sealed, imported, none";
 
 fn unknown(name: &str) -> Failure {
-    Failure::invalid(format!("unknown monitor \"{name}\"; valid names are {NAMES}"))
+    Failure::invalid(format!("there is no monitor \"{name}\": known are {NAMES}"))
 }
 
 /// The settings of a cache, without the callbacks.
@@ -289,7 +289,7 @@ pub(crate) unsafe extern "C" fn pindown_flush(cache: *const OpenCache) -> c_int 
 unsafe fn notifier<'a>(cache: *const OpenCache) -> Result<&'a Notifier, Failure> {
     // SAFETY: the caller meets the same requirements.
     let own = unsafe { own(cache) }?;
-    own.notifier.as_ref().ok_or_else(|| Failure::invalid("the monitor of the cache is not \"imported\""))
+    own.notifier.as_ref().ok_or_else(|| Failure::invalid("only a cache whose monitor is \"imported\" is told changes"))
 }
 
 /// Reports that the memory at these addresses has changed.
@@ -302,7 +302,7 @@ pub(crate) unsafe extern "C" fn pindown_changed(
     // SAFETY: the caller meets the same requirements.
     answer(unsafe { notifier(cache) }.and_then(|notifier| {
         let told = notifier.changed_at(address.addr() as u64, length as u64);
-        told.map_err(|error| Failure::invalid(format!("{error}; all memory is treated as changed")))?;
+        told.map_err(|error| Failure::invalid(format!("{error}; everything counts as changed")))?;
         Ok(0)
     }))
 }

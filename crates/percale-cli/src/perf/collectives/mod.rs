@@ -69,7 +69,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
         report.add([measure(&mut team, what, bytes, time, way)?])?;
     }
     drop(team);
-    report.begin("a chain of sums");
+    report.begin("a row of sums");
     let sums = row::measure(processes, time)?;
     let sums = Figure { processes: Some(processes), bytes: Some(8), ..Figure::of(ROW, sums, row::SUMS) };
     report.add([sums.beside(THERE_AND_BACK, 2.0 * small)])?;

@@ -179,7 +179,7 @@ impl Measured<'_> {
                 let here = || {
                     let time = Duration::from_secs_f64(seconds);
                     others::measure(&clock, work, time)
-                        .map_err(Failure::system("system calls that do not involve registrations"))
+                        .map_err(Failure::system("what has nothing to do with registrations"))
                 };
                 // A cache without costs for other processes, so that the two runs differ only in the monitor.
                 open(&mut worker, monitors::IMPORTED).map_err(|why| self.failed(why))?;

@@ -44,22 +44,23 @@ pub(super) fn text(lines: &[Line]) -> String {
             "Fresh memory in each iteration",
             &["monitor", "size", "deregistered", "p50", "p99", "ratio"],
             change,
-            "Mapped, filled, registered, received into, unmapped. Deregistered explicitly, by check(), or by a thread that waits for changes.",
+            "Mapped, filled, registered, received into, unmapped. Deregistered by hand, by asking what changed, or by a thread.",
         ),
         (
             "Hits",
             &["monitor", "entries", "threads", "a hit", "slow", "its ioctl", "ratio"],
             hit,
-            "Random look-ups, including the end of the use. Slow ones took the lock. The ioctl is the query of such a hit alone, in one thread and in the same number of threads.",
+            "Random look-ups with their ends. The slow ones took the lock. The ioctl is what such a hit asks the kernel, by itself and by as many threads.",
         ),
         (
-            "Misses and changes, without pinning",
+            "Misses and changes, nothing being pinned",
             &["monitor", "", "each", "a query"],
             piece,
-            "The miss with the monitor imported is the overhead of the cache itself. A query is one PROCMAP_QUERY,\n made once for a mapping until it changes.",
+            "The miss of the monitor imported is the cache's own bookkeeping. A query is one PROCMAP_QUERY,\n\
+             which is asked once for a mapping until something changes.",
         ),
         (
-            "System calls that do not involve registrations",
+            "What has nothing to do with registrations",
             &["monitor", "process", "what", "without", "with", "ratio"],
             other,
             "getppid, and mmap and munmap of 16 pages, without the monitor and with it: in a process with a cache, and in another.\n\

@@ -64,7 +64,7 @@ pub(super) fn run(args: &PerfArgs) -> Result<()> {
     // Measured again next to the measurements that it is compared with, because the load of the machine varies.
     report.add(sent::measure(&clock, time, queued::call_ns(&clock), line::way(8, time / 2)?)?)?;
     for processes in rings {
-        report.begin(format!("a token passed around {processes} processes"));
+        report.begin(format!("a token round {processes} processes"));
         report.add([chain::measure(processes, time, line::way(8, time / 2)?)?])?;
     }
     report.begin("stores");

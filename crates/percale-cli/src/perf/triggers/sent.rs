@@ -19,7 +19,7 @@ use crate::failure::Result;
 use crate::statistics::Samples;
 
 const ALONE: &str = "increment a counter";
-const POSTED: &str = "post a send, until it is sent";
+const POSTED: &str = "post a send, and it has left";
 const SET_OFF: &str = "increment it, and a send has left";
 const POSTED_ARRIVED: &str = "post a send, and it arrives";
 const ARRIVED: &str = "increment it, and a send arrives";

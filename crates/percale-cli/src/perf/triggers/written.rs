@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::failure::{Result, percale};
 use crate::statistics::Samples;
 
-const THREAD: &str = "a thread's store, until a send arrives";
+const THREAD: &str = "a thread's store, and a send arrives";
 const STREAM: &str = "a CUDA stream's store, and a send arrives";
 const LINES: &str = "seen and answered";
 

@@ -101,7 +101,7 @@ fn transparent() -> io::Result<Memory> {
     memory.lot.advise(memory.whole, libc::MADV_HUGEPAGE)?;
     memory.touch()?;
     if !is_huge(memory.whole.start())? {
-        return Err(io::Error::other("no transparent huge page is available"));
+        return Err(io::Error::other("no transparent huge page was to be had"));
     }
     Ok(memory)
 }

@@ -180,7 +180,7 @@ fn map_between(memory: &Memory, thread: &mut Thread, hands: &Hands, after: impl 
             Some(Err(error)) => return Err(io::Error::other(format!("munmap: {error}"))),
             Some(Ok(())) => {
                 let there = hands.tools.mappings.of(memory.whole);
-                return Err(io::Error::other(format!("the unmapped range was reused by another mapping: {there:?}")));
+                return Err(io::Error::other(format!("what munmap left was given to somebody else: {there:?}")));
             }
         }
     }

@@ -45,7 +45,7 @@ impl Reactor {
             if let Some(socket) = socket
                 && let Err(error) = epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)
             {
-                later!(error: %error, "cannot watch a listener: no peer can connect to this endpoint");
+                later!(error: %error, "a listener cannot be watched: nobody can connect to this endpoint");
             }
         }
     }
@@ -109,7 +109,7 @@ impl Reactor {
                     return None;
                 }
                 Err(error) => {
-                    later!(warn: %error, "accepting connections is suspended");
+                    later!(warn: %error, "no calls can be taken for a moment");
                     self.rest(id);
                     return None;
                 }
@@ -122,7 +122,7 @@ impl Reactor {
         let Some(endpoint) = self.endpoints.get_mut(&id) else { return };
         let listeners = &mut endpoint.opened.listeners;
         if unix {
-            later!(warn: %errno, "accept4 failed: local peers use TCP from now on");
+            later!(warn: %errno, "accept4 failed: local peers are reached over TCP from now on");
             listeners.unix = None;
             return;
         }
@@ -142,7 +142,7 @@ impl Reactor {
             let called = match local_address(&socket) {
                 Ok(called) => called,
                 Err(errno) => {
-                    later!(warn: %errno, "getsockname failed: a connection was not accepted");
+                    later!(warn: %errno, "getsockname failed: a call could not be taken");
                     let error = ConnectError::of_call("getsockname", errno);
                     endpoint.post(Notice::TurnedAway { from: remote, error });
                     continue;
@@ -162,7 +162,7 @@ impl Reactor {
         let Some(socket) = &setup.tcp else { return };
         listen::send_at_once(socket);
         if let Err(errno) = self.register(socket, id, false) {
-            later!(warn: %errno, "epoll_ctl failed: a connection was not accepted");
+            later!(warn: %errno, "epoll_ctl failed: a call could not be taken");
             if let Some(endpoint) = self.endpoints.get(&setup.endpoint) {
                 let error = ConnectError::of_call("epoll_ctl", errno);
                 endpoint.post(Notice::TurnedAway { from: setup.remote, error });
@@ -231,7 +231,7 @@ impl Reactor {
             let due = Instant::now() + endpoint.opened.timeouts.host;
             let caller = self.number();
             if let Err(error) = self.register(&socket, caller, true) {
-                later!(warn: %error, "a local connection was not accepted");
+                later!(warn: %error, "a local call could not be taken");
                 continue;
             }
             self.wake_at(due, caller);
@@ -250,7 +250,7 @@ impl Reactor {
                 return;
             }
             Err(degraded) => {
-                later!(debug: ?degraded, "a local connection failed");
+                later!(debug: ?degraded, "a local call came to nothing");
                 return;
             }
         };
@@ -267,7 +267,7 @@ impl Reactor {
         match Meeting::answer(&bell, socket, &offer, descriptors, room) {
             Ok(meeting) => {
                 if let Err(error) = self.register(meeting.control(), setup, true) {
-                    later!(warn: %error, "set-up of shared memory failed");
+                    later!(warn: %error, "a meeting cannot go on");
                     return;
                 }
                 if let Some(setup) = self.setups.get_mut(&setup) {
@@ -275,7 +275,7 @@ impl Reactor {
                 }
                 self.drive(setup);
             }
-            Err(degraded) => later!(debug: ?degraded, "set-up of shared memory failed; the peer uses TCP"),
+            Err(degraded) => later!(debug: ?degraded, "a meeting failed; the peer goes on over TCP"),
         }
     }
 }

@@ -346,7 +346,7 @@ impl Pull {
             return Ok(());
         }
         if offset != arrived || len == 0 || len > self.wanted.saturating_sub(arrived) {
-            return Err("data at a wrong offset".into());
+            return Err("data out of place".into());
         }
         let arrived = arrived.saturating_add(len);
         self.phase = match self.into.enter() {

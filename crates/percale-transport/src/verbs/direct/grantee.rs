@@ -163,7 +163,7 @@ impl VerbsGrantee {
         // fails to end it, the revocation does not complete.
         let registration = unsafe { Registration::new(&self.domain, memory.as_ptr(), memory.len(), rights) };
         registration.map_err(|error| {
-            crate::later::later!(warn: %error, len = memory.len(), "cannot register a region: its accesses are executed by this process");
+            crate::later::later!(warn: %error, len = memory.len(), "a region is not registered: its accesses are executed");
             Located::Executed
         })
     }
@@ -295,7 +295,7 @@ impl VerbsGrantee {
         let mut record = self.record();
         match record.get(number) {
             Some(Entry::Gone { told: true, .. }) => record.give_back(number),
-            Some(_) => return Err("acknowledgement of a grant that was not revoked"),
+            Some(_) => return Err("it forgets what is not gone"),
             None => {}
         }
         Ok(())

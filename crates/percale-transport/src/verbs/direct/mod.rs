@@ -173,7 +173,7 @@ impl Direct {
             return Err("a frame about direct access without a number");
         }
         if self.owed.0.len() >= OWED {
-            return Err("too many requests about regions");
+            return Err("more questions about regions than answers are taken");
         }
         let initiator = self.initiator.as_mut().ok_or("an answer about direct access that nobody asked for");
         match (head.kind, head.id, head.tag) {
@@ -197,7 +197,7 @@ impl Direct {
                 Ok(())
             }
             (Kind::Revoked, _, FORGOTTEN) => {
-                let target = self.target.as_mut().ok_or("acknowledgement for an unknown grant")?;
+                let target = self.target.as_mut().ok_or("it forgets what was never granted")?;
                 target.forgotten(head.id)
             }
             _ => Err("a frame about direct access that does not exist"),

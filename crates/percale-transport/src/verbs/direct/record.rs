@@ -316,7 +316,7 @@ impl Record {
         if let Some(pair) = &self.pair
             && let Err(error) = pair.fail()
         {
-            crate::later::later!(error: %error, "cannot revoke a grant: its queue pair cannot be put in error");
+            crate::later::later!(error: %error, "what is revoked does not end, nor does its queue pair");
         }
     }
 

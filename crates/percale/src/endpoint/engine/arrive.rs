@@ -177,7 +177,7 @@ impl Core {
     /// Handles the offer of a message.
     fn offered(&mut self, from: Connection, head: Head, payload: View<'_>) {
         let Some(offer) = payload.read::<Offer>(0) else {
-            return self.peers.accuse(from, "offer frame too short");
+            return self.peers.accuse(from, "an offer shorter than offers are");
         };
         match self.match_posted(from, &head, offer.len.get()) {
             Some(receive) => self.start_pull(from, head, &offer, receive),
@@ -204,7 +204,7 @@ impl Core {
     /// Handles the peer's request for the payload of a local offer.
     fn asked(&mut self, from: Connection, head: &Head, payload: View<'_>) {
         if payload.len() > Request::MAX {
-            return self.peers.accuse(from, "pull request too long");
+            return self.peers.accuse(from, "a pull request longer than pull requests are");
         }
         let asked = match head.id {
             id if id & PART != 0 => self.remote.write_asked(from, id),
@@ -400,9 +400,11 @@ impl Sink for Core {
 /// Returns the error code and text of a failed pull.
 fn pull_error(error: PullError) -> (ErrorCode, &'static str) {
     match error {
-        PullError::Fault => (ErrorCode::Fault, "the source or the destination is not accessible"),
+        PullError::Fault => {
+            (ErrorCode::Fault, "the source or the destination is not memory that can be read or written")
+        }
         PullError::Gone | PullError::Refused(_) | PullError::Unknown => {
-            (ErrorCode::Canceled, "the sender cancelled the message")
+            (ErrorCode::Canceled, "the sender gave the message up")
         }
         PullError::Revoked => (ErrorCode::Canceled, "the memory's region was closed meanwhile"),
     }

@@ -171,7 +171,7 @@ impl Engine {
     fn deadline(&self, after: Duration) -> Deadline {
         let timer = self.timer(after, None, super::ALARM);
         if let Err(error) = &timer {
-            crate::later::later!(warn: %error, "no timer: the connect timeout may be detected late");
+            crate::later::later!(warn: %error, "no timer: who sleeps does not notice that a connection takes too long");
         }
         Deadline { at: Instant::now() + after, after, _timer: timer.ok() }
     }
@@ -188,7 +188,7 @@ impl Engine {
             }
             Stage::Joining { listener, peer, incarnation } if *peer == slot => {
                 if *incarnation != there {
-                    return self.fail_single(ErrorCode::Refused, "replaced by another endpoint", Vec::new());
+                    return self.fail_single(ErrorCode::Refused, "another endpoint took the place", Vec::new());
                 }
                 let listener = *listener;
                 self.connected(slot, transport);
@@ -339,7 +339,7 @@ impl Engine {
         let peer = self.core.peers.slot((address, 0));
         let known = self.links.get(peer as usize).is_some_and(Option::is_some);
         if known || self.core.peers.name_single(address).is_err() {
-            return self.core.peers.accuse(listener, "a connection to an unknown endpoint");
+            return self.core.peers.accuse(listener, "a connection to nobody");
         }
         if let Ok(single) = self.single() {
             single.stage = Stage::Joining { listener, peer, incarnation };

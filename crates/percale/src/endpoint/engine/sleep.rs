@@ -106,7 +106,7 @@ impl Armed {
 }
 
 fn no_looks(error: rustix::io::Errno) {
-    crate::later::later!(warn: %error, "no timer: tasks in an event loop may detect the exit of a peer late");
+    crate::later::later!(warn: %error, "no timer: a task in an event loop may sleep on when a peer dies at the wrong moment");
 }
 
 impl Engine {

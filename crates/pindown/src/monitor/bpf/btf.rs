@@ -146,7 +146,7 @@ impl<'a> Types<'a> {
         let &index = self.hooks.get(hook).ok_or(Unavailable::HookMissing(hook))?;
         let prototype = self.get(self.get(self.get(index).refers).refers);
         if prototype.kind != PROTOTYPE {
-            return Err(Unavailable::BadBtf("the type of a tracepoint is not a function"));
+            return Err(Unavailable::BadBtf("a tracepoint is no function"));
         }
         Ok((1..prototype.count).map(|i| self.spelled(self.word(prototype.members + 8 * i + 4), 0)).collect())
     }

@@ -10,7 +10,7 @@ pub enum Unavailable {
     #[error("built without the kernel programs: {0}")]
     NotBuilt(&'static str),
     /// A privilege is missing.
-    #[error("{0} is missing: run as root, or start pindown-helper")]
+    #[error("{0} is missing: the kernel's programs are loaded by root, or by pindown-helper")]
     NoCapability(&'static str),
     /// The kernel does not describe its types.
     #[error("no /sys/kernel/btf/vmlinux ({0}): the kernel was built without CONFIG_DEBUG_INFO_BTF")]
@@ -22,7 +22,7 @@ pub enum Unavailable {
     #[error("the kernel has no tracepoint {0}")]
     HookMissing(&'static str),
     /// A tracepoint has arguments that no known kernel has.
-    #[error("tracepoint {hook} has unknown arguments: ({found})")]
+    #[error("tracepoint {hook} has arguments that are not known: ({found})")]
     HookArguments {
         /// The name of the tracepoint.
         hook: &'static str,
@@ -36,7 +36,7 @@ pub enum Unavailable {
     #[error("pages have {0} bytes; the programs expect 4096")]
     PageSize(usize),
     /// The kernel refused a program or a map.
-    #[error("the kernel rejected {what}: {why}")]
+    #[error("the kernel refused {what}: {why}")]
     Refused {
         /// The request.
         what: &'static str,
@@ -50,7 +50,7 @@ pub enum Unavailable {
     #[error("descriptors of the monitor were closed: reports may be missing")]
     Closed,
     /// No process listens at the helper's socket.
-    #[error("cannot connect to pindown-helper at {path}: {why}")]
+    #[error("no helper at {path}: {why}")]
     NoHelper {
         /// The path of the socket.
         path: String,
@@ -58,13 +58,13 @@ pub enum Unavailable {
         why: io::Error,
     },
     /// The process behind the socket runs as another user, and not as root.
-    #[error("pindown-helper runs as user {0}, which is neither root nor the user of this process")]
+    #[error("the helper runs as user {0}, neither root nor this process's user")]
     ForeignHelper(u32),
     /// The helper refused.
-    #[error("pindown-helper rejected the request: {0}")]
+    #[error("the helper refused: {0}")]
     Denied(Denial),
     /// The helper has exited, or sent an invalid answer.
-    #[error("pindown-helper does not answer: {0}")]
+    #[error("the helper does not answer: {0}")]
     Helper(io::Error),
 }
 
@@ -98,10 +98,10 @@ pub enum Denial {
     #[error("it speaks another version")]
     Version = 1,
     /// The request is invalid or out of order.
-    #[error("unknown request")]
+    #[error("it does not understand the request")]
     Protocol = 2,
     /// The process that sent the request cannot be identified with certainty.
-    #[error("the kernel does not report the sender of a request (SO_PASSPIDFD, Linux 6.5), or the sender has exited")]
+    #[error("the kernel does not name the process that asks (SO_PASSPIDFD, Linux 6.5), or the process has ended")]
     NoPidfd = 3,
     /// The process has ended, or has no memory.
     #[error("the process that connected has no address space")]
@@ -110,22 +110,22 @@ pub enum Denial {
     #[error("the process is not dumpable, or changed its user")]
     NotTheUsers = 5,
     /// The process did not answer the challenge correctly in time.
-    #[error("the challenge was not answered correctly")]
+    #[error("the challenge was not met")]
     Challenge = 6,
     /// The limit on one user's connections is reached.
-    #[error("the user has reached the limit of connections (pindown-helper --per-user)")]
+    #[error("the user has as many connections as one user may have (--per-user of pindown-helper)")]
     TooManyClients = 7,
     /// A change that began before the page existed would end unreported.
-    #[error("timeout: a change of memory that began earlier has not ended")]
+    #[error("a change of the memory that began earlier does not end")]
     NeverQuiet = 8,
     /// The kernel refused a resource to the helper.
-    #[error("the kernel rejected the BPF map")]
+    #[error("the kernel refused it a map")]
     Kernel = 9,
     /// The limit on one user's address spaces is reached.
-    #[error("the user has reached the limit of address spaces (pindown-helper --per-user)")]
+    #[error("the user has as many address spaces as one user may have (--per-user of pindown-helper)")]
     TooManySpaces = 10,
     /// The limit on all users together is reached.
-    #[error("the limit of clients of all users is reached (pindown-helper --total)")]
+    #[error("all users together have as many clients as the helper serves (--total of pindown-helper)")]
     HelperFull = 11,
     /// The request was sent by a process outside the address space that the connection is for.
     #[error("the request comes from another address space than the one that the connection was opened for")]
@@ -157,33 +157,33 @@ impl Denial {
 #[non_exhaustive]
 pub enum Unwatchable {
     /// Nothing is mapped at the start of the range.
-    #[error("the range is not mapped")]
+    #[error("nothing is mapped there")]
     Unmapped = 1,
     /// The range lies in more than one mapping.
-    #[error("the range spans several mappings")]
+    #[error("it lies in several mappings")]
     SeveralMappings = 2,
     /// A shared mapping that cannot be made writable: such memory cannot be pinned, and changes of its file are not
     /// watched.
     #[error("a shared mapping of a file that is open for reading only")]
     ReadOnlyShared = 3,
     /// A file of a kind that changes without passing any tracepoint (network file systems, devices).
-    #[error("a mapping of a file whose changes cannot be watched")]
+    #[error("a mapping of a file whose changes cannot be seen")]
     FileSystem = 4,
     /// A private mapping of huge pages. Another process can remove the pages without a trace through their file, and
     /// even a mapping without a name has a file (/proc/PID/map_files).
     #[error("a private mapping of huge pages")]
     PrivateHuge = 5,
     /// All slots of this page, or of this inode, are in use.
-    #[error("the limit of watched files is reached")]
+    #[error("no more inodes can be watched")]
     Full = 6,
     /// The address space was locked for too long.
     #[error("the address space is locked")]
     Locked = 7,
     /// The monitor has ended, or this process is not the one that opened it.
-    #[error("the monitor is not for this process")]
+    #[error("the monitor does not answer for this process")]
     Gone = 8,
     /// The limit on one user's watched files, or on one user's address spaces that watch this file, is reached.
-    #[error("the user has reached the limit of watched files (pindown-helper --files-per-user)")]
+    #[error("the user watches as many files as one user may watch (--files-per-user of pindown-helper)")]
     TooManyFiles = 9,
 }
 

@@ -128,7 +128,8 @@ impl UserfaultfdMonitor {
 /// The reason why it would not.
 pub(crate) fn useful(settings: Settings) -> io::Result<()> {
     if settings.unseen == Unseen::Possible {
-        let why = "without the promise about unreported changes it would cache only sealed memory";
+        let why =
+            "it would keep sealed memory only, for nobody promised that there are no changes which it does not see";
         return Err(io::Error::other(why));
     }
     Ok(())
