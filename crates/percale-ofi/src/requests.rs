@@ -11,6 +11,7 @@
 //!    a queue. Where the system refuses a thread, the next look-up of a request or read of events does.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -86,21 +87,13 @@ impl Table {
     }
 
     /// Starts the thread that rejects abandoned requests, unless it runs.
-    fn start_rejecting(&mut self) {
-        if self.rejecting.is_some_and(Process::is_here) {
-            return;
-        }
-        let started = Process::current().and_then(|process| {
+    fn start_rejecting(&mut self) -> io::Result<()> {
+        if self.rejecting.is_none_or(|process| !process.is_here()) {
+            let process = Process::current()?;
             thread::start_thread("percale-reject", reject_abandoned)?;
-            Ok(process)
-        });
-        match started {
-            Ok(process) => self.rejecting = Some(process),
-            Err(error) => log::warning!(
-                FI_LOG_EQ,
-                "a connection request without an answer is rejected only when events are read: {error}"
-            ),
+            self.rejecting = Some(process);
         }
+        Ok(())
     }
 
     /// Returns when the next abandoned request is to be rejected. If there is none, the thread that asks ends.
@@ -157,15 +150,23 @@ pub(crate) fn open_endpoint(handle: Handle) -> Option<ConnectionRequest> {
 
 /// Counts a closed endpoint of the request.
 pub(crate) fn close_endpoint(handle: Handle) {
-    with(|table| {
-        let Some(waiting) = table.waiting.get_mut(&handle) else { return };
+    let started = with(|table| {
+        let Some(waiting) = table.waiting.get_mut(&handle) else { return Ok(()) };
         waiting.endpoints = waiting.endpoints.saturating_sub(1);
-        if waiting.endpoints == 0 && waiting.until.is_none() {
-            waiting.until = Some(Instant::now() + GRACE);
-            ABANDONED.fetch_add(1, Ordering::Relaxed);
-            table.start_rejecting();
+        if waiting.endpoints > 0 || waiting.until.is_some() {
+            return Ok(());
         }
+        waiting.until = Some(Instant::now() + GRACE);
+        ABANDONED.fetch_add(1, Ordering::Relaxed);
+        table.start_rejecting()
     });
+    // Logging may call the client, so the table is not locked here.
+    if let Err(error) = started {
+        log::warning!(
+            FI_LOG_EQ,
+            "a connection request without an answer is rejected only when events are read: {error}"
+        );
+    }
 }
 
 /// The body of the thread that rejects abandoned requests. It ends when there is none.
