@@ -1,11 +1,14 @@
 //! Tests of groups without an engine and without links: several members run, and the test carries their messages.
 
+use super::super::kinds::envelope;
 use super::super::types::Body;
 use super::*;
+use crate::collective::Deed;
 use crate::endpoint::work::OpFlags;
 use crate::local_memory::atomic::{AtomicOp, Datatype};
-use crate::local_memory::volatile::{Segments, SegmentsExt as _};
-use crate::wire::head::{Flags, Kind};
+use crate::local_memory::buffer::Buffer;
+use crate::local_memory::volatile::{Segments, SegmentsExt as _, View, ViewExt as _};
+use crate::wire::head::{Flags, Head, Kind};
 
 const LIST: u64 = 1;
 const TAG: u64 = 0x1234;

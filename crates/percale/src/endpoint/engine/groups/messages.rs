@@ -1,0 +1,88 @@
+//! The messages of groups: their receives, and messages that wait for a receive.
+
+use super::super::kinds::envelope;
+use super::super::types::{Place as Into, Receive, Unexpected};
+use super::{Group, Groups, pattern, receive};
+use crate::completion::entry::ErrorCode;
+use crate::endpoint::matching::{Envelope, Held, Keep, Source};
+use crate::local_memory::volatile::{Segment, View, ViewExt as _};
+use crate::table::Id;
+use crate::transport::Connection;
+use crate::wire::head::Head;
+use crate::wire::join::JOIN;
+
+impl Groups {
+    /// Delivers a message of the most common kind, on a fast path: such a message has a receive, and fills it. Returns
+    /// the receive's context. Returns `None`, and does nothing, for any other message. (A broken group has no
+    /// receives.)
+    #[inline(always)]
+    pub(in super::super) fn deliver(&mut self, from: Connection, head: &Head, payload: View<'_>) -> Option<u64> {
+        let met = self.messages.meet(envelope(from, head))?;
+        let Receive { place: Into::One(segment), context, .. } = *self.messages.met(met) else { return None };
+        if payload.len() != segment.len() || head.data >= JOIN {
+            return None;
+        }
+        payload.copy_to_one(segment);
+        self.messages.use_up(met);
+        Some(context)
+    }
+
+    /// Returns the receive for a message, if one is posted.
+    #[inline]
+    pub(in super::super) fn match_posted(&mut self, from: Connection, head: &Head) -> Option<Receive> {
+        self.messages.arrive_with(envelope(from, head), |_, _| (Keep::Remove, ()))?.1
+    }
+
+    /// Keeps a message until its receive is posted.
+    pub(in super::super) fn hold(&mut self, envelope: Envelope, message: Unexpected) -> Held {
+        self.messages.hold(envelope, message)
+    }
+
+    /// Returns a message that is kept.
+    pub(in super::super) fn held_mut(&mut self, held: Held) -> Option<&mut Unexpected> {
+        self.messages.held_mut(held)
+    }
+
+    /// Returns whether a message of this peer is kept.
+    pub(in super::super) fn holds_of(&self, peer: Connection) -> bool {
+        self.messages.holds_of(peer.into())
+    }
+
+    /// Takes the kept message of a member that matches a receive, if there is one.
+    #[inline]
+    pub(in super::super) fn take_message(&mut self, from: Connection, tag: u64) -> Option<Unexpected> {
+        let held = self.messages.find(&pattern(from, tag))?;
+        self.messages.take(held)
+    }
+
+    /// Posts a receive for a message of a member. Breaks the group instead, and returns false, if that member has closed its endpoint.
+    #[inline]
+    pub(in super::super) fn post_receive(
+        &mut self,
+        index: Id<Group>,
+        from: Connection,
+        tag: u64,
+        segment: Segment,
+        context: u64,
+    ) -> bool {
+        let group = &mut self.groups[index];
+        if group.gone.contains(&from) {
+            group.running.iter_mut().for_each(|running| running.outstanding = running.outstanding.saturating_sub(1));
+            group.breaks(ErrorCode::Closed, "a member of the group has closed its endpoint");
+            return false;
+        }
+        self.messages.post(pattern(from, tag), receive(segment, context));
+        true
+    }
+
+    /// Takes the kept messages for which `unwanted` returns true.
+    pub(in super::super) fn take_held(&mut self, unwanted: impl Fn(Envelope, &Unexpected) -> bool) -> Vec<Unexpected> {
+        let held = self.messages.extract_held(|envelope, _, message| unwanted(envelope, message));
+        held.map(|(_, message)| message).collect()
+    }
+
+    /// Takes the receives that wait for messages of a disconnected peer.
+    pub(in super::super) fn take_receives_of(&mut self, from: Connection) -> Vec<Receive> {
+        self.messages.drain_posted(Source::From(from.into())).collect()
+    }
+}
