@@ -10,7 +10,6 @@
 //!    checks everything of the endpoint. If no task has polled since the previous check, the task that was woken then
 //!    does not poll the endpoint, and all tasks are woken.
 //! 3. The thread never ends. It calls and drops wakers without holding the lock, and catches their panics.
-//! 3. The thread never ends. It calls and drops wakers without the lock, and their panics end there.
 
 use std::collections::HashMap;
 use std::io;
