@@ -8,72 +8,78 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-/// Wakers to call and wakers to drop.
+/// Wakers to call and wakers to drop, and what else waits for the end of the lock. Only wakers need memory: a loop of
+/// polls that records the rest allocates nothing.
 #[derive(Debug, Default)]
 #[must_use = "tasks wait to be woken"]
 pub struct Errands {
-    list: Vec<Errand>,
+    /// Whether anything is recorded. One load answers [`Errands::is_empty`].
+    any: bool,
+    /// Yield the processor to other threads.
+    offer: bool,
+    wakers: Vec<Errand>,
 }
 
 #[derive(Debug)]
 enum Errand {
     Wake(Waker),
     Discard(Waker),
-    /// Emit the log events that were recorded.
-    Log,
-    /// Yield the processor to other threads.
-    Offer,
 }
 
 impl Errands {
     /// Records that a task must be woken.
     #[inline]
     pub fn wake(&mut self, waker: Option<Waker>) {
-        self.list.extend(waker.map(Errand::Wake));
+        self.any |= waker.is_some();
+        self.wakers.extend(waker.map(Errand::Wake));
     }
 
     /// Records a waker that is no longer needed, to be dropped.
     #[inline]
     pub fn discard(&mut self, waker: Option<Waker>) {
-        self.list.extend(waker.map(Errand::Discard));
+        self.any |= waker.is_some();
+        self.wakers.extend(waker.map(Errand::Discard));
     }
 
-    /// Records that log events must be emitted (`crate::later`).
+    /// Records that log events must be emitted. The caller of [`Errands::run`] emits them (`crate::later`).
     #[cold]
     pub fn log(&mut self) {
-        if self.list.is_empty() {
-            self.list.push(Errand::Log);
-        }
+        self.any = true;
     }
 
     /// Records that the processor should be yielded to other threads (`system::spin`).
     #[cold]
     pub fn offer(&mut self) {
-        self.list.push(Errand::Offer);
+        self.any = true;
+        self.offer = true;
     }
 
     /// Adds all records of another list.
     #[inline]
     pub fn append(&mut self, mut other: Self) {
-        self.list.append(&mut other.list);
+        self.any |= other.any;
+        self.offer |= other.offer;
+        self.wakers.append(&mut other.wakers);
     }
 
     /// Returns whether there are no records.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        !self.any
     }
 
-    /// Runs all records. Called without any lock, and without the borrow of an engine.
+    /// Runs all records. Called without any lock, and without the borrow of an engine. The processor is yielded last,
+    /// so that tasks that were woken can use it.
     #[inline]
     pub fn run(self) {
-        for errand in self.list {
+        for errand in self.wakers {
             match errand {
                 Errand::Wake(waker) => wake(waker),
                 Errand::Discard(waker) => discard(waker),
-                Errand::Log => {}
-                Errand::Offer => crate::system::spin::offer(),
             }
+        }
+        if self.offer {
+            crate::system::spin::offer();
         }
     }
 }
@@ -161,5 +167,18 @@ mod tests {
         errands.run();
         assert_eq!(WOKEN.load(Ordering::SeqCst), 3);
         assert_eq!(contained("it does not", || 7), Some(7));
+    }
+
+    /// Requirements: RES-004.
+    #[test]
+    fn records_without_wakers_need_no_memory() {
+        let mut errands = Errands::default();
+        assert!(errands.is_empty());
+        errands.log();
+        let mut more = Errands::default();
+        more.offer();
+        errands.append(more);
+        assert!(!errands.is_empty() && errands.offer);
+        assert_eq!(errands.wakers.capacity(), 0);
     }
 }
